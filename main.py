@@ -78,8 +78,11 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
     plan.show(config.plan)
     if config.plan:
         directory.check(**record)
-        plan.save(directory.path, context)
-        log.info("the schedule is drawn in %s; nothing was trained: leave out plan=true to train", directory.path / "schedule.svg")
+        if directory.is_new:
+            plan.save(directory.path, context)
+            log.info("the schedule is drawn in %s; nothing was trained: leave out plan=true to train", directory.path / "schedule.svg")
+        else:
+            log.info(train.describe_start(training, directory))
         return EXIT_FINISHED
     try:
         train.start_workers(training)  # forks, so before any thread is started

@@ -5,8 +5,10 @@ The saved file is complete and resolved, so it is not composed; further override
 """
 
 import dataclasses
+import itertools
 import logging
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -55,6 +57,19 @@ def find_saved(given: str) -> Path:
         reason = "contains no config.yaml" if given and path.is_dir() else "does not exist"
         raise ConfigError(f"run.from: {given!r} {reason}; use the config.yaml of a run, or its directory")
     return file
+
+
+def another_seed(run: Path, name: str | None, seed: int) -> str:
+    """Return a command that repeats the run in the directory `run` with another seed, in a directory of its own.
+
+    name: its `run.name`. With a name of its own, the new run gets the next one that is free, such as first-seed1 for first."""
+    words = ["linnaeus", f"run.from={run / 'config.yaml'}"]
+    if name is None:
+        return shlex.join([*words, f"seed={seed + 1}"])
+    stem = re.sub(r"(?<=.)-seed\d+$", "", name)
+    free = next(number for number in itertools.count(seed + 1) if not run.with_name(f"{stem}-seed{number}").exists())
+    new = f"{stem}-seed{free}"
+    return shlex.join([*words, f"seed={free}", f"run.name={new}" if re.fullmatch(r"[\w.-]+", new) else f"run.name='{new}'"])
 
 
 def read_saved(file: Path) -> Tree:

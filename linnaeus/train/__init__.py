@@ -5,7 +5,7 @@ from linnaeus.train.finish import close, describe_loss, final_validations, finis
 from linnaeus.train.loop import train_one_epoch
 from linnaeus.train.outputs import open_outputs
 from linnaeus.train.planning import resolve_schedule
-from linnaeus.train.restore import check_checkpoint, find_initial_weights, finish_pending_validations, restore
+from linnaeus.train.restore import check_checkpoint, describe_start, find_initial_weights, finish_pending_validations, restore
 from linnaeus.train.start import CoreUse, apply_process_settings, find_run_directory, join_group, run_record, start_workers
 from linnaeus.train.state import INTERRUPTED
 from linnaeus.train.validation import validate_one_pass, validate_with_partial_mask
@@ -18,6 +18,7 @@ __all__ = [
     "check_checkpoint",
     "close",
     "describe_loss",
+    "describe_start",
     "final_validations",
     "find_initial_weights",
     "find_run_directory",

@@ -91,7 +91,8 @@ class Scored(NamedTuple):
     variant: Variant
     overrides: list[str]
     tasks: Sequence[str]
-    rows: int
+    rows: int  # scored
+    all_rows: int
     metrics: dict[str, float]
     classes: list[dict[str, Any]]  # rows of classes.csv
     table: list[str]  # lines to print
@@ -114,11 +115,13 @@ def evaluate(
     record = {"run": str(run), "split": split, "checkpoint": weights.source, "global_step": step}
     files = [path for one in scored for path in _write(one, one.variant.folder(folder), record)]
     table = scored[0].table if len(scored) == 1 else compare(scored)
-    return [*weights.notes, f"{scored[0].rows} {split} rows, weights of {weights.source}", "", *table, "", *files]
+    return [*weights.notes, f"{_rows(scored[0], split)}, weights of {weights.source}", "", *table, "", *files]
 
 
 def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, variant: Variant) -> Scored:
     """Build the parts of the run for a variant and score the model."""
+    from linnaeus.train.validation import validation_size
+
     given = [*overrides, *variant.overrides()]
     with tempfile.TemporaryDirectory() as scratch:  # photographs that cannot be decoded are recorded here, not in the run
         for file in run.glob("quarantine.jsonl"):
@@ -127,7 +130,15 @@ def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: Ini
         results, classes = _score(training)
     workload = training.workload
     table = workload.summary(results) or [f"{name}  {value:.5g}" for name, value in results.items() if not math.isnan(value)]
-    return Scored(variant, given, workload.tasks, len(workload.validation_set), results, classes, table)
+    return Scored(variant, given, workload.tasks, validation_size(training), len(workload.validation_set), results, classes, table)
+
+
+def _rows(scored: Scored, split: str) -> str:
+    """Return the number of scored rows, with the setting that left out the others."""
+    if scored.rows == scored.all_rows:
+        return f"{scored.rows:,} {split} rows"
+    limit = f"trainer.limit_validation_samples={scored.rows}; =null scores all"
+    return f"{scored.rows:,} of {scored.all_rows:,} {split} rows ({limit})"
 
 
 def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:

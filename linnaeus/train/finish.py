@@ -15,6 +15,7 @@ from linnaeus.errors import RunFailed
 from linnaeus.progress import TrainingProgress
 from linnaeus.reporting.console import RESULT
 from linnaeus.reporting.ending import describe_end
+from linnaeus.rundir.repeat import another_seed
 from linnaeus.train import readings, saving
 from linnaeus.train.outputs import log_write_errors
 from linnaeus.train.state import INTERRUPTED, Training
@@ -83,7 +84,8 @@ def show_result(t: Training) -> None:
     if t.run.interrupted:
         log.log(RESULT, stopped_text(t))
     files = ({"report": report} if report is not None else {}) | {"tables": path / "train.log"}
-    commands = () if t.run.interrupted else t.workload.next_commands(path)
+    again = another_seed(path, t.config.run.name, t.config.seed)
+    commands = () if t.run.interrupted else (*t.workload.next_commands(path), again)
     for line in describe_end(t.workload.headline(final), final, readings.timings(t), files, commands, step):
         log.log(RESULT, line)
 

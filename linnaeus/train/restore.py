@@ -126,10 +126,23 @@ def check_checkpoint(t: Training, directory: RunDirectory) -> None:
     """Raise `ConfigError` if the checkpoint from which the run would continue does not fit: that of `run.resume=PATH`, and the newest one
     if the configuration was changed (`run.allow`). Call it before anything is written."""
     if t.config.run.resume not in ("auto", "never") or directory.altered:
-        ranks: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
-        found = find_resume_point(t.config.run.resume, directory.checkpoints, read_only=True, **ranks).checkpoint
+        found = _next_start(t, directory).checkpoint
         if found is not None:
             load_parts(t, found)
+
+
+def describe_start(t: Training, directory: RunDirectory) -> str:
+    """Return the line that ends `plan=true` of a run that has started: the step at which it would continue. Write nothing."""
+    if directory.finished:
+        return f"nothing was written or trained: {directory.finished_message()}"
+    step, last = _next_start(t, directory).step, t.progress.expected_total_steps
+    return f"nothing was written or trained: without plan=true the run continues at step {step:,} of {last:,} in {directory.path}"
+
+
+def _next_start(t: Training, directory: RunDirectory) -> ResumePoint:
+    """Return the checkpoint from which the run would continue. Write nothing."""
+    ranks: dict[str, Any] = {"is_master": t.context.is_master, "broadcast_object": t.context.broadcast_object}
+    return find_resume_point(t.config.run.resume, directory.checkpoints, read_only=True, **ranks)
 
 
 def finish_pending_validations(t: Training) -> None:

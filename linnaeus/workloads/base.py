@@ -10,6 +10,7 @@ The loader makes a batch (`data.samples.Batch`) on the host, and the loop moves 
 from __future__ import annotations
 
 import difflib
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -166,8 +167,8 @@ class Workload(ABC):
         return []
 
     def next_commands(self, run: Path) -> list[str]:
-        """Return the commands that the directory of a finished `run` can be used with, printed at its end."""
-        return [f"linnaeus evaluate {run}", f"linnaeus run.from={run / 'config.yaml'} seed=1"]
+        """Return the commands that use the model of a finished `run`, printed at its end."""
+        return [f"linnaeus evaluate {shlex.quote(str(run))}"]
 
     def faster_data(self, slow_disk: bool) -> str | None:
         """Return the setting that makes the data of this run faster to read, as a clause for a line of advice; None if there is none.

@@ -102,6 +102,17 @@ def test_a_plan_prints_the_schedule_trains_nothing_and_is_no_run(start, tmp_path
     assert json.loads((directory / "summary.json").read_text())["global_step"] == 3
 
 
+def test_a_plan_of_a_run_that_has_started_writes_nothing_and_names_the_next_step(start, tmp_path):
+    assert start("run.name=one", *TINY)[0] == 0
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()}
+    longer = ["run.name=one", "run.allow=[trainer.length]", *(text.replace("2steps", "9steps") for text in TINY)]
+    status, out, _ = start("plan=true", *longer)
+    assert status == 0 and "total steps                 9" in out and "the run continues at step 2 of 9 in" in out.splitlines()[-1]
+    status, out, _ = start("plan=true", "run.name=one", *TINY)
+    assert status == 0 and "is finished" in out.splitlines()[-1]
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_a_plan_refuses_to_continue_with_other_data(start, tmp_path):
     assert start("run.name=one", *TINY)[0] == 0
     record = tmp_path / "runs" / "vectors" / "one" / "run.json"

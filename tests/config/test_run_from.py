@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,8 @@ from linnaeus.config.help import help_text
 from linnaeus.config.load import compose_tree
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import RunDirectory, dump_yaml, run_path
+from linnaeus.rundir.repeat import another_seed, split_from
 from linnaeus.rundir.repeat import run_config as compose
-from linnaeus.rundir.repeat import split_from
 from linnaeus.rundir.saved_config import fill_defaults
 from tests import runs
 
@@ -60,6 +62,20 @@ def test_another_seed_is_another_run(original: Path) -> None:
     config = compose([f"run.from={original}", "run.name=other", "seed=4"])
     assert runs.start(config) == 0
     assert "metrics.jsonl" in runs.differences(runs.run_path(config), original)
+
+
+def test_the_command_printed_at_the_end_of_a_named_run_starts_another_run(start: Any, original: Path, tmp_path: Path) -> None:
+    run = tmp_path / "my runs" / "biota" / "first"
+    shutil.copytree(original, run)
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace(str(original.parents[1]), str(run.parents[1])))
+    for name in ("first-seed4", "first-seed5"):
+        program, *arguments = shlex.split(another_seed(run, "first", 3))
+        assert program == "linnaeus" and arguments[-1] == f"run.name={name}"
+        status, out, err = start("plan=true", "logger.console=plain", *arguments, root=False)
+        assert status == 0 and f"{name}/schedule.svg" in out, err
+    assert compose(shlex.split(another_seed(run, "first-seed5", 5))[1:]).seed == 6
+    assert another_seed(Path("a"), None, 1) == "linnaeus run.from=a/config.yaml seed=2"
+    assert compose(shlex.split(another_seed(run, "a, b", 0))[1:]).run.name == "a, b-seed1"
 
 
 def test_on_the_command_line(start: Any, original: Path) -> None:

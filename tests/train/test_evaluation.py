@@ -96,6 +96,13 @@ def test_the_cost_of_masking_over_the_photographs_with_coordinates(run: Path, ca
     assert "Top-1 accuracy, rows with metadata<" in final_tables(found["metrics"]), "of report.html"
 
 
+def test_the_number_of_scored_rows_is_that_of_the_limit(run: Path, capsys: pytest.CaptureFixture, tmp_path: Path):
+    options = ["--checkpoint", "newest", "--output", str(tmp_path), "trainer.limit_validation_samples=4"]
+    found, classes, text = evaluated(run, capsys, *options)
+    assert found["rows"] == 4 == sum(int(row["count"]) for row in classes if row["rank"] == "species")
+    assert "4 of 6 validation rows (trainer.limit_validation_samples=4; =null scores all)" in text
+
+
 def test_test_rows_and_a_chosen_checkpoint(run: Path, capsys: pytest.CaptureFixture):
     before = contents(run)
     found, classes, text = evaluated(run, capsys, "--split", "test", "--checkpoint", "4")

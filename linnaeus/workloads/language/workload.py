@@ -1,6 +1,7 @@
 """The language workload: predict the next token of a text. It implements `workloads.base.Workload` with one task, `tokens`."""
 
 import html
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ class LanguageWorkload(Workload):
         return "\n\n".join("\n".join(lines) for lines in result_tables(final, self.final_dimension_weights).values()).split("\n")
 
     def next_commands(self, run: Path) -> list[str]:
-        return [f"linnaeus generate {run}", *super().next_commands(run)]
+        return [f"linnaeus generate {shlex.quote(str(run))}", *super().next_commands(run)]
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
         (title, lines), *others = result_tables(final, self.final_dimension_weights).items()

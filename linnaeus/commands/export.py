@@ -1,6 +1,6 @@
 """`linnaeus export RUN OUT`: write a trained model as a folder that stands alone, or as ONNX. See `linnaeus export --help`."""
 
-from linnaeus.workloads.taxonomy.trained.export.export_cli import main
+from linnaeus.workloads.export_cli import main
 
 __all__ = ["main"]
 

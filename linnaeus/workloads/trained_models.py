@@ -1,10 +1,15 @@
-"""Load the trained model of a run directory or a bundle: the workload that it was trained with does it, by its module `trained`."""
+"""Load the trained model of a run directory or a bundle: the workload that it was trained with does it, by its module `trained`.
+
+That module has `load_model(path, **options)`, and `export_model(options)` for `linnaeus export` (`export_cli.py`).
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from linnaeus.config.registry import import_here, workload_module
@@ -18,15 +23,19 @@ def load(path: Path, options: Mapping[str, Any]) -> Any:
     """Return the model. `options` are passed to `load_model(path, **options)` of the module `trained` of its workload.
 
     Raise `ConfigError` for a path that is neither run nor bundle, and for a workload without such a module."""
+    return trained_module(path).load_model(path, **options)
+
+
+def trained_module(path: Path) -> ModuleType:
+    """Return the module `trained` of the workload of a run directory or a bundle. Raise as `load`."""
     name = workload_of(path)
     module = workload_module(name)
     try:
-        trained = import_here(f"{module}.trained") if "." in name else importlib.import_module(f"{module}.trained")
+        return import_here(f"{module}.trained") if "." in name else importlib.import_module(f"{module}.trained")
     except ModuleNotFoundError as error:
         if error.name not in (module, f"{module}.trained"):
             raise
         raise ConfigError(f"{path} is of workload={name}, whose models cannot be loaded: {module} has no module `trained`") from None
-    return trained.load_model(path, **options)
 
 
 def workload_of(path: Path) -> str:
@@ -44,3 +53,11 @@ def workload_of(path: Path) -> str:
     from linnaeus.rundir.saved_run import read_configuration  # imports omegaconf, which a bundle does not need
 
     return str((read_configuration(path)[0].get("workload") or {}).get("name"))
+
+
+def validated(run: Path, source: str) -> dict[str, Any]:
+    """Return the metrics of the validation passes of a run on the weights of `source`, by name; {} if they were not validated."""
+    step = re.search(r"step-\d+", source)
+    files = sorted((run / "validation" / step[0]).glob("*.json")) if step else []
+    contents = [read_json(file) or {} for file in files]
+    return {name: value for content in contents for name, value in content.get("metrics", {}).items()}

@@ -25,6 +25,7 @@ from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
 from linnaeus.train import evaluation
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.trained import score_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
@@ -33,7 +34,6 @@ from linnaeus.workloads.taxonomy.manifest.source_options import source_config
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.store import prepare_store
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
-from linnaeus.workloads.taxonomy.trained.export import export_cli
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 
 ROOT = Path(__file__).parents[2]

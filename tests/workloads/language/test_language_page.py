@@ -12,6 +12,7 @@ import pytest
 
 import main
 from linnaeus.config.load import compose
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import train_bpe
 from linnaeus.workloads.language.trained import load_model, score_cli
@@ -105,12 +106,16 @@ def test_the_score_commands_and_the_code_agree(folder: Path, first: Path, capsys
     monkeypatch.chdir(folder)
     (folder / "questions.jsonl").write_text(re.search(r"`(\{\"context.*\})`", PAGE)[1])
     outputs = []
+    pytest.importorskip("tokenizers")
+    (export,) = lines("linnaeus export")
+    assert export_cli.main(shlex.split(export.replace("outputs/shakespeare_char_cpu/RUN", str(first)))) == 0
+    capsys.readouterr()
     for line in lines("linnaeus score"):
         assert score_cli.main(shlex.split(line.replace("outputs/shakespeare_char_cpu/RUN", str(first)))) == 0
         outputs.append(capsys.readouterr().out)
-    table, content, questions = outputs
+    table, content, questions, exported = outputs
     loss = json.loads(content)["all"]["loss"]
-    assert f"{loss:.4f}" in table and loss == load_model(first).loss(TEXT)
+    assert f"{loss:.4f}" in table and exported == table and loss == load_model(first).loss(TEXT)
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     exec(code.replace("outputs/shakespeare_char_cpu/RUN", str(first)), {})
     assert f"{float(capsys.readouterr().out.split()[-1]):.4f}" in questions

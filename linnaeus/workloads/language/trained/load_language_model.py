@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
+
 from linnaeus.checkpoint.choice import BEST, NEWEST, is_validated
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.resume import checkpoints_under
@@ -38,6 +40,8 @@ def load_model(path: str | Path, *, checkpoint: str | None = None, device: str =
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} has one set of weights; leave it out")
         published = read_transformers_folder(Path(path))
         network = build_gpt(published.model, 0, published.vocabulary, published.block)
+        if published.weights.state["token.weight"].dtype == torch.float64:
+            network = network.double()
         _load(published.weights, network, str(path))
         return LanguageModel(network, published.tokenizer, published.weights.source).to(device)
     return _of_run(Path(path), checkpoint).to(device)

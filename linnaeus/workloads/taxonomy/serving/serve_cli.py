@@ -113,8 +113,8 @@ def _card(path: Path, model: TrainedClassifier) -> str:
     """Return the model card: of a bundle its file, which people edit; of a run as `linnaeus export` would write it."""
     from linnaeus.files import read_json
     from linnaeus.workloads.taxonomy.trained import bundle
-    from linnaeus.workloads.taxonomy.trained.export.export_cli import validated
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
+    from linnaeus.workloads.trained_models import validated
 
     if not bundle.is_bundle(path):
         metrics = validated(path, model.weights.source)

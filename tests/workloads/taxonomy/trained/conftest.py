@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
-from linnaeus.workloads.taxonomy.trained.export import export_cli
 from linnaeus.workloads.taxonomy.trained.export.export_forms import ONNX_PACKAGES
 from tests import runs
 

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 import linnaeus
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.errors import ConfigError
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.components import COMPONENTS, encode
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig, MformerConfig, TimmConfig
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.description import Description
-from linnaeus.workloads.taxonomy.trained.export import export_check, export_cli, export_forms, export_readme, timm_folder
+from linnaeus.workloads.taxonomy.trained.export import export_check, export_forms, export_readme, timm_folder
 from linnaeus.workloads.taxonomy.trained.export.exported_network import export_program
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier

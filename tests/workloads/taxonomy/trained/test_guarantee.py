@@ -15,8 +15,8 @@ import torch
 import linnaeus
 from benchmarks.guarantee import draw, synthetic
 from linnaeus.errors import ConfigError
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
-from linnaeus.workloads.taxonomy.trained.export import export_cli
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
 

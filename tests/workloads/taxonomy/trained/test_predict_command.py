@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import linnaeus
-from linnaeus.workloads.taxonomy.trained.export import export_cli
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_journal
 
 

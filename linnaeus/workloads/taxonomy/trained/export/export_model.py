@@ -1,8 +1,4 @@
-"""The command `linnaeus export`: write the model of a run as a bundle, a folder that stands alone (`bundle.py`), or in forms for other
-programs (`export_forms.py`).
-
-    linnaeus export RUN OUT [--checkpoint best|newest|STEP]
-    linnaeus export RUN|BUNDLE OUT --form onnx,torch_export,timm
+"""`linnaeus export` of a classifier: a bundle, a folder that stands alone (`bundle.py`), or forms for other programs (`export_forms.py`).
 
 The folder is read again and compared with the model before the command ends.
 """
@@ -10,37 +6,16 @@ The folder is read again and compared with the model before the command ends.
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
-from linnaeus.config.model_options import add_model, add_model_options, load_options
+from linnaeus.config.model_options import load_options
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import read_json, to_json
+from linnaeus.workloads.trained_models import validated
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write a bundle. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
-    with user_errors(2):
-        print("\n".join(export(_parse(arguments))))
-    return 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = OneLineParser(prog="linnaeus export", description="Write a trained model as a folder that stands alone.")
-    add = parser.add_argument
-    add_model(parser, "run", "; with --form a bundle, too")
-    add("out", metavar="OUT", type=Path, help="folder that is written; it must not exist")
-    add("--form", metavar="FORMS", help="write these forms in place of a bundle: onnx, torch_export, timm, or several, onnx,timm")
-    add_model_options(parser, "checkpoint", "plugins")
-    return parser.parse_args(arguments)
-
-
-def export(options: argparse.Namespace) -> list[str]:
+def export_model(options: argparse.Namespace) -> list[str]:
     """Write the bundle or the forms. Return the lines to print.
 
     Raise `ConfigError` for a model that cannot be loaded, a folder that exists, and a form that does not exist or cannot be made."""
@@ -90,14 +65,6 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
     return [*lines, f"linnaeus predict {options.out} photo.jpg"]
 
 
-def validated(run: Path, source: str) -> dict[str, Any]:
-    """Return the metrics of the validation passes of a run on the weights of `source`, by name; {} if they were not validated."""
-    step = re.search(r"step-\d+", source)
-    files = sorted((run / "validation" / step[0]).glob("*.json")) if step else []
-    contents = [read_json(file) or {} for file in files]
-    return {name: value for content in contents for name, value in content.get("metrics", {}).items()}
-
-
 def check_equal(parts: Any, written: Any) -> None:
     """Raise `ConfigError` if a bundle does not have the description, the tree and the weights of the run, to the bit, or if a network
     cannot be built from it."""
@@ -114,7 +81,3 @@ def check_equal(parts: Any, written: Any) -> None:
     ):
         raise ConfigError("OUT: the bundle differs from the run when it is read again; the disk may be damaged")
     TrainedClassifier(*written)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,0 +1,44 @@
+"""The command `linnaeus export`: write the model of a run as a folder for other machines and programs. Its workload writes it.
+
+    linnaeus export RUN OUT [--checkpoint best|newest|STEP]
+    linnaeus export RUN|BUNDLE OUT --form onnx,torch_export,timm
+
+A classifier becomes a bundle or the forms of `--form`, a language model a folder of transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.trained_models import trained_module
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the folder. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    with user_errors(2):
+        options = _parse(arguments)
+        trained = trained_module(options.run)
+        if not hasattr(trained, "export_model"):
+            raise ConfigError(f"RUN: models of this workload cannot be exported: {trained.__name__} has no function `export_model`")
+        print("\n".join(trained.export_model(options)))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(prog="linnaeus export", description="Write a trained model as a folder that stands alone.")
+    add = parser.add_argument
+    add_model(parser, "run", "; with --form a bundle, too")
+    add("out", metavar="OUT", type=Path, help="folder that is written; it must not exist")
+    add("--form", metavar="FORMS", help="of a classifier, in place of a bundle: onnx, torch_export, timm, or several, onnx,timm")
+    add_model_options(parser, "checkpoint", "plugins")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,101 @@
+"""Compare a folder of transformers with the model that it was written from: read by this program, and by transformers if installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from linnaeus.errors import ConfigError, one_line
+from linnaeus.workloads.language.model.gpt import GPT
+from linnaeus.workloads.language.tokenizers import BPETokenizer
+from linnaeus.workloads.language.trained.language_model import LanguageModel
+
+LIMIT = 1e-5  # largest difference of a logit, relative to the largest logit: rounding alone
+SAMPLE = 2000  # tokens whose text is compared
+
+
+def check_reading(model: LanguageModel, again: LanguageModel) -> None:
+    """Raise `ConfigError` if a model that was read from its folder does not have the weights, to the bit, and the tokens of `model`."""
+    own, read = model.network.state_dict(), again.network.state_dict()
+    zero_biases = {name for name, value in own.items() if name.endswith(".bias") and name not in read and not value.any()}
+    same = own.keys() - zero_biases == read.keys() and all(
+        own[name].dtype == read[name].dtype and torch.equal(own[name], read[name]) for name in read
+    )
+    if not same or _meaning(model) != _meaning(again):
+        raise ConfigError("OUT: the folder differs from the run when it is read again; the disk may be damaged")
+
+
+def _meaning(model: LanguageModel) -> dict[str, Any]:
+    """Return everything that determines the tokens of a text."""
+    if isinstance(model.tokenizer, BPETokenizer):
+        return model.tokenizer.meaning() | {"kind": "bpe"}
+    return model.tokenizer.to_dict()
+
+
+def check_transformers(model: LanguageModel, folder: Path) -> list[str]:
+    """Compare logits and tokens with those of transformers. Return a line; it says if transformers is not installed.
+
+    Raise `ConfigError` if they disagree."""
+    if find_spec("transformers") is None:
+        return ["not compared with transformers, which is not installed: pip install transformers"]
+    import transformers
+
+    try:
+        network, tokenizer = _loaded(transformers, folder)
+    except Exception as error:  # of any kind
+        raise ConfigError(f"OUT: transformers {transformers.__version__} cannot load the folder ({one_line(error)})") from None
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(model.network.vocabulary, (1, model.network.block), generator=generator)
+    with torch.inference_mode():
+        own, theirs = model.network({"input": tokens})["logits"], network(tokens).logits
+        with _float32_angles(model.network):
+            expected = model.network({"input": tokens})["logits"]
+    if own.shape != theirs.shape or own.dtype != theirs.dtype:
+        raise ConfigError(f"OUT: transformers computes logits {list(theirs.shape)} in {theirs.dtype}, not {list(own.shape)} in {own.dtype}")
+    wrong, difference, largest = (float(each.abs().max()) for each in (theirs - expected, theirs - own, own))
+    if not wrong <= LIMIT * max(1.0, largest):
+        raise ConfigError(f"OUT: logits of transformers {transformers.__version__} differ by up to {wrong:.2g}; nothing was written")
+    size = _check_tokens(model, tokenizer, torch.randint(model.tokenizer.size, (SAMPLE,), generator=generator).tolist())
+    equal = "equal to the bit" if difference == 0 else f"differ by up to {difference:.1g}, with logits up to {largest:.2g}"
+    version, tokens_equal = transformers.__version__, f"a text of {size} characters has equal tokens"
+    return [f"transformers {version}: the logits of {tokens.numel()} tokens {equal}; {tokens_equal}"]
+
+
+@contextmanager
+def _float32_angles(network: GPT) -> Iterator[None]:
+    """Let a network with rotary positions compute with angles in float32, as transformers does; here they are computed in float64.
+
+    The difference grows with the position, and it is as large as an error would be: 6e-5 of a radian at position 1,000."""
+    exact = network.rotary
+    if exact is not None:
+        assert network.rotary_base is not None
+        channels = 2 * exact.shape[2]
+        frequencies = 1.0 / network.rotary_base ** (torch.arange(0, channels, 2, dtype=torch.float32) / channels)
+        angles = torch.arange(exact.shape[1], dtype=torch.float32)[:, None] * frequencies
+        network.rotary = torch.stack([angles.cos(), angles.sin()]).to(exact.dtype)
+    try:
+        yield
+    finally:
+        network.rotary = exact
+
+
+def _loaded(transformers: Any, folder: Path) -> tuple[Any, Any]:
+    """Return the network in evaluation mode and the tokenizer, as transformers loads them, without its messages."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, torch_dtype="auto")
+    return network.eval(), transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def _check_tokens(model: LanguageModel, tokenizer: Any, tokens: list[int]) -> int:
+    """Compare the tokens of the text of some tokens, and its decoding. Return the number of characters. Raise `ConfigError`."""
+    text = model.tokenizer.decode(tokens)
+    own, theirs = model.encode(text).tolist(), tokenizer(text, add_special_tokens=False)["input_ids"]
+    if own != theirs or tokenizer.decode(theirs) != text or tokenizer.eos_token_id != model.tokenizer.end:
+        raise ConfigError("OUT: the tokenizer of transformers gives other tokens, or another text; nothing was written")
+    return len(text)

@@ -44,3 +44,8 @@ def quoted(value: object, most: int = 60) -> str:
 def list_some(values: Sequence[str], most: int = 12) -> str:
     """Return the first `most` values for a message, each shortened, and the number of the others."""
     return ", ".join(map(shorten, values[:most])) + (f", and {len(values) - most} more" if len(values) > most else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 file" or "2,000 files"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -8,6 +8,7 @@ from linnaeus.checkpoint.resume import checkpoints_under
 from linnaeus.errors import ConfigError
 
 NEWEST, BEST = "newest", "best"
+ANOTHER = 'use --checkpoint newest (run.init_checkpoint=newest; in Python checkpoint="newest"), or a step'
 
 
 def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
@@ -48,7 +49,7 @@ def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
     scores, sign = _scores(found), 1 if mode == "max" else -1
     ranked = sorted(((sign * score, step) for step, score in scores.items()), reverse=True)
     if not ranked:
-        raise ConfigError(f"no checkpoint of {run} was validated, so none is the best; use newest or a step")
+        raise ConfigError(f"no checkpoint of {run} was validated, so none is the best; {ANOTHER}")
     return [
         (found[step], f"{'the best' if i == 1 else f'number {i}'} of {len(ranked)} by {monitor} ({scores[step]:.4g})")
         for i, (_, step) in enumerate(ranked, 1)
@@ -67,4 +68,4 @@ def _monitored(run: Path) -> tuple[str, str]:
             continue
         except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError):
             break
-    raise ConfigError(f"{run / 'config.yaml'} does not exist or is damaged, so the best checkpoint is unknown; use newest or a step")
+    raise ConfigError(f"{run / 'config.yaml'} does not exist or is damaged, so the best checkpoint is unknown; {ANOTHER}")

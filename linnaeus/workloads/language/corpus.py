@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from linnaeus import randomness
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.text_files import MODULE_BYTES, FoundFiles, find_files, printable
@@ -150,11 +150,6 @@ def held_out(corpus: Corpus) -> np.ndarray:
         elif chosen[own].all():
             chosen &= ~(own & (draws == draws[own].max()))
     return chosen
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 file" or "2,000 files"."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _check_encoding(encoding: str) -> None:

@@ -12,11 +12,10 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import file_digest, text_digest
 from linnaeus.reporting.formatting import shorten
 from linnaeus.workloads.language.config import TokensConfig
-from linnaeus.workloads.language.corpus import counted
 from linnaeus.workloads.language.text_files import printable
 from linnaeus.workloads.language.token_layout import DTYPES, NAMES, find_layout
 from linnaeus.workloads.language.token_store import TokenStore

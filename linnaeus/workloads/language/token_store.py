@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import TEMPORARY, delete, file_digest, sync_file, text_digest, to_json, write_atomic
-from linnaeus.workloads.language.corpus import Corpus, counted
+from linnaeus.workloads.language.corpus import Corpus
 from linnaeus.workloads.language.token_array import TokenArray, TokenFile
 from linnaeus.workloads.language.tokenization import COUNTS, SPLITS, make_tokenizer, write_splits
 from linnaeus.workloads.language.tokenizers import Tokenizer, identity, load_tokenizer, tokenizer_from, tokenizers_library

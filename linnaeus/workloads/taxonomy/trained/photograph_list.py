@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
@@ -58,7 +58,7 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     if not found:
         raise ConfigError("PHOTOS: no photograph was found; give files, folders with photographs, or --manifest")
     names = list(found)
-    notes = (f"{others:,} files in the folders do not have the suffix of a photograph and are left out",) if others else ()
+    notes = (f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders",) if others else ()
     return Inputs(names, FolderFiles("", names), metadata_of(len(names), given), notes)
 
 

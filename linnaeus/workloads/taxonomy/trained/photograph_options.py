@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from linnaeus.errors import ConfigError
@@ -19,6 +20,8 @@ OF_ALL = {  # option -> its meaning
     "time": "local time, such as 16:10",
     "elevation": "metres above the sea",
 }
+
+COMPONENT = {"elevation": "ELEVATION", "date": "TEMPORAL", "time": "TEMPORAL"}  # of the model that reads an option; the others: SPATIAL
 
 
 def add_photographs(parser: argparse.ArgumentParser) -> None:
@@ -53,4 +56,16 @@ def photographs_of(options: argparse.Namespace, components: Sequence[str], copie
 
     if options.manifest:
         return from_manifest(options.manifest, options.setting, components, copied)
-    return from_paths(options.photos, vars(options))
+    inputs = from_paths(options.photos, vars(options))
+    return replace(inputs, notes=(*inputs.notes, *_without_effect(options, components)))
+
+
+def _without_effect(options: argparse.Namespace, components: Sequence[str]) -> list[str]:
+    """Return a line about the options that the model does not read."""
+    unread: dict[str, list[str]] = {}  # component -> options
+    for name in OF_ALL:
+        component = COMPONENT.get(name, "SPATIAL")
+        if getattr(options, name) is not None and component not in components:
+            unread.setdefault(component, []).append(f"--{name}")
+    names = [name for found in unread.values() for name in found]
+    return [f"no effect: {', '.join(names)}; the model does not read {', '.join(unread)}"] if unread else []

@@ -30,8 +30,13 @@ def metadata_of(count: int, given: Mapping[str, Any]) -> Metadata:
     """Return the metadata of `count` photographs, float32 [N] per quantity, NaN where unknown.
 
     `given`: argument of `ARGUMENTS` -> a value for all, a sequence of `count` values, or None. Raise `ConfigError` for a value that is
-    impossible or cannot be read, a sequence of another length, and a value that has no effect without another."""
+    impossible or cannot be read, a sequence of another length, and a value that has no effect without another. One time and one uncertainty
+    for all apply to the photographs with a date and with coordinates."""
     columns = {name: _column(name, given.get(name), count) for name in ARGUMENTS}
+    for name in ("uncertainty", "time"):
+        other = columns[NEEDS[name]]
+        if not _is_column(given.get(name)) and any(value is not None for value in other):
+            columns[name] = [value if known is not None else None for value, known in zip(columns[name], other, strict=True)]
     for name, other in NEEDS.items():
         for row, value in enumerate(columns[name]):
             if value is not None and columns[other][row] is None:
@@ -47,10 +52,14 @@ def metadata_of(count: int, given: Mapping[str, Any]) -> Metadata:
     return Metadata(**quantities)
 
 
+def _is_column(value: Any) -> bool:
+    """Return True for values of the photographs one by one, False for one value of all."""
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+
+
 def _column(name: str, value: Any, count: int) -> list[Any]:
     """Return the values of an argument, one per photograph; None, NaN and "" are unknown."""
-    many = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-    values = list(value) if many else [value] * count
+    values = list(value) if _is_column(value) else [value] * count
     if len(values) != count:
         raise ConfigError(f"{name} has {len(values)} values for {count} photographs; give one for each, or one for all")
     return [None if v is None or v == "" or (isinstance(v, float) and math.isnan(v)) else v for v in values]

@@ -80,8 +80,10 @@ class TrainedClassifier:
         A photograph is a path, the bytes of an image file, uint8 pixels [H, W, 3] in RGB, or a PIL picture. Place and time are one value
         for all or one for each; None is unknown: degrees north and east, metres of uncertainty, a date such as 2026-05-01, the local time
         such as 16:10, metres above the sea. `top`: taxa of each rank. Of a calibrated model: `precision` of the rolled-up answer, by
-        default 0.95 if it was fitted; `coverage` of prediction sets, which take the place of the `top` taxa. Raise `ConfigError` for an
-        impossible value, `NotAnImage` for bytes that cannot be decoded, and `OSError` for a file that cannot be read."""
+        default 0.95 or, if that was not fitted, the lowest one; `coverage` of prediction sets, which take the place of the `top` taxa.
+
+        Raise `ConfigError` for an impossible value, `NotAnImage` for bytes that cannot be decoded, and `OSError` for a file that cannot be
+        read."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
         single = is_one(photographs)

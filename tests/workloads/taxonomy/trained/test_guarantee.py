@@ -142,6 +142,20 @@ def test_a_calibrated_run_rolls_up_its_answers_everywhere(finished, calibrated, 
     assert row["answer"] == ("" if answer is None else answer.name) and "answer with a precision of 0.1" in capsys.readouterr().out
 
 
+def test_the_precision_of_the_answers_is_printed(finished, calibrated, tmp_path, capsys):
+    path = calibrated / "calibration.json"
+    content = json.loads(path.read_text())
+    content["precisions"][1]["threshold"] = 2.0
+    path.write_text(json.dumps(content))
+    words = [str(calibrated), str(finished.photograph(0)), "--threads", "1", "--out", str(tmp_path / "out.csv")]
+    assert predict_cli.main(words) == 0
+    assert "precision of the answers: 0.1 (calibrated for 0.1, 0.5)" in capsys.readouterr().out
+    assert predict_cli.main([*words, "--precision", "0.5"]) == 0
+    printed = capsys.readouterr().out
+    assert "no answers: no threshold reaches the precision 0.5 (calibrated for 0.1, 0.5)" in printed
+    assert "1 of 1 photographs answered" in printed and "0 of them have a taxon with the stated precision" in printed
+
+
 def test_a_calibration_of_other_weights_is_not_used(calibrated):
     path = calibrated / "calibration.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"weights": "0" * 64}))

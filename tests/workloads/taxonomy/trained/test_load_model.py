@@ -138,6 +138,15 @@ def test_dates_and_times_are_texts_or_objects():
     assert texts.hour[0] == 16.5 and np.isnan(texts.elevation[0])
 
 
+def test_one_time_applies_to_the_photographs_with_a_date():
+    found = metadata_of(3, {"date": ["2021-05-01", None, "2021-06-01"], "time": "16:30"})
+    np.testing.assert_array_equal(found.hour, np.array([16.5, np.nan, 16.5], np.float32))
+    found = metadata_of(2, {"latitude": [1, None], "longitude": [2, None], "uncertainty": 5})
+    np.testing.assert_array_equal(found.uncertainty, np.array([5, np.nan], np.float32))
+    with pytest.raises(ConfigError, match="time has no effect without date"):
+        metadata_of(2, {"date": ["2021-05-01", None], "time": ["16:30", "16:30"]})
+
+
 def test_what_cannot_be_read_is_named(finished, tmp_path):
     model = linnaeus.load_model(finished.bundle)
     (tmp_path / "text.jpg").write_text("not a photograph")

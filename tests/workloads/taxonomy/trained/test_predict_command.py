@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import shutil
@@ -9,8 +10,11 @@ import shutil
 import pytest
 
 import linnaeus
+from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
+from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_journal
+from tests import runs
 
 
 def answers(path) -> list[dict[str, str]]:
@@ -98,7 +102,7 @@ def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, cap
     assert [row["photograph"].rpartition("/")[2] for row in rows] == ["bad.jpg", "empty.png", "good, name.jpg"]
     assert [bool(row["error"]) for row in rows] == [True, True, False]
     printed = capsys.readouterr().out
-    assert "1 files in the folders do not have the suffix" in printed and "2 could not be read" in printed
+    assert "left out: 1 file without the suffix of a photograph in the folders" in printed and "2 could not be read" in printed
     assert predict_cli.main([str(finished.bundle), str(folder / "*.jpg"), str(folder / "deep" / "good, name.jpg")]) == 0
     printed = capsys.readouterr().out
     assert "bad.jpg  not read: not an image" in printed and "good, name.jpg" in printed
@@ -128,6 +132,23 @@ def test_a_mistake_is_one_line(finished, tmp_path, monkeypatch, capsys, words, l
     printed = capsys.readouterr()
     assert exit_.value.code == 2 and line in printed.err and printed.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_that_the_model_does_not_read_is_named(finished):
+    parser = argparse.ArgumentParser()
+    add_photographs(parser)
+    words = [str(finished.photograph(0)), "--latitude", "5", "--longitude", "6", "--elevation", "7", "--date", "2026-05-01"]
+    options = parser.parse_args(words)
+    assert photographs_of(options, ["TEMPORAL"]).notes == (
+        "no effect: --latitude, --longitude, --elevation; the model does not read SPATIAL, ELEVATION",
+    )
+    assert photographs_of(options, ["SPATIAL", "TEMPORAL", "ELEVATION"]).notes == ()
+
+
+def test_a_run_that_was_not_validated_needs_another_checkpoint(tmp_path):
+    run = runs.run("biota", tmp_path, "trainer.length=1steps", "schedule.validate=[]", "schedule.validate_at_end=false")
+    with pytest.raises(ConfigError, match="none is the best; use --checkpoint newest"):
+        linnaeus.load_model(run)
 
 
 def test_a_bundle_is_complete_and_never_overwrites(finished, capsys):

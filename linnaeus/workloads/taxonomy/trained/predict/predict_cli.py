@@ -56,7 +56,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, metavar="FILE", help="file of the answers: .json, .csv or .parquet")
     add("--format", choices=FORMATS, help="of the file (that of its suffix); docs/using.md describes each")
     add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
-    add("--precision", type=float, metavar="P", help="of the rolled-up answer of a calibrated model (0.95)")
+    add(
+        "--precision",
+        type=float,
+        metavar="P",
+        help="of the answers of a calibrated model (0.95, or the lowest one of the calibration)",
+    )
     add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
     add_model_options(parser, "checkpoint", "device", "threads", "plugins")
     options = parser.parse_intermixed_args(arguments)
@@ -87,7 +92,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     copied = FORMATS[options.format].columns if options.out else ()
     inputs = photographs_of(options, model.components, copied)
     asked = model.asked(options.top, options.precision, options.coverage)
-    for note in (*inputs.notes, *_calibration_note(model)):
+    for note in (*inputs.notes, *_calibration_notes(model, asked)):
         print(note)
     if options.out is None:
         rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads) for row in batch]
@@ -102,10 +107,11 @@ def predict(options: argparse.Namespace) -> list[str]:
         journal.append(batch)
     seconds = time.monotonic() - start
     failed = sum("error" in row for row in journal.rows())
+    named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
     classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
     answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns)
     write_file(options.out, options.format, journal, answered)
-    return _account(options.out, len(inputs), continued, failed, seconds)
+    return _account(options.out, len(inputs), continued, failed, named, seconds)
 
 
 def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, asked: Asked, threads: int) -> Iterator[list[Row]]:
@@ -124,8 +130,14 @@ def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Ro
     return [rows.get(i, {"photograph": name, "error": error}) for i, (name, error) in enumerate(zip(names, batch.errors, strict=True))]
 
 
-def _calibration_note(model: TrainedClassifier) -> list[str]:
-    return [] if model.calibration is not None else ["the model is not calibrated: probabilities are those of the network"]
+def _calibration_notes(model: TrainedClassifier, asked: Asked) -> list[str]:
+    """Return the lines about the precision of the answers."""
+    if model.calibration is None:
+        return ["the model is not calibrated: probabilities are those of the network"]
+    fitted = ", ".join(f"{one.precision:g}" for one in model.calibration.precisions)
+    if asked.threshold > 1:
+        return [f"no answers: no threshold reaches the precision {asked.precision:g} (calibrated for {fitted}); use a lower --precision"]
+    return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})"]
 
 
 def _identity(inputs: Inputs, asked: Asked, batch: int) -> dict[str, Any]:
@@ -161,11 +173,12 @@ def _left_out(count: int) -> list[str]:
     return [f"and {count - SHOWN:,} more photographs; --out answers.csv writes all"] if count > SHOWN else []
 
 
-def _account(out: Path, count: int, continued: int, failed: int, seconds: float) -> list[str]:
-    """Return the lines about a file of answers."""
+def _account(out: Path, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:
+    """Return the lines about a file of answers. `named`: answers with the stated precision; None: the model is not calibrated."""
     done = count - continued
     rate = f", {done / seconds:,.1f} photographs/s" if done and seconds > 0 else ""
     lines = [f"{count - failed:,} of {count:,} photographs answered{rate}: {out}"]
+    lines += [] if named is None else [f"{named:,} of them have a taxon with the stated precision"]
     lines += [f"{continued:,} of them were done before"] if continued else []
     return lines + ([f"{failed:,} could not be read; the file has the reason of each"] if failed else [])
 

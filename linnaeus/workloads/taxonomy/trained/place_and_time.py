@@ -34,9 +34,9 @@ def metadata_of(count: int, given: Mapping[str, Any]) -> Metadata:
     for all apply to the photographs with a date and with coordinates."""
     columns = {name: _column(name, given.get(name), count) for name in ARGUMENTS}
     for name in ("uncertainty", "time"):
-        other = columns[NEEDS[name]]
-        if not _is_column(given.get(name)) and any(value is not None for value in other):
-            columns[name] = [value if known is not None else None for value, known in zip(columns[name], other, strict=True)]
+        needed = columns[NEEDS[name]]
+        if not _is_column(given.get(name)) and any(value is not None for value in needed):
+            columns[name] = [value if known is not None else None for value, known in zip(columns[name], needed, strict=True)]
     for name, other in NEEDS.items():
         for row, value in enumerate(columns[name]):
             if value is not None and columns[other][row] is None:

@@ -47,5 +47,8 @@ def list_some(values: Sequence[str], most: int = 12) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 file" or "2,000 files"."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    """Return a number with its noun, such as "1 file", "2,000 files" or "2 taxa"."""
+    if number == 1:
+        return f"1 {noun}"
+    plural = f"{noun.removesuffix('taxon')}taxa" if noun.endswith("taxon") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {plural}"

@@ -4,6 +4,7 @@ a longer path or command is a line of its own, so that it can be copied."""
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from linnaeus.errors import counted
 from linnaeus.reporting.formatting import fit, format_duration, format_loss, format_memory, format_rate, pass_words
 
 WIDTH, NAME = 79, 8  # columns of a line, and of the name of a file or command
@@ -40,7 +41,7 @@ def _cost(timings: Mapping[str, float], updates: int) -> str:
     """Return the number of updates, the time they took, the speed and the memory in one line."""
     parts = {"validation": timings.get("time/validation_seconds", 0.0), "saving": timings.get("time/saving_seconds", 0.0)}
     included = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in parts.items() if seconds >= 0.5)
-    texts = [f"{updates:,} updates in {format_duration(timings['time/wall_seconds'])}" + f" ({included})" * bool(included)]
+    texts = [f"{counted(updates, 'update')} in {format_duration(timings['time/wall_seconds'])}" + f" ({included})" * bool(included)]
     texts.append(f"{format_rate(timings['time/samples_per_second'])} samples/s")
     memory = {"GPU": timings.get("memory/device_MiB"), "memory": timings.get("memory/host_MiB")}
     texts += [f"{name} {format_memory(value)}" for name, value in memory.items() if value is not None]

@@ -39,7 +39,7 @@ from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.length import micro_batch_size, training_samples
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
 from linnaeus.train.planning import Plan, warn_if_short
-from linnaeus.train.profiling import StepProfiler
+from linnaeus.train.profiling import StepProfiler, profile_notes
 from linnaeus.train.state import Training
 from linnaeus.weighting import (
     FixedWeighting,
@@ -76,11 +76,10 @@ def build_training(
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)
     conflict = GradientConflict(workload.tasks, context.device)
     weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict)
-    growth_notes = growth.notes if growth is not None else ()
     warn_if_short(config, plan)
-    log_notes(
-        plan, logging.INFO, workload.notes, validation_notes(config, workload), frozen, weighting_notes(config.weighting), growth_notes
-    )
+    late = profile_notes(config.debug.profile_steps, plan.resolved.last_step)
+    parts = frozen, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
+    log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)
     if trainer.compile:
         compile_parts(model, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_json, write_atomic
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: Ini
 def _rows(scored: Scored, split: str) -> str:
     """Return the number of scored rows, with the setting that left out the others."""
     if scored.rows == scored.all_rows:
-        return f"{scored.rows:,} {split} rows"
+        return counted(scored.rows, f"{split} row")
     limit = f"trainer.limit_validation_samples={scored.rows}; =null scores all"
     return f"{scored.rows:,} of {scored.all_rows:,} {split} rows ({limit})"
 

@@ -17,7 +17,7 @@ from linnaeus.config.monitors import direction
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.durations import Duration
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import write_atomic
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics, check_counts, check_results
 from linnaeus.optim import LRSchedule, build_scheduler, scaled_lr
@@ -60,8 +60,10 @@ class Plan:
             return
         log.debug(self.text)
         resolved, length = self.resolved, self.length
-        epochs = f"{length.total_steps / length.steps_per_epoch:.3g} epochs"
-        log.info("%s updates of %d samples, %s", f"{resolved.last_step:,}", resolved.global_batch_size, epochs, extra=CONSOLE_ONLY)
+        number = f"{length.total_steps / length.steps_per_epoch:.3g}"
+        epochs = f"{number} epoch{'s' * (number != '1')}"
+        updates, samples = counted(resolved.last_step, "update"), counted(resolved.global_batch_size, "sample")
+        log.info("%s of %s, %s", updates, samples, epochs, extra=CONSOLE_ONLY)
         for note in unreached(resolved):
             log.info("note: %s", note, extra=CONSOLE_ONLY)
 
@@ -101,8 +103,8 @@ def warn_if_short(config: Config, plan: Plan) -> None:
     updates, length = plan.length.total_steps, config.trainer.length
     if updates < FEW_UPDATES and Duration.parse(length).unit == "epochs":
         batch = config.trainer.global_batch_size
-        text = "trainer.length=%s is only %d update%s of up to %d samples: increase it, or decrease trainer.global_batch_size"
-        log.warning(text, length, updates, "s" * (updates != 1), batch)
+        text = "trainer.length=%s is only %s of up to %s: increase it, or decrease trainer.global_batch_size"
+        log.warning(text, length, counted(updates, "update"), counted(batch, "sample"))
 
 
 def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workload) -> None:

@@ -17,6 +17,12 @@ log = logging.getLogger("linnaeus")
 ROWS = 15  # operations in the log; summary.txt has 60
 
 
+def profile_notes(steps: Sequence[int], last_step: int) -> list[str]:
+    """Return a line if the run ends before the last update of `debug.profile_steps`, so that no profile is written."""
+    late = len(steps) == 2 and steps[1] > last_step
+    return [f"debug.profile_steps={list(steps)}: no profile is written, because the last update is {last_step:,}"] if late else []
+
+
 class StepProfiler:
     """Profile the updates first..last (counted from 1) and write profile/trace.json and profile/summary.txt in the run directory."""
 

@@ -11,7 +11,7 @@ from linnaeus.checkpoint import LoadedCheckpoint, ResumePoint, find_resume_point
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.loading import CheckpointDamaged
 from linnaeus.checkpoint.weight_matching import load_matched, match_weights
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import read_or_refuse
 from linnaeus.reporting.changes import describe_changes
 from linnaeus.rundir import RunDirectory
@@ -148,7 +148,7 @@ def _next_start(t: Training, directory: RunDirectory) -> ResumePoint:
 def finish_pending_validations(t: Training) -> None:
     """Run the passes that the checkpoint contains as pending."""
     if t.progress.has_pending_validations():
-        log.info("finishing %d pending validation passes of step %d", len(t.progress.pending_validations), t.progress.global_step)
+        log.info("finishing %s of step %d", counted(len(t.progress.pending_validations), "pending validation pass"), t.progress.global_step)
         run_pending_validations(t)
         if not t.run.interrupted:
             saving.save(t)

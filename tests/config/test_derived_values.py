@@ -68,9 +68,8 @@ def test_passes_mask_only_metadata_that_validation_rows_have(tmp_path: Path):
     resolved = resolve_all_schedule_params(config, 100, 10, built.components)
     assert [p.key for p in validation_passes(resolved.combinations, built.components)] == ["val", "val_mask_meta", "val_mask_SPATIAL"]
     assert built._missing_components() == [
-        "data.components: ELEVATION is missing in every training row, so it does not inform the model",
-        "data.components: TEMPORAL, ELEVATION is missing in every validation row; no validation pass masks it "
-        "(left out of schedule.partial_combinations: [['TEMPORAL'], ['ELEVATION']])",
+        "data.components: no row has ELEVATION: no effect on the model, masked by no validation pass",
+        "data.components: no validation row has TEMPORAL: masked by no validation pass",
     ]
 
 

@@ -50,7 +50,7 @@ READ_MEMORY = 1 << 30  # bytes beside those of the program
 MAX_LINE = 1000  # characters of an error message
 SMALL = ("data.train_samples=96", "data.validation_samples=32", "trainer.length=2steps", "lr_scheduler.warmup=0steps")
 COUNTS = re.compile(r"([\d,]+) training and ([\d,]+) validation rows")
-LEFT_OUT = re.compile(r"(\d+) rows left out: ")
+LEFT_OUT = re.compile(r"(\d+) rows? left out: ")
 
 
 @dataclass(frozen=True)

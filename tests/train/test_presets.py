@@ -9,6 +9,7 @@ import pytest
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 from linnaeus.train import validation
+from linnaeus.train.profiling import profile_notes
 from tests import runs
 
 
@@ -78,6 +79,11 @@ def test_a_profile_is_written_and_changes_no_update(tmp_path):
     assert json.loads((run / "profile" / "trace.json").read_text())["traceEvents"]
     assert "aten::" in (run / "profile" / "summary.txt").read_text()
     assert rows(plain) == rows(run) and not (plain / "profile").exists()
+
+
+def test_a_run_that_ends_before_the_profile_prints_a_line():
+    assert profile_notes([11, 20], 4) == ["debug.profile_steps=[11, 20]: no profile is written, because the last update is 4"]
+    assert profile_notes([11, 20], 20) == profile_notes([], 4) == []
 
 
 def test_a_dump_of_the_metrics_is_a_file_and_one_line_of_the_log(tmp_path):

@@ -17,7 +17,7 @@ from linnaeus.config.schema import Config
 from linnaeus.data.order import Blocks
 from linnaeus.data.resampling import POWERS, Resampling
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.schedule import OpsSchedule
 from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.taxonomy.augment import Pipeline
@@ -272,8 +272,10 @@ def build_blocks(config: Config) -> Blocks | None:
 def blocks_note(blocks: Blocks, size: int) -> str:
     """Return a line on the order of `size` samples."""
     count = -(-size // blocks.records)
-    windows = -(-count // blocks.window)
-    return f"order of blocks: {count:,} blocks of {blocks.records:,} records in {windows:,} windows; a window is shuffled as a whole"
+    number, windows = counted(count, "block"), -(-count // blocks.window)
+    return (
+        f"order of blocks: {number} of {counted(blocks.records, 'record')} in {counted(windows, 'window')}; a window is shuffled as a whole"
+    )
 
 
 def _schedule_values(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import shorten
+from linnaeus.errors import counted, shorten
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
 
@@ -205,9 +205,9 @@ class TaxonomyTree:
             if len(repeated):
                 ids = self.lineage_ids(r)
                 taxa = [np.flatnonzero(inverse == name)[:4].tolist() for name in repeated[:3]]
-                examples = [", ".join(f"{shorten(ids[c])} ({rows[c]} rows)" for c in same) for same in taxa]
+                examples = [", ".join(f"{shorten(ids[c])} ({counted(int(rows[c]), 'row')})" for c in same) for same in taxa]
                 more = f"; and {len(repeated) - 3} more" if len(repeated) > 3 else ""
-                start = f"{rank}: {len(repeated)} name(s) under several parents, kept apart as different taxa: "
+                start = f"{rank}: {counted(len(repeated), 'name')} under several parents, kept apart as different taxa: "
                 lines.append(start + "; ".join(examples) + more)
         return lines
 

@@ -16,7 +16,7 @@ from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
-from linnaeus.errors import ConfigError, shorten
+from linnaeus.errors import ConfigError, list_some, shorten
 from linnaeus.files import read_json
 from linnaeus.metrics.streaming import Metrics
 from linnaeus.schedule import OpsSchedule
@@ -125,14 +125,17 @@ class TaxonomyWorkload(Workload):
 
     def _missing_components(self) -> list[str]:
         """Return lines on components without a value in the training or the validation rows, and on the passes that are left out."""
-        lines = []
-        if untrained := [name for name in self.inputs if name not in self.known]:
-            lines.append(f"data.components: {', '.join(untrained)} is missing in every training row, so it does not inform the model")
-        if absent := [name for name in self.inputs if name not in self.components]:
-            passes = [names for names in self.config.schedule.partial_combinations if set(names) & set(absent)]
-            dropped = f" (left out of schedule.partial_combinations: {passes})" if passes else ""
-            lines.append(f"data.components: {', '.join(absent)} is missing in every validation row; no validation pass masks it{dropped}")
-        return lines
+        untrained = [name for name in self.inputs if name not in self.known]
+        absent = [name for name in self.inputs if name not in self.components]
+        unused, unmasked = "no effect on the model", "masked by no validation pass"
+        found = {
+            f"no row has %s: {unused}, {unmasked}": [name for name in untrained if name in absent],
+            f"no training row has %s: {unused}": [name for name in untrained if name not in absent],
+            f"no validation row has %s: {unmasked}": [name for name in absent if name not in untrained],
+        }
+        lines = [f"data.components: {text % ' or '.join(names)}" for text, names in found.items() if names]
+        combinations = ["+".join(n) for n in self.config.schedule.partial_combinations if len(n) > 1 and set(n) & set(absent)]
+        return lines + [f"schedule.partial_combinations: left out for this reason: {list_some(combinations, 3)}"] * bool(combinations)
 
     def build_model(self) -> Classifier:
         return build_classifier(self.config, self.data_source.tree, self.inputs)

@@ -161,13 +161,13 @@ def test_names_under_several_parents_are_reported_with_rows(built):
     lines = tree.conflicts(labels)
     assert len(lines) == 2
     assert lines[0].startswith("genus")
-    assert "Plantae|Lamiaceae|Prunella (2 rows)" in lines[0] and "Animalia|Prunellidae|Prunella (1 rows)" in lines[0]
+    assert "Plantae|Lamiaceae|Prunella (2 rows)" in lines[0] and "Animalia|Prunellidae|Prunella (1 row)" in lines[0]
 
 
 def test_names_under_several_parents_are_shortened_and_without_control_characters():
     tree, labels = TaxonomyTree.from_lineages(("family", "genus"), np.array([["x" * 5000, "P\x1b[2J"], ["Prunellidae", "P\x1b[2J"]]))
     (line,) = tree.conflicts(labels)
-    assert line.isprintable() and len(line) < 250 and "Prunellidae|P\\x1b[2J (1 rows)" in line
+    assert line.isprintable() and len(line) < 250 and "Prunellidae|P\\x1b[2J (1 row)" in line
 
 
 def test_a_separator_in_a_name_does_not_merge_lineages():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.files import write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected
@@ -40,7 +40,7 @@ def check_files(records: Inspected) -> None:
 
 
 def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding], overrides: Sequence[str]) -> str:
-    """Write the corrected manifest. Return a line with the numbers of changes and the settings that train on it.
+    """Write the corrected manifest. Return a line with the numbers of changes, and one with the command that trains on it.
 
     `overrides`: settings of the source on the command line."""
     applied = [finding for finding in findings if finding.severity != "note"]
@@ -55,8 +55,8 @@ def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding],
     emptied = sum(int((empty[name] & filled[name]).sum()) for name in empty)
     check_target(path)
     write_atomic(path, _csv(records, np.flatnonzero(keep), empty))
-    train = shlex.join(["data=manifest", f"data.path={path}", *settings(path, records, overrides)])
-    return f"{path}: {int((~keep).sum()):,} rows left out, {emptied:,} cells emptied; train on it with {train}"
+    train = shlex.join(["linnaeus", "data=manifest", f"data.path={path}", *settings(path, records, overrides)])
+    return f"{path}: {counted(int((~keep).sum()), 'row')} left out, {counted(emptied, 'cell')} emptied\nnext: {train}"
 
 
 def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[str]:

@@ -81,7 +81,7 @@ def report(options: argparse.Namespace) -> list[Finding]:
     print_findings(title, counts, findings)
     if records.config.latitude_column is not None and not can_check_sea():
         print("places at sea are not checked; to check them: pip install global-land-mask")
-    print(f"with photographs: {folder / PAGE}\nall rows: {folder / FINDINGS}")
+    print(f"{'page' if options.no_images else 'with photographs'}: {folder / PAGE}\nall rows: {folder / FINDINGS}")
     if corrected is not None:
         print(write_corrected(corrected, records, findings, options.overrides))
     return findings

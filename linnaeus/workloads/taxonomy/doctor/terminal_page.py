@@ -23,9 +23,11 @@ def print_findings(title: str, counts: Sequence[RankCounts], findings: Sequence[
     from rich.text import Text
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    console.print(Text(escaped(title)))
-    console.print(_rank_table(counts))
-    console.print(_finding_table(findings) if findings else Text("nothing was found"))
+    with console.capture() as page:  # the cells of a table are padded with blanks, also at the end of a line
+        console.print(Text(escaped(title)))
+        console.print(_rank_table(counts))
+        console.print(_finding_table(findings) if findings else Text("nothing was found"))
+    print("\n".join(line.rstrip() for line in page.get().splitlines()))
 
 
 def _table(columns: dict[str, bool]) -> Table:

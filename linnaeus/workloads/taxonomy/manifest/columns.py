@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.dates import check_format
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS, check_order
@@ -39,6 +39,7 @@ GROUP_NAMES = {name + end for name in (*_GROUPS.split(), "observer", "photograph
     "recordedby",
     "rightsholder",
 }
+USED, NOT_USED = "columns used: ", "columns not used: "  # beginnings of notes
 SPLIT_NAMES = ("set", "subset", "partition", "fold", "usage")  # too general to be used unasked
 
 
@@ -127,12 +128,26 @@ def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str],
     named = {"image": config.image_column, **ranks, **roles(config)}
     used = [column if column == role else f"{column} as {role}" for role, column in named.items()]
     why = {column: f" ({component} is not in data.components)" for column, component in unread.items()}
-    notes = [f"columns used: {list_some(used, 40)}"]
-    notes += [f"columns not used: {list_some([name + why.get(name, '') for name in unused], 200)}"] if unused else []
+    notes = [f"{USED}{list_some(used, 40)}"]
+    notes += [f"{NOT_USED}{list_some([name + why.get(name, '') for name in unused], 200)}"] if unused else []
     if config.split_column is None:
         split_like = [name for name in unused if plain_name(name) in SPLIT_NAMES]
         notes += [f"{quoted(name)} may be a split, and is not used; data.split_column={name} uses it" for name in split_like]
     return notes
+
+
+def with_group(notes: Sequence[str], column: str) -> list[str]:
+    """Return notes of a preparation, with `column` among the columns that are used, as a group."""
+    found: list[str] = []
+    for note in notes:
+        unused = note.removeprefix(NOT_USED).split(", ") if note.startswith(NOT_USED) else []
+        if shorten(column) in unused:
+            unused.remove(shorten(column))
+            found = [f"{line}, {shorten(column)} as group" if line.startswith(USED) else line for line in found]
+            found += [f"{NOT_USED}{', '.join(unused)}"] if unused else []
+        else:
+            found.append(note)
+    return found
 
 
 def _check_metadata_keys(config: ManifestConfig) -> None:

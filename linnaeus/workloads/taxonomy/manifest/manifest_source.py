@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted, shorten
+from linnaeus.errors import ConfigError, counted, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
@@ -58,7 +58,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
         f"ranks to predict: {', '.join(f'{rank} ({n})' for rank, n in zip(ranks, tree.sizes, strict=True))}",
         *rank_notes,
     ]
-    notes += [f"{count} rows left out: {reason}" for reason, count in excluded.items()]
+    notes += [f"{counted(count, 'row')} left out: {reason}" for reason, count in excluded.items()]
     notes += _known_metadata(metadata, config.components)
     notes.append(f"{(split == TRAIN).sum():,} training and {(split == VALIDATION).sum():,} validation rows")
     if not (split == VALIDATION).any():

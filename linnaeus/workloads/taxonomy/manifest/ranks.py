@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import TaxonomyDataConfig
 
 # Coarse to fine. Ranks whose names are common for other columns (form, section, variety, division) must be set in data.rank_columns.
@@ -70,7 +70,7 @@ def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequen
             raise ConfigError(f"data.ranks: {quoted(rank)} is not a taxonomic rank of the data; use {list_some(ranks)}")
         if classes[rank] <= 1:
             raise ConfigError(
-                f"data.ranks: {quoted(rank)} has {classes[rank]} class(es) in the training rows; it must have at least 2; leave it out"
+                f"data.ranks: {quoted(rank)} has {counted(classes[rank], 'class')} in the training rows; it needs at least 2; leave it out"
             )
     in_order = [rank for rank in ranks if rank in config.ranks]
     if not config.ranks or config.ranks != in_order:

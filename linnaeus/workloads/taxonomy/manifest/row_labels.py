@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.cleaning import has_label, is_null, read_codes
 from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, check_lineages, tree_ranks
@@ -122,5 +122,5 @@ def _most_frequent(values: np.ndarray) -> str:
     distinct, number = unique_strings(values)
     count = np.bincount(number)
     order = np.argsort(-count, kind="stable")
-    shown = ", ".join(f"{quoted(str(distinct[i]))} ({count[i]} rows)" for i in order[:3])
+    shown = ", ".join(f"{quoted(str(distinct[i]))} ({counted(int(count[i]), 'row')})" for i in order[:3])
     return shown + (f" and {len(distinct) - 3} more" if len(distinct) > 3 else "")

@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import list_some, quoted, shorten
+from linnaeus.errors import counted, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.tree import distinct_lineages
 
 SHOWN = 3  # examples in a line
 
 
 class Conflict(NamedTuple):
-    """One kind of conflict in a table, with all its cases."""
+    """One kind of conflict in a table, with all its cases. `noun`: of a case, such as "id"; `kind`: the words after it."""
 
+    noun: str
     kind: str
     cases: Sequence[tuple[Sequence[int], str]]  # per case: its taxa, and a description
     fix: str | None = None  # the correction needed before labels may use the taxa; None: labels may use them
@@ -30,9 +31,9 @@ class Conflict(NamedTuple):
         `rows` int64 [T] are the rows at or below each taxon. With `only_used`, cases without rows are left out."""
         order = sorted((-int(sum(rows[t] for t in taxa)), i) for i, (taxa, _) in enumerate(self.cases))
         order = [(n, i) for n, i in order if n < 0 or not only_used]
-        shown = "; ".join(f"{self.cases[i][1]} ({-n} rows)" for n, i in order[:SHOWN])
+        shown = "; ".join(f"{self.cases[i][1]} ({counted(-n, 'row')})" for n, i in order[:SHOWN])
         more = f"; and {len(order) - SHOWN} more" if len(order) > SHOWN else ""
-        return f"{len(order)} {self.kind}: {shown}{more}" if order else ""
+        return f"{counted(len(order), self.noun)} {self.kind}: {shown}{more}" if order else ""
 
 
 class Placed(NamedTuple):
@@ -101,8 +102,8 @@ class Taxa:
             suffixed = {t: f"{names[t]} [{self.ids[used[t]]}]" for t in indistinct}
             if indistinct:
                 placed = np.array(sorted(placed.tolist(), key=lambda t: suffixed.get(t, names[t])))
-            kind = f"{rank} taxon(s) whose lineage differs from that of another only at ranks that are not read, distinguished by their ids"
-            conflicts.append(Conflict(kind, [((int(used[t]),), suffixed[t]) for t in indistinct]))
+            kind = "whose lineage differs from that of another only at ranks that are not read, distinguished by their ids"
+            conflicts.append(Conflict(f"{rank} taxon", kind, [((int(used[t]),), suffixed[t]) for t in indistinct]))
             names_of.append(np.array([suffixed.get(t, names[t]) for t in placed.tolist()], dtype=str))
             ids_of.append(np.array([self.ids[t] for t in used[placed].tolist()], dtype=str))
             code = np.full(len(used) + 1, -1)
@@ -116,14 +117,14 @@ class Taxa:
         for t in np.flatnonzero(same != np.arange(len(same))).tolist():
             groups.setdefault(int(same[t]), [int(used[same[t]])]).append(int(used[t]))
         cases = [(group, f"{quoted(self.names[group[0]])} is {list_some([self.ids[t] for t in group])}") for group in groups.values()]
-        return Conflict("taxon(s) with several ids for one name, rank and parent, merged into one", cases)
+        return Conflict("taxon", "with several ids for one name, rank and parent, merged into one", cases)
 
     def _rank_order_conflict(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:
         """Return the taxa whose nearest ranked ancestor does not have a coarser rank."""
         wrong = np.flatnonzero((position >= 0) & (above >= 0) & (position <= position[above]))
         pairs = [(int(used[t]), int(used[above[t]])) for t in wrong]
         cases = [(pair[:1], " under ".join(f"{self.ranks[self.rank[t]]} {self.describe(t)}" for t in pair)) for pair in pairs]
-        return Conflict("taxon(s) under a taxon whose rank is not coarser, which is skipped", cases)
+        return Conflict("taxon", "under a taxon whose rank is not coarser, which is skipped", cases)
 
 
 def _descend(

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.ranks import rank_of_level
@@ -52,7 +52,7 @@ def read_taxa(path: Path) -> Taxa:
     table = read_table(path, choose, key="data.taxonomy")
     columns = {field: table.columns[name] for field, name in found.items()}
     notes = list(table.notes)
-    notes += [f"{count} rows left out: {reason}" for reason, count in table.excluded.items()]
+    notes += [f"{counted(count, 'row')} left out: {reason}" for reason, count in table.excluded.items()]
     return _TaxaBuilder(columns, path, notes).build()
 
 
@@ -115,7 +115,7 @@ class _TaxaBuilder:
             parent[own] = NONE
         found = cycles(parent)
         cases = [(cycle, self._describe_cycle(cycle)) for cycle in found]
-        self.conflicts.append(Conflict("cycle(s) of parents", cases, "correct the parent of one of them"))
+        self.conflicts.append(Conflict("cycle", "of parents", cases, "correct the parent of one of them"))
         parent[[t for cycle in found for t in cycle]] = NONE
         ranks, rank = self._read_ranks()
         lines = tuple(self.conflicts), tuple(self.notes)
@@ -203,7 +203,7 @@ class _TaxaBuilder:
                 if own_parent != parent:
                     other.setdefault(taxon, f"{shorten(own_parent)} in its own ancestry, {shorten(parent)} in that of others")
         cases = [((t,), f"{self._describe(t)} is under {text}") for t, text in other.items()]
-        self.conflicts.append(Conflict("id(s) with two parents", cases, "correct the ancestry"))
+        self.conflicts.append(Conflict("id", "with two parents", cases, "correct the ancestry"))
 
     def _check_repeated_ids(self, stated: np.ndarray, synonym: np.ndarray) -> None:
         """Add a conflict of the ids whose rows have different parents."""
@@ -218,7 +218,7 @@ class _TaxaBuilder:
         for t in np.flatnonzero((np.diff(starts) > 1) & ~synonym).tolist():
             parents = [self._describe(p) for p in (parent[starts[t] : starts[t + 1]] + lowest).tolist()]
             cases.append(((t,), f"{self._describe(t)} is under {' and '.join(parents)}"))
-        self.conflicts.append(Conflict("id(s) with two parents", cases, "keep one row of each id"))
+        self.conflicts.append(Conflict("id", "with two parents", cases, "keep one row of each id"))
 
     def _check_absent_parents(self, stated: np.ndarray, parent: np.ndarray, synonym: np.ndarray) -> None:
         """Add a conflict of the taxa whose stated parent is not in the table."""
@@ -230,7 +230,7 @@ class _TaxaBuilder:
             instead = f", placed under {self._describe(int(parent[group[0]]))}" if parent[group[0]] >= 0 else ""
             missing_id = self.absent_ids[-2 - int(stated[group[0]])]
             cases.append((group, f"{shorten(missing_id)}, of {', '.join(self._describe(t) for t in group[:3])}{instead}"))
-        self.conflicts.append(Conflict("parent(s) not in the table", cases))
+        self.conflicts.append(Conflict("parent", "not in the table", cases))
 
     def _describe(self, reference: int) -> str:
         if reference >= 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import list_some, quoted
+from linnaeus.errors import counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
@@ -39,7 +39,7 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
     labels = label_media(media, observations, package.descriptor.get("taxonomic"), config)
     notes = [f"{len(media):,} media of {len(deployments):,} deployments", *deployments.notes, *media.notes, *observations.notes]
     for name, table in (("deployments", deployments), ("observations", observations)):
-        notes += [f"{count:,} rows of {name} left out: {reason}" for reason, count in table.excluded.items()]
+        notes += [f"{counted(count, 'row')} of {name} left out: {reason}" for reason, count in table.excluded.items()]
     rows, excluded = _usable(media, labels)
     place, inside = package.place, package.folder
     folder = Path(config.root or (inside if package.archive is None else place.parent)).expanduser()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.dates import hour_of_day
 from linnaeus.workloads.taxonomy.manifest.records import column_of
@@ -89,7 +89,7 @@ class H5Metadata:
 
     def _note(self, rows: np.ndarray, text: str) -> None:
         if rows.any():
-            self.labels.notes.append(f"{int(rows.sum())} rows: {text}")
+            self.labels.notes.append(f"{counted(int(rows.sum()), 'row')}: {text}")
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
         """Return latitude and longitude, float64 [N]."""

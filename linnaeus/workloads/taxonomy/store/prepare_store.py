@@ -25,7 +25,7 @@ import numpy as np
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
 from linnaeus.files import TEMPORARY, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
@@ -111,7 +111,9 @@ def prepare(options: argparse.Namespace) -> list[str]:
     missing = _missing(writer, range(first, writer.count(), step), options.processes)
     _write_parts(writer, missing, options.processes)
     if absent := [part for part in range(writer.count()) if not writer.is_complete(part)]:
-        return [f"{writer.count() - len(absent)} of {writer.count()} parts are prepared; run the command without --task after the others"]
+        parts = counted(writer.count(), "part")
+        done = f"{writer.count() - len(absent)} of {parts} prepared; run the command without --task after the others"
+        return [done] if first < writer.count() else [f"--task {options.task} has nothing to do: the source has {parts}", done]
     return _finish(rows, config, options.source, request, writer)
 
 

@@ -10,6 +10,7 @@ from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import StoreConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
+from linnaeus.workloads.taxonomy.manifest.columns import with_group
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds
 from linnaeus.workloads.taxonomy.manifest.manifest_source import source_of
 from linnaeus.workloads.taxonomy.observations import Source
@@ -35,6 +36,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     if config.group_column is not None and config.group_column not in columns:
         kept = list_some([quoted(name) for name in columns]) or "none"
         raise ConfigError(f"data.group_column: the store does not have {quoted(config.group_column)}; its columns are {kept}")
+    notes = record["notes"] if config.group_column is None else with_group(record["notes"], config.group_column)
     rows = CleanRecords(
         tree=layout.read_tree(store),
         labels=array(store / "labels.npy"),
@@ -46,7 +48,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         columns=columns,
         excluded=LeftOut(record["excluded"], store / FILE_NAME),
         unreadable=(),
-        notes=[f"store of {record['records']} photographs, {record['encoding']['name']}, from {record['source']}", *record["notes"]],
+        notes=[f"store of {record['records']} photographs, {record['encoding']['name']}, from {record['source']}", *notes],
         hashes=array(store / "hashes.npy"),
         digests=array(store / "digests.npy"),
     )

@@ -86,7 +86,7 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
     notes = [
         *columns.notes,
         *records.table.notes,
-        *(f"{count:,} rows left out: {reason}" for reason, count in records.table.excluded.items()),
+        *(f"{counted(count, 'row')} left out: {reason}" for reason, count in records.table.excluded.items()),
     ]
     others = {name: records.table.columns[column] for name, column in found.items()}
     return Inputs(files.names.tolist(), files, metadata, (*notes, *tally.notes()), others)

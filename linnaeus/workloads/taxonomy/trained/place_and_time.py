@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.manifest.dates import day_of_year, hour_of_day, is_utc
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import HALF_EARTH, HIGHEST, LOWEST
 from linnaeus.workloads.taxonomy.observations import Metadata
@@ -61,7 +61,9 @@ def _column(name: str, value: Any, count: int) -> list[Any]:
     """Return the values of an argument, one per photograph; None, NaN and "" are unknown."""
     values = list(value) if _is_column(value) else [value] * count
     if len(values) != count:
-        raise ConfigError(f"{name} has {len(values)} values for {count} photographs; give one for each, or one for all")
+        raise ConfigError(
+            f"{name} has {counted(len(values), 'value')} for {counted(count, 'photograph')}; give one for each, or one for all"
+        )
     return [None if v is None or v == "" or (isinstance(v, float) and math.isnan(v)) else v for v in values]
 
 

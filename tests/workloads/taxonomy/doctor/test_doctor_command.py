@@ -80,7 +80,8 @@ def test_the_corrected_manifest_has_the_remedies_and_nothing_else_changed(call, 
     fixed = tmp_path / "fixed.csv"
     before = (call()[1], (tmp_path / "manifest.csv").read_bytes())[1]
     status, page = call("--corrected", str(fixed))
-    assert status == 0 and f"{fixed}: 1 rows left out, 4 cells emptied; train on it with data=manifest data.path={fixed}" in page
+    assert status == 0 and f"{fixed}: 1 row left out, 4 cells emptied\nnext: linnaeus data=manifest data.path={fixed}\n" in page
+    assert not any(line.endswith(" ") for line in page.splitlines())
     expected = [dict(row) for row in rows]
     expected[3]["date"] = expected[8]["latitude"] = expected[8]["longitude"] = expected[8]["uncertainty"] = ""
     del expected[9]

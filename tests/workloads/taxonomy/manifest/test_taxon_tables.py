@@ -124,7 +124,7 @@ def test_every_format_has_the_same_labels_at_every_rank(kind, build, tmp_path):
     assert names(source) == {i: EXPECTED[i // 4] for i in range(40)}
     assert is_path(source.tree, source.labels).all()
     assert noted(source, "rows labelled down to kingdom 4, family 4, genus 12, species 20")
-    assert noted(source, "genus: 1 name(s) under several parents, kept apart", "Prunella (4 rows)")
+    assert noted(source, "genus: 1 name under several parents, kept apart", "Prunella (4 rows)")
     id_of = {name: i for i, _, rank, name in TAXA if rank == "species"}
     assert source.tree.keys[3] == tuple(id_of[name] for name in source.tree.names[3])
 
@@ -193,8 +193,8 @@ def test_conflicts_in_unused_taxa_are_noted(build):
     taxa = [*TAXA, ("x", "y", "genus", "X"), ("y", "x", "family", "Y"), ("z", "A", "genus", "Z"), ("z", "P", "genus", "Z")]
     source = build(taxa)
     assert names(source) == names(build())
-    assert noted(source, "1 cycle(s) of parents: x 'X' > y 'Y' > x 'X' (0 rows)")
-    assert noted(source, "1 id(s) with two parents: z 'Z' is under P 'Plantae' and A 'Animalia' (0 rows)")
+    assert noted(source, "1 cycle of parents: x 'X' > y 'Y' > x 'X' (0 rows)")
+    assert noted(source, "1 id with two parents: z 'Z' is under P 'Plantae' and A 'Animalia' (0 rows)")
     assert noted(source, "1 rows repeat an id")
 
 
@@ -215,12 +215,12 @@ def test_contradicting_ancestries(build, tmp_path):
 def test_parents_that_are_not_in_the_table(build, tmp_path):
     known = [i for i in IDS if i != "12"]
     source = build([t for t in TAXA if t[0] != "12"], known)
-    assert noted(source, "1 parent(s) not in the table: 12, of t 'Roseae' (20 rows)")
+    assert noted(source, "1 parent not in the table: 12, of t 'Roseae' (20 rows)")
     assert names(source)[12] == (None, None, "Rosa", "Rosa canina")
     table = write_ancestry(tmp_path / "taxa.tsv")
     table.write_text("\n".join(line for line in table.read_text().split("\n") if not line.startswith("12\t")))
     source = build(table, known)
-    assert noted(source, "1 parent(s) not in the table: 12, of t 'Roseae', placed under P 'Plantae' (20 rows)")
+    assert noted(source, "1 parent not in the table: 12, of t 'Roseae', placed under P 'Plantae' (20 rows)")
     assert names(source)[12] == ("Plantae", None, "Rosa", "Rosa canina")
 
 
@@ -230,12 +230,12 @@ def test_taxa_of_rows_that_are_left_out_are_not_in_the_table(tmp_path):
     )
     taxa = read_taxa(path)
     assert taxa.ids == [*(taxon[0] for taxon in TAXA), "8"]
-    assert taxa.parent[-1] == -1 and any("1 rows left out: a cell of more than 4096 characters" in note for note in taxa.notes)
+    assert taxa.parent[-1] == -1 and any("1 row left out: a cell of more than 4096 characters" in note for note in taxa.notes)
 
 
 def test_an_ancestor_of_a_rank_that_is_not_coarser_is_noted_and_skipped(build):
     source = build([*TAXA, ("50", "31", "genus", "Wrong"), ("51", "50", "species", "Wrong again")], [*IDS, "50", "51"])
-    assert noted(source, "1 taxon(s) under a taxon whose rank is not coarser", "genus 50 'Wrong' under species 31 'Rosa canina' (8 rows)")
+    assert noted(source, "1 taxon under a taxon whose rank is not coarser", "genus 50 'Wrong' under species 31 'Rosa canina' (8 rows)")
     assert names(source)[40] == ("Plantae", "Rosaceae", "Wrong", None) and names(source)[44][2:] == ("Wrong", "Wrong again")
     assert not noted(build(), "is skipped")
     through = build([*TAXA, ("v", "31", "clade", "Between"), ("50", "v", "genus", "Wrong")], [*IDS, "50"])
@@ -245,13 +245,13 @@ def test_an_ancestor_of_a_rank_that_is_not_coarser_is_noted_and_skipped(build):
 def test_ids_with_the_same_name_rank_and_parent_are_one_taxon(build):
     source = build([*TAXA, ("32", "c", "species", "Rosa canina")], [*IDS, "32"])
     assert names(source)[40] == EXPECTED[3] and source.tree.sizes == (2, 3, 3, 4)
-    assert noted(source, "1 taxon(s) with several ids for one name, rank and parent, merged into one: 'Rosa canina' is 31, 32 (12 rows)")
+    assert noted(source, "1 taxon with several ids for one name, rank and parent, merged into one: 'Rosa canina' is 31, 32 (12 rows)")
 
 
 def test_homonyms_stay_distinct_if_they_differ_only_at_ranks_that_are_not_read(build):
     source = build([*TAXA, ("u", "12", "tribe", "Other"), ("60", "u", "genus", "Rosa")], [*IDS, "60"])
     assert names(source)[40][2] == "Rosa [60]" and names(source)[16][2] == "Rosa [22]"
-    assert noted(source, "2 genus taxon(s) whose lineage differs from that of another only at ranks that are not read")
+    assert noted(source, "2 genus taxa whose lineage differs from that of another only at ranks that are not read")
     assert len(set(source.tree.lineage_ids("genus"))) == source.tree.sizes[2]
     moved = build([("60", "u", "genus", "Rosa"), *TAXA, ("u", "12", "tribe", "Other")], [*IDS, "60"])
     assert moved.fingerprint == source.fingerprint

@@ -153,10 +153,10 @@ def test_every_row_of_photos_is_a_row_or_counted(data):
         "photograph whose observation is not in the table": 1,
         "image file empty": 1,
         "no 'taxon_id'": 1,
-        "a 'taxon_id' that is not in the table of taxa ('777' (1 rows))": 1,
+        "a 'taxon_id' that is not in the table of taxa ('777' (1 row))": 1,
     }
     notes = "\n".join(source_of(*given(data, "data.max_bad_fraction=0.5")).notes)
-    assert "observations.csv: 1 rows left out: a different number" in notes
+    assert "observations.csv: 1 row left out: a different number" in notes
     assert "photograph that occurs in an earlier row: 1" in notes
 
 

@@ -228,7 +228,7 @@ def test_months_zero_metres_and_raw_columns_that_differ_are_noted(tmp_path):
     assert source.metadata.elevation[0] == 0 and np.isnan(source.metadata.elevation[1])  # NaN in raw_elevation decides
     assert source.metadata.day[:3].tolist() == pytest.approx([15 / 365, 44 / 365, 63 / 365], abs=1e-6)
     notes = "\n".join(source.notes)
-    assert "1 rows: raw_date_observed differs from 'temporal', which is used" in notes
+    assert "1 row: raw_date_observed differs from 'temporal', which is used" in notes
     assert "2 rows: a month without a day, the middle of the month is used" in notes
 
 

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import pickle
+import re
 import shutil
 import sys
 from functools import partial
@@ -192,6 +193,8 @@ def test_two_processes_and_shares_of_a_task_write_the_same_bytes(records, tmp_pa
             assert prepare(tmp_path / name, records, *option) == 0
     assert files(tmp_path / "one") == files(tmp_path / "tasks") == files(tmp_path / "two")
     assert "run the command without --task after the others" in capsys.readouterr().out
+    assert prepare(tmp_path / "few", records, "--task=16/16") == 0
+    assert re.search(r"^--task 16/16 has nothing to do: the source has \d parts$", capsys.readouterr().out, re.M)
 
 
 def test_every_record_is_stored_or_accounted_for(records, tmp_path, capsys):
@@ -241,6 +244,8 @@ def test_a_store_is_split_again_by_a_group_that_it_has_kept(records, tmp_path):
     assert prepare(tmp_path / "store", records, "--images=original", path=path) == 0
     keys = ["data.split_column=null", "data.group_column=site", "data.split_seed=3"]
     assert store_of(tmp_path / "store", *keys).fingerprint == source_of("data=manifest", f"data.path={path}", *keys).fingerprint
+    assert not any("columns not used" in note and "site" in note for note in store_of(tmp_path / "store", *keys).notes)
+    assert any("columns used" in note and note.endswith(", site as group") for note in store_of(tmp_path / "store", *keys).notes)
     with pytest.raises(ConfigError, match=r"data.group_column: the store does not have 'place'; its columns are 'site'"):
         store_of(tmp_path / "store", "data.group_column=place")
 

@@ -226,7 +226,7 @@ def test_observations_of_a_package_are_read_by_data_camtrap_dp(finished, media, 
     folder = media.parent
     assert predict(finished, media, folder / "observations.csv", "--format", "camtrap_dp") == 0
     printed = capsys.readouterr().out
-    assert "1 rows left out: a different number of cells" in printed and "1 could not be read" in printed
+    assert "1 row left out: a different number of cells" in printed and "1 could not be read" in printed
     rows = table(folder / "observations.csv")
     assert [row["mediaID"] for row in rows] == ["m0", "m1", "m2"] and rows[2]["observationType"] == "unclassified"
     media.write_text("".join(media.read_text().splitlines(keepends=True)[:4]))

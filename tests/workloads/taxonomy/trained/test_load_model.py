@@ -119,7 +119,7 @@ def test_a_bundle_needs_no_training_code(finished, tmp_path):
         ({"time": "16:10"}, "time has no effect without date"),
         ({"date": "2020-01-01", "time": "16:10Z"}, "in UTC"),
         ({"elevation": 20_000}, "elevation is 20000; it must be from -11000 to 9000 metres"),
-        ({"elevation": [1.0, 2.0]}, "elevation has 2 values for 1 photographs"),
+        ({"elevation": [1.0, 2.0]}, "elevation has 2 values for 1 photograph"),
     ],
 )
 def test_an_impossible_place_or_time_is_one_line(given, line):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
-from linnaeus.errors import ConfigError, escaped
+from linnaeus.errors import ConfigError, counted, escaped
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
 
@@ -177,7 +177,7 @@ def _account(out: Path, count: int, continued: int, failed: int, named: int | No
     """Return the lines about a file of answers. `named`: answers with the stated precision; None: the model is not calibrated."""
     done = count - continued
     rate = f", {done / seconds:,.1f} photographs/s" if done and seconds > 0 else ""
-    lines = [f"{count - failed:,} of {count:,} photographs answered{rate}: {out}"]
+    lines = [f"{count - failed:,} of {counted(count, 'photograph')} answered{rate}: {out}"]
     lines += [] if named is None else [f"{named:,} of them have a taxon with the stated precision"]
     lines += [f"{continued:,} of them were done before"] if continued else []
     return lines + ([f"{failed:,} could not be read; the file has the reason of each"] if failed else [])

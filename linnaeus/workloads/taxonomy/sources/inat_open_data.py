@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
 
-from linnaeus.errors import ConfigError, list_some, one_line, quoted
+from linnaeus.errors import ConfigError, counted, list_some, one_line, quoted
 from linnaeus.workloads.taxonomy.config import InatOpenDataConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import from_arrow
@@ -57,7 +57,7 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
     rows = rows.filter(place.is_valid())
     found = found.take(place.drop_null())
     notes = [f"{photos.path.name}: {photos.total:,} photographs, {count:,} of them downloaded"]
-    notes += [f"{observations.path.name}: {n:,} rows left out: {reason}" for reason, n in observations.left_out.items()]
+    notes += [f"{observations.path.name}: {counted(n, 'row')} left out: {reason}" for reason, n in observations.left_out.items()]
     if GRADE in found.column_names:
         grades = {pair["values"]: pair["counts"] for pair in found[GRADE].value_counts().to_pylist()}
         notes.append(f"quality grades: {list_some([f'{grade} ({count:,})' for grade, count in sorted(grades.items())])}")

@@ -36,6 +36,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_model(parser, "run", "; with --form a bundle, too")
     add("out", metavar="OUT", type=Path, help="folder that is written; it must not exist")
     add("--form", metavar="FORMS", help="of a classifier, in place of a bundle: onnx, torch_export, timm, or several, onnx,timm")
+    add("--tokenizer", metavar="FOLDER", help="of a language model whose run has no tokenizer.json: that of its tokens, or its folder")
     add_model_options(parser, "checkpoint", "plugins")
     return parser.parse_args(arguments)
 

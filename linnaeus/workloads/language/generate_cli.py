@@ -38,6 +38,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("run", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2)")
     add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (the best if one was validated, else the newest)")
+    add(
+        "--tokenizer",
+        metavar="FOLDER",
+        help="tokenizer.json of the tokens, or its folder, of a run on tokens of another program that has none",
+    )
     add("--prompt", action="append", metavar="TEXT", help="text to continue; may be repeated; default: the beginning of a document")
     add("--prompt-file", action="append", type=Path, metavar="FILE", help="UTF-8 file with a text to continue; may be repeated")
     add("--samples", type=int, default=1, metavar="N", help="continuations of each prompt (%(default)s)")
@@ -71,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
 
     sampling = Sampling(options.temperature, options.top_k or None, options.top_p)
     texts, device = _prompts(options), available_device(options.device)
-    model = load_model(options.run, checkpoint=options.checkpoint, device=device)
+    model = load_model(options.run, checkpoint=options.checkpoint, device=device, tokenizer=options.tokenizer)
     if options.dimension:
         model.network.set_dimension_weights(dimension_weights(model.network.dimensions, options.dimension))
     prompts = [text for text in texts for _ in range(options.samples)]

@@ -51,7 +51,7 @@ def export_model(options: argparse.Namespace) -> list[str]:
         raise ConfigError(f"RUN: {options.run} is a folder of transformers already; give the directory of a run")
     if options.out.exists():
         raise ConfigError(f"OUT: {options.out} exists; choose another folder, or remove it")
-    model = load_model(options.run, checkpoint=options.checkpoint)
+    model = load_model(options.run, checkpoint=options.checkpoint, tokenizer=options.tokenizer)
     layout = layout_of(model.network)
     checks = write_folder(model, options.out, validated(find_run(options.run), model.source))
     size = sum(file.stat().st_size for file in options.out.iterdir())

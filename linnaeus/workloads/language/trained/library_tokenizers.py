@@ -19,6 +19,7 @@ from linnaeus.workloads.language.tokenizers import (
     CharacterTokenizer,
     Tokenizer,
     load_tokenizer,
+    tokenizer_from,
     tokenizers_library,
 )
 
@@ -53,22 +54,25 @@ def library_json(tokenizer: Tokenizer) -> str:
     return str(written.to_str())
 
 
-def read_library_tokenizer(folder: Path) -> Tokenizer:
-    """Return the tokenizer of a folder: its tokenizer.json, or its vocab.json and merges.txt.
+def read_library_tokenizer(path: Path, key: str = "MODEL") -> Tokenizer:
+    """Return the tokenizer of a folder, its tokenizer.json or its vocab.json and merges.txt, or of a tokenizer.json.
 
-    Raise `ConfigError` if it has neither, and for a tokenizer that is not one of characters, of bytes, or a byte-level BPE."""
-    file = folder / FILE
-    if not file.is_file():
-        return load_tokenizer(folder, "gpt2", "MODEL")
+    Raise `ConfigError`, naming the option `key`, if it has neither, and for a tokenizer that is not one of characters, of bytes, or a
+    byte-level BPE."""
+    file = path / FILE if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        return load_tokenizer(path, "gpt2", key)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
+        if "kind" in content:  # of a run
+            return tokenizer_from(content)
         return _characters(content) or _bytes(content) or _bpe(content)
     except OSError as error:
-        raise ConfigError(f"MODEL: {file} cannot be read ({error.strerror})") from None
+        raise ConfigError(f"{key}: {file} cannot be read ({error.strerror})") from None
     except ConfigError:
         raise
     except Exception as error:  # the library raises bare Exceptions
-        raise ConfigError(f"MODEL: {file} is not a tokenizer of characters, bytes or byte-level BPE ({one_line(error)})") from None
+        raise ConfigError(f"{key}: {file} is not a tokenizer of characters, bytes or byte-level BPE ({one_line(error)})") from None
 
 
 def _characters(content: Mapping[str, Any]) -> Tokenizer | None:

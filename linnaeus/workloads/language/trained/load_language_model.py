@@ -18,9 +18,11 @@ from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_wei
 from linnaeus.checkpoint.resume import checkpoints_under
 from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 from linnaeus.errors import ConfigError
+from linnaeus.files import read_json
 from linnaeus.workloads.language.model.gpt import GPT, build_gpt
-from linnaeus.workloads.language.tokenizers import tokenizer_from
+from linnaeus.workloads.language.tokenizers import Tokenizer, tokenizer_from
 from linnaeus.workloads.language.trained.language_model import LanguageModel
+from linnaeus.workloads.language.trained.library_tokenizers import read_library_tokenizer
 from linnaeus.workloads.language.trained.transformers_folder import is_transformers_folder, read_transformers_folder
 
 if TYPE_CHECKING:
@@ -30,31 +32,33 @@ T = TypeVar("T")
 CONFIG, TOKENIZER, DIMENSIONS = "config.yaml", "tokenizer.json", "dimensions.json"
 
 
-def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> LanguageModel:
+def load_model(
+    path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", tokenizer: str | Path | None = None
+) -> LanguageModel:
     """Return the model of a run directory, of one of its checkpoints, or of a folder of transformers.
 
-    `checkpoint`: of a run directory: best (the default if a checkpoint was validated), newest (otherwise), or a step. Raise `ConfigError`
-    for another path, a run of another workload or without a tokenizer, and weights that are damaged, do not fit or are not finite."""
+    `checkpoint`: of a run directory: best (the default if a checkpoint was validated), newest (otherwise), or a step. `tokenizer`: of a run
+    on tokens of another program that has none: a tokenizer.json or its folder. Raise `ConfigError` for another path, a run of another
+    workload or without a tokenizer, and weights that are damaged, do not fit or are not finite."""
     if is_transformers_folder(Path(path)):
         if checkpoint is not None:
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} has one set of weights; leave it out")
+        _check_tokenizer_unset(Path(path), tokenizer)
         published = read_transformers_folder(Path(path))
         network = build_gpt(published.model, 0, published.vocabulary, published.block)
         if published.weights.state["token.weight"].dtype == torch.float64:
             network = network.double()
         _load(published.weights, network, str(path))
         return LanguageModel(network, published.tokenizer, published.weights.source).to(device)
-    return _of_run(Path(path), checkpoint).to(device)
+    return _of_run(Path(path), checkpoint, tokenizer).to(device)
 
 
-def _of_run(path: Path, checkpoint: str | None) -> LanguageModel:
+def _of_run(path: Path, checkpoint: str | None, given: str | Path | None) -> LanguageModel:
     from linnaeus.schedule.length import validation_batch_size
 
     run = find_run(path)
     config = _configuration(run)
-    if not (run / TOKENIZER).is_file():
-        raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens, so it cannot read or write text")
-    tokenizer = _read(run / TOKENIZER, tokenizer_from)
+    tokenizer = _tokenizer(run, given)
     network = build_gpt(config.model, config.seed, tokenizer.size, config.data.block)
     if network.dimensions:
         network.set_dimension_weights(_read(run / DIMENSIONS, lambda saved: [float(saved[name]) for name in network.dimensions]))
@@ -63,6 +67,26 @@ def _of_run(path: Path, checkpoint: str | None) -> LanguageModel:
     weights = _weights(path, checkpoint)
     _load(weights, network, str(path))
     return LanguageModel(network, tokenizer, weights.source, weights.notes, validation_batch_size(config))
+
+
+def _tokenizer(run: Path, given: str | Path | None) -> Tokenizer:
+    """Return the tokenizer of a run, or the given one if the run has none. Raise `ConfigError` if it does not have the run's number of
+    tokens."""
+    if (run / TOKENIZER).is_file():
+        _check_tokenizer_unset(run, given)
+        return _read(run / TOKENIZER, tokenizer_from)
+    if given is None:
+        raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens; give their tokenizer, --tokenizer FOLDER")
+    found = read_library_tokenizer(Path(given), "--tokenizer")
+    trained = str((read_json(run / "dataset.json") or {}).get("identity", ""))  # such as unknown-50257
+    if trained.split("-")[1:2] != [str(found.size)]:
+        raise ConfigError(f"--tokenizer: {given} has {found.size} tokens, and {run} was trained on the tokens {trained}; give theirs")
+    return found
+
+
+def _check_tokenizer_unset(path: Path, given: str | Path | None) -> None:
+    if given is not None:
+        raise ConfigError(f"--tokenizer has no effect with {path}, which has its own; leave it out")
 
 
 def _configuration(run: Path) -> Config:

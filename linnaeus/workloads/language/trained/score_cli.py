@@ -54,6 +54,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--continuations", metavar="FILE", type=Path, help='JSON lines such as {"context": "To be", "continuations": [" or", " not"]}')
     add("--json", action="store_true", help="print JSON; of continuations a line for each line of the file")
     add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (the best if one was validated, else the newest)")
+    add(
+        "--tokenizer",
+        metavar="FOLDER",
+        help="tokenizer.json of the tokens, or its folder, of a run on tokens of another program that has none",
+    )
     add("--encoding", default="utf-8", metavar="CODEC", help="encoding of the texts (%(default)s)")
     add("--batch-size", type=int, metavar="N", help="windows that are read at once (that of the run's validation)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
@@ -72,7 +77,8 @@ def _run(options: argparse.Namespace) -> None:
     questions = None if options.continuations is None else read_questions(options.continuations)
     for path in options.texts:
         _check_readable(path)
-    model = load_model(options.model, checkpoint=options.checkpoint, device=available_device(options.device))
+    device = available_device(options.device)
+    model = load_model(options.model, checkpoint=options.checkpoint, device=device, tokenizer=options.tokenizer)
     model.batch = options.batch_size or model.batch
     for line in (*model.notes, f"weights of {model.source}"):
         print(line, file=sys.stderr)

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +16,12 @@ import torch
 import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
+from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.tokenizers import BPETokenizer, ByteTokenizer, CharacterTokenizer, train_bpe
-from linnaeus.workloads.language.trained import library_tokenizers
+from linnaeus.workloads.language.trained import library_tokenizers, score_cli
 from linnaeus.workloads.language.trained.language_model import LanguageModel
+from tests import runs
 from tests.workloads.language import test_pretrained
 from tests.workloads.language.trained.conftest import ALPHABET, published_gpt2, validation_text
 
@@ -143,6 +146,46 @@ def test_what_cannot_be_scored_is_one_line(run: Path) -> None:
     for compute in (lambda: model.loss("abc"), lambda: model.log_likelihood("a", "b"), lambda: model.generate("a")):
         with pytest.raises(ConfigError, match="not finite"):
             compute()
+
+
+@pytest.fixture(scope="module")
+def tokens_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the tokens of another program: 29 of them, with no tokenizer."""
+    folder = tmp_path_factory.mktemp("tokens")
+    for name in ("train.bin", "val.bin"):
+        (np.arange(400) * 7 % 29).astype("<u2").tofile(folder / name)
+    settings = ["data=tokens", f"data.path={folder}", "data.vocabulary=29", "model.layers=1", "trainer.length=2steps"]
+    return runs.run("language", folder, *settings, "schedule.validate=[]", "schedule.checkpoint=[2steps]")
+
+
+def test_a_run_without_a_tokenizer_is_used_with_a_given_one(tokens_run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    given = published_gpt2(tmp_path)
+    with pytest.raises(ConfigError, match=r"its data did not define the tokens; give their tokenizer, --tokenizer FOLDER"):
+        linnaeus.load_model(tokens_run)
+    model = linnaeus.load_model(tokens_run, tokenizer=given)
+    tokens = model.encode("the cat").tolist()
+    assert tokens == [ALPHABET.index(letter) for letter in "the cat"]
+    assert model.log_likelihood("t", "he cat") == pytest.approx(log_probabilities(model, tokens).sum(), abs=1e-5)
+    assert generate_cli.main([str(tokens_run), "--tokenizer", str(given / "tokenizer.json"), "--prompt", "a", "--tokens", "5"]) == 0
+    assert capsys.readouterr().out == "a" + model.generate("a", tokens=5) + "\n"
+    (tmp_path / "text.txt").write_text("the cat")
+    assert score_cli.main([str(tokens_run), str(tmp_path / "text.txt"), "--tokenizer", str(given), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["all"]["loss"] == model.loss("the cat")
+    if find_spec("tokenizers"):
+        assert export_cli.main([str(tokens_run), str(tmp_path / "out"), "--tokenizer", str(given)]) == 0
+        assert linnaeus.load_model(tmp_path / "out").loss("the cat") == model.loss("the cat")
+
+
+def test_a_tokenizer_that_is_not_needed_or_of_another_model_is_refused(run: Path, tokens_run: Path, tmp_path: Path) -> None:
+    given = published_gpt2(tmp_path)
+    for path in (run, given):
+        with pytest.raises(ConfigError, match=r"--tokenizer has no effect with .*, which has its own"):
+            linnaeus.load_model(path, tokenizer=given)
+    with pytest.raises(ConfigError, match=r"has 257 tokens, and .* was trained on the tokens unknown-29; give theirs"):
+        (tmp_path / "bytes.json").write_text(json.dumps(ByteTokenizer(True).to_dict()))
+        linnaeus.load_model(tokens_run, tokenizer=tmp_path / "bytes.json")
+    with pytest.raises(ConfigError, match=r"--tokenizer: .* cannot be read"):
+        linnaeus.load_model(tokens_run, tokenizer=tmp_path / "gone.json")
 
 
 # -- folders of transformers -----------------------------------------------------------------------------------------------------

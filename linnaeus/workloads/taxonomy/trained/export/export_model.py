@@ -19,6 +19,8 @@ def export_model(options: argparse.Namespace) -> list[str]:
     """Write the bundle or the forms. Return the lines to print.
 
     Raise `ConfigError` for a model that cannot be loaded, a folder that exists, and a form that does not exist or cannot be made."""
+    if options.tokenizer is not None:
+        raise ConfigError("--tokenizer has no effect with a classifier; leave it out")
     return _export_bundle(options) if options.form is None else _export_forms(options)
 
 

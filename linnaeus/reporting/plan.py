@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from linnaeus.durations import first_step_at
+from linnaeus.errors import counted
 from linnaeus.schedule.events import Every, Ramp
 from linnaeus.schedule.image_sizes import ImageSizes
 from linnaeus.schedule.phases import Phases
@@ -173,7 +174,7 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
     """Return a line for each setting of the schedule that takes no effect, or not all of it, in the steps of the run."""
     last = resolved.last_step
     notes = [
-        f"{name}: {', '.join(e.cadences)} does not occur within the {last} steps of the run"
+        f"{name}: {', '.join(e.cadences)} does not occur within the run of {counted(last, 'step')}"
         for name, e in resolved.events().items()
         if e.cadences and not e.seconds and not e.ever_due
     ]
@@ -197,5 +198,6 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
         notes.append(f"schedule.image_size: {side} would start at step {step}, not before the last step {last}; it reaches {reached}")
     notes += resolved.phases.unused_phases(last) if resolved.phases is not None else []
     if resolved.warmup_end >= last:
-        notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}; the learning rate does not reach its peak in {last} steps")
+        run = counted(last, "step")
+        notes.append(f"lr_scheduler.warmup: ends at step {resolved.warmup_end}; the learning rate does not reach its peak in {run}")
     return notes

@@ -29,6 +29,7 @@ from linnaeus.optim.growth import Growth
 from linnaeus.optim.update import Precision, Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, ValidationPass
 from linnaeus.schedule import EarlyStopping, OpsSchedule
+from linnaeus.train.clipped_updates import ClippedUpdates
 from linnaeus.train.data_wait import DataWait
 from linnaeus.train.freezing import changing_buffers
 from linnaeus.train.outputs import Outputs
@@ -142,6 +143,7 @@ class Training:
     run: RunState = field(default_factory=RunState)
     clock: Clock = field(default_factory=Clock)
     data_wait: DataWait = field(default_factory=DataWait)
+    clipped: ClippedUpdates = field(default_factory=ClippedUpdates)
     validation_loader: Any = None  # built at the first validation
     first_step: int = 0  # `global_step`, `samples_seen` and `units_seen` at the start of this launch
     first_sample: int = 0

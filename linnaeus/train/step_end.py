@@ -63,6 +63,7 @@ def log_metrics(t: Training) -> None:
     """Write the row of this step, and stop the run if the learning rate or the gradient norm has reached a limit."""
     step, row = t.progress.global_step, readings.metrics_row(t)
     t.output.row(step, row)
+    t.clipped.add(row["train/grad_norm"], t.config.trainer.max_grad_norm)
     t.run.stop(t.ops.should_stop_early(step, learning_rate=row["train/lr"], grad_norm=row["train/grad_norm"]))
     check_skipped_updates(t)
 

@@ -1,0 +1,37 @@
+"""Test the notice of clipping: in a run whose gradients are clipped, once, and not in others."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from linnaeus.train.clipped_updates import ROWS, ClippedUpdates
+from tests import runs
+
+LINE = "% of the logged updates are clipped"
+
+
+@pytest.mark.parametrize("limit, count", [("1.0e-6", 1), ("1.0e+6", 0), ("null", 0)])
+def test_a_run_logs_the_notice_once_if_most_updates_are_clipped(limit: str, count: int, tmp_path: Path) -> None:
+    run = runs.run("vectors", tmp_path, f"trainer.max_grad_norm={limit}", "trainer.length=60steps", "schedule.log=[1steps]")
+    log = (run / "train.log").read_text()
+    assert log.count(LINE) == count
+    assert ("trainer.max_grad_norm=1e-06; " in log) == bool(count)
+
+
+def test_half_of_the_updates_are_not_most(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "linnaeus")
+    updates = ClippedUpdates()
+    for number in range(2 * ROWS):
+        updates.add(2.0 if number % 2 else 0.5, 1.0)
+    assert LINE not in caplog.text
+
+
+def test_a_norm_that_is_not_finite_is_not_clipped(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "linnaeus")
+    updates = ClippedUpdates()
+    for number in range(ROWS):
+        updates.add(math.nan if number < ROWS // 2 else 2.0, 1.0)
+    assert LINE not in caplog.text

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from linnaeus.config.choices import with_placeholders
 from linnaeus.config.contracts import check_config_class
 from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.monitors import with_monitors
@@ -130,6 +131,7 @@ def typed_config(tree: Any) -> Config:
 
     tree, texts, _ = resolve(tree)
     import_plugins(tree.get("plugins") or [])
+    tree = with_placeholders(tree)
     workload = (tree.get("workload") or {}).get("name")
     if not isinstance(workload, str):
         raise ConfigError("workload.name is missing; name one, as in workload=taxonomy")

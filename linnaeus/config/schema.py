@@ -175,9 +175,12 @@ class WorkloadConfig:
 @dataclass(frozen=True)
 class Config:
     """The whole configuration. `data`, `model`, `head`, `loss` and `augment` hold classes of the workload, null for a group it does
-    not have. `from_environment` contains the texts of the values that were read from the environment, by path (`environment.py`)."""
+    not have. `from_environment` contains the texts of the values that were read from the environment, by path (`environment.py`).
+    `choices` are the values that were chosen in place of `auto`, and `prepared` the data that were read for them (`choices.py`)."""
 
     from_environment: ClassVar[Mapping[tuple[Any, ...], str]] = {}
+    choices: ClassVar[tuple[Any, ...]] = ()
+    prepared: ClassVar[Any] = None
     seed: int = setting("seed of everything random", low=0)
     plugins: list[str] = setting("packages of your own to import first; they register parts (docs/extending.md)")
     plan: bool = setting("build everything, print the schedule and stop before training")

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from linnaeus.config.choices import Choice, with_choices
 from linnaeus.config.environment import resolve
 from linnaeus.config.load import typed_config
 from linnaeus.config.schema import Config
@@ -19,9 +20,13 @@ def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
     """Return the typed config of the tree that `compose` returns; it is called on rank 0 only. Raise `ConfigError`: rank 0's on every
     rank, or this rank's own if it derives another configuration from the same tree."""
 
+    prepared = None
+
     def composed() -> dict[str, Any]:
-        tree = compose()
-        return {"tree": tree, "hash": _hash(typed_config(tree)), "environment": resolve(tree)[2]}
+        nonlocal prepared
+        tree, choices, prepared = with_choices(compose())
+        found = {"tree": tree, "hash": _hash(typed_config(tree)), "environment": resolve(tree)[2]}
+        return found | {"choices": [dataclasses.astuple(choice) for choice in choices]}
 
     received = DistributedContext().from_master("config", composed)
     os.environ.update(received["environment"])  # other nodes may not have the variables that the configuration reads
@@ -31,6 +36,8 @@ def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
             f"process rank {get_rank_safely()} on {socket.gethostname()} derives another configuration from that of rank 0; "
             "install the same version of the program on every node"
         )
+    object.__setattr__(config, "choices", tuple(Choice(*values) for values in received["choices"]))
+    object.__setattr__(config, "prepared", prepared)
     return config
 
 

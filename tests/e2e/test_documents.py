@@ -65,9 +65,9 @@ COMMANDS_OF_PAGES = sorted({(page.name, line) for page in PAGES for line in line
 
 @pytest.fixture
 def saved_run(tmp_path, monkeypatch):
-    """A folder in which outputs/biota/mine and outputs/manifest/first are directories of runs."""
+    """A folder in which outputs/biota/mine and outputs/photos/first are directories of runs."""
     monkeypatch.chdir(tmp_path)
-    for run in (tmp_path / "outputs" / "biota" / "mine", tmp_path / "outputs" / "manifest" / "first"):
+    for run in (tmp_path / "outputs" / "biota" / "mine", tmp_path / "outputs" / "photos" / "first"):
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(saved_config())
     page = (ROOT / "docs" / "experiments.md").read_text()
@@ -166,7 +166,7 @@ def test_the_table_of_the_reader_is_planned_and_trained_by_the_commands_as_print
     Path("photos.csv").write_text("\n".join([header, *(",".join([name, rows[i % 3].partition(",")[2]]) for i, name in enumerate(names))]))
     for i, name in enumerate(names):
         Image.new("RGB", (24, 24), (8 * i, 90, 255 - 8 * i)).save(name)
-    planned, trained = re.findall(r"^python main.py (data=manifest data.path=photos.csv (?:plan=true|run.name=first))$", page, re.M)
+    planned, trained = re.findall(r"^python main.py (experiment=photos data.path=photos.csv (?:plan=true|run.name=first))$", page, re.M)
     small = "trainer.threads=1 trainer.device=cpu data.image_size=16 trainer.length=2steps lr_scheduler.warmup=0steps logger.report=false"
     for line in (planned, f"{trained} {small}"):
         monkeypatch.setattr("sys.argv", ["main.py", *line.split()])
@@ -174,7 +174,7 @@ def test_the_table_of_the_reader_is_planned_and_trained_by_the_commands_as_print
         if line == planned:
             out = capsys.readouterr().out
             assert all(f"{column}" in out for column in header.split(",")) and "24 training and 6 validation rows" in out, out
-    assert Path("outputs/manifest/first/summary.json").is_file()
+    assert Path("outputs/photos/first/summary.json").is_file()
 
 
 def test_the_commands_of_the_pages_are_found():

@@ -46,7 +46,9 @@ class RecordsConfig(TaxonomyDataConfig):
         "column with train, val and test (not used) in every row; auto: found by its name; null: split at random"
     )
     weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
-    group_column: str | None = setting("column (observation, observer, site) whose equal values stay in the same split; null: none")
+    group_column: str | None = setting(
+        "column (observation, observer, site) whose equal values stay in the same split; auto: one of observations, by name; null: none"
+    )
     validation_fraction: float | None = setting(
         "share of the rows for validation, if the rows are split at random; null: 0.2, or one of data.folds", low=0, high=1
     )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.config.choices import choice_lines
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.config.schema import Config
@@ -58,6 +59,8 @@ def build_data_source(config: Config, test: bool = False) -> tuple[Source, Calla
         if config.data.ranks is not None and tuple(config.data.ranks) != source.tree.ranks:
             raise ConfigError(f"data.ranks is {config.data.ranks}, but data={config.data.name} has the ranks {list(source.tree.ranks)}")
         return source, None
+    if config.prepared is not None and not test:
+        return config.prepared, None
     if isinstance(config.data, StoreConfig):
         return store_source.build_source(config.data, test), None
     if records:
@@ -85,7 +88,7 @@ class TaxonomyWorkload(Workload):
         self.nulls = NullPolicy.from_config(config, self.data_source.tree)
         learnable = None if self.nulls is None else self.nulls.learnable(labels)
         self.counts = LabelCounts.from_labels(self.data_source.tree, labels, learnable=learnable)
-        self.notes = self.data_source.notes
+        self.notes = (*choice_lines(config), *self.data_source.notes)
         weights = epoch_weights(config, self.data_source, self.train_rows)
         weighted = self.counts if weights is None else LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
         self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)
@@ -117,7 +120,7 @@ class TaxonomyWorkload(Workload):
         self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.data_source, self.validation_rows, self.config, schedule, False, bad)
         nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
-        self.notes = (*self.data_source.notes, *self.train_set.notes, *nulls)
+        self.notes = (*self.notes, *self.train_set.notes, *nulls)
 
     def _present(self, present: np.ndarray) -> tuple[str, ...]:
         """Return the components that are known in at least one of the rows, `present` bool [N, M]."""

@@ -30,6 +30,9 @@ NAMES = {  # role -> names of its column, the preferred one first, in the form o
         "verbatimelevation",
     ),
     "split": ("split", "datasplit", "datasetsplit"),
+    "group": tuple(
+        name + end for name in ("observation", "occurrence", "individual", "organism", "sequence") for end in ("", "id", "uuid")
+    ),
 }
 COMPONENT = {"latitude": "SPATIAL", "longitude": "SPATIAL", "uncertainty": "SPATIAL"}
 COMPONENT |= {"date": "TEMPORAL", "time": "TEMPORAL", "elevation": "ELEVATION"}

@@ -49,9 +49,13 @@ class PhotographReader:
         sizes = np.array([self._decoded_size(sample) for sample in range(count)], dtype=np.int64)
         return SharedImageCache(sizes) if sizes.sum() <= CACHE_LIMIT else None
 
-    def _decoded_size(self, sample: int) -> int:
+    def area(self, sample: int) -> int:
+        """Return the number of pixels of a photograph, from its header; 0 if it cannot be read."""
+        return self._decoded_size(sample, 1 << 30) // 3
+
+    def _decoded_size(self, sample: int, short_side: int | None = None) -> int:
         try:
             with self.files.head(sample) as file:
-                return stored_size(file, self.short_side, self.max_pixels)
+                return stored_size(file, short_side or self.short_side, self.max_pixels)
         except (OSError, NotAnImage):
             return 0  # `read` raises the error

@@ -1,0 +1,103 @@
+"""Replace the value `auto` of the keys that a workload can choose from its data.
+
+A workload with such keys has a module `automatic` with `KEYS`, key -> value where the data are not read (`--help`), and
+`choose(config, keys)`, which reads the data of a typed config and returns a `Choice` for each of the keys, and the data, so that the run
+does not read them again. Choices are made once, before the configuration is typed, saved and hashed: a saved configuration has the chosen
+values.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.config.registry import workload_module
+
+if TYPE_CHECKING:
+    from linnaeus.config.schema import Config
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Value chosen for a key. `reason`: a phrase without a full stop."""
+
+    key: str
+    value: Any
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={_text(self.value)} (auto): {self.reason}"
+
+
+def automatic_keys(tree: Mapping[str, Any]) -> list[str]:
+    """Return the keys of a configuration, plain values, that are `auto` and that its workload chooses."""
+    module = _module(tree)
+    return [] if module is None else [key for key in module.KEYS if _get(tree, key) == AUTO]
+
+
+def with_placeholders(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the values of `KEYS` in place of `auto`."""
+    keys = automatic_keys(tree)
+    return _with_values(tree, {key: _module(tree).KEYS[key] for key in keys}) if keys else dict(tree)  # type: ignore[union-attr]
+
+
+def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice], Any]:
+    """Return the configuration with chosen values in place of `auto`, the choices, and the data that were read for them, if any.
+
+    Raise `ConfigError` as `typed_config` does."""
+    from linnaeus.config.load import typed_config
+
+    keys = automatic_keys(tree)
+    if not keys:
+        return dict(tree), [], None
+    choices, prepared = _module(tree).choose(typed_config(tree), keys)  # type: ignore[union-attr]
+    return _with_values(tree, {choice.key: choice.value for choice in choices}), choices, prepared
+
+
+def choice_lines(config: Config) -> list[str]:
+    """Return a line for each value that was chosen for this configuration."""
+    return [str(choice) for choice in config.choices]
+
+
+def _module(tree: Mapping[str, Any]) -> ModuleType | None:
+    """Return the module `automatic` of the workload, None if it has none."""
+    name = (tree.get("workload") or {}).get("name")
+    if not isinstance(name, str):
+        return None
+    package = workload_module(name)
+    try:
+        return importlib.import_module(f"{package}.automatic")
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{package}.automatic".startswith(error.name):
+            return None
+        raise
+
+
+def _get(tree: Mapping[str, Any], key: str) -> Any:
+    value: Any = tree
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    found = copy.deepcopy(dict(tree))
+    for key, value in values.items():
+        *groups, name = key.split(".")
+        group = found
+        for part in groups:
+            group = group[part]
+        group[name] = value
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

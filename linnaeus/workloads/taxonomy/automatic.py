@@ -1,0 +1,192 @@
+"""Choose settings for a set of photographs: `experiment=photos`, see `linnaeus.config.choices`.
+
+Each rule is a function of `Facts` and of the settings that are not `auto`; it returns a value and its reason. The figures for CPUs are
+measured (`benchmarks/README.md`, recipes). Those for GPUs follow common practice. Every command imports this module: torch and numpy are
+imported in functions only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from linnaeus.config.choices import Choice
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from linnaeus.config.schema import Config
+    from linnaeus.workloads.taxonomy.observations import Source
+
+KEYS: dict[str, Any] = {  # key -> its value where the data are not read; in the order of the choices
+    "model.backbone": "resnet10t",
+    "trainer.precision": "float32",
+    "trainer.global_batch_size": 64,
+    "optimizer.lr": 0.003,
+    "data.image_size": 64,
+    "trainer.length": "30epochs",
+    "data.components": ["SPATIAL", "TEMPORAL", "ELEVATION"],
+}
+SIDES = (64, 96, 128)  # of square images on a CPU, in pixels
+CPU_SECONDS = 600.0  # of one core: time that training on a CPU may take
+SECONDS_PER_IMAGE = 2.7e-3  # forward, backward and data of resnet10t at 64 px in bf16, of one core; grows with the area
+FLOAT32 = 1.9  # seconds in float32 over seconds in bf16
+EPOCHS, UPDATES = 60, 1500  # least number at which larger images are better than more of them
+METADATA_ROWS = 1000  # fewest training photographs with which place and date help: of fewer, the network memorises them
+GPU_IMAGES = 8e6  # images of a run on a GPU
+MOST_EPOCHS = {"cpu": 300, "cuda": 100}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Properties of the data and the device that the rules read."""
+
+    rows: int  # training photographs
+    side: int  # median short side of the photographs, in pixels
+    device: str  # cpu or cuda
+    has_bf16: bool  # the device computes in bf16
+    pretrained: bool  # training starts from pretrained weights
+
+
+Settings = dict[str, Any]  # key -> value, of those that are given or chosen already
+Rule = Callable[[Facts, Settings], tuple[Any, str]]
+
+
+def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | None]:
+    """Return a choice for each of `keys`, and the source that was read, for images of the chosen size.
+
+    Raise `ConfigError` if the data cannot be read."""
+    from linnaeus.workloads.taxonomy.workload import build_data_source
+
+    source = build_data_source(config)[0]
+    facts = find_facts(config, source)
+    known = {"trainer.length": config.trainer.length, "data.image_size": config.data.image_size}
+    known |= {"trainer.precision": config.trainer.precision, "trainer.global_batch_size": config.trainer.global_batch_size}
+    given = {key: value for key, value in known.items() if key not in keys}
+    choices = []
+    for key in KEYS:
+        if key in keys:
+            value, reason = RULES[key](facts, given)
+            given[key] = value
+            choices.append(Choice(key, value, reason))
+    return choices, with_image_size(source, config, given["data.image_size"])
+
+
+def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:
+    """Return a source of photographs that decodes them for another image size; None for other sources, which are read again."""
+    from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
+
+    if not isinstance(source.images, PhotographReader):
+        return None
+    return dataclasses.replace(source, images=PhotographReader(source.images.files, image_size, config.data.max_image_pixels))
+
+
+def find_facts(config: Config, source: Source) -> Facts:
+    """Return the facts of a source and of the device of `config`."""
+    import numpy as np
+    import torch
+
+    from linnaeus.workloads.taxonomy.observations import TRAIN
+
+    device = "cuda" if config.trainer.device != "cpu" and torch.cuda.is_available() else "cpu"
+    rows = np.flatnonzero(source.split == TRAIN)
+    model = config.model
+    return Facts(
+        rows=len(rows),
+        side=median_side(source, rows),
+        device=device,
+        has_bf16=torch.cuda.is_bf16_supported() if device == "cuda" else cpu_has_bf16(),
+        pretrained=bool(getattr(model, "pretrained", False) or getattr(model, "pretrained_file", None)),
+    )
+
+
+def median_side(source: Source, rows: np.ndarray) -> int:
+    """Return the side in pixels of a square with the median area of at most 64 photographs, from their headers; 224 if none is known."""
+    from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
+
+    if not isinstance(source.images, PhotographReader):
+        return 224
+    areas = [source.images.area(int(row)) for row in rows[:: math.ceil(len(rows) / 64)]]
+    known = sorted(area for area in areas if area)
+    return math.isqrt(known[len(known) // 2]) if known else 224
+
+
+def cpu_has_bf16() -> bool:
+    """Return True if this CPU has instructions for bf16 matrix products (AVX-512 or AMX). Without them bf16 is slower than float32."""
+    import torch
+
+    tests = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(test is not None and test() for test in tests)
+
+
+def choose_backbone(facts: Facts, given: Settings) -> tuple[str, str]:
+    if facts.device == "cuda":
+        return "resnet50", "a common network for a GPU"
+    return "resnet10t", "a small network for a CPU"
+
+
+def choose_precision(facts: Facts, given: Settings) -> tuple[str, str]:
+    if facts.has_bf16:
+        return "bf16", "this device has instructions for it, and is about twice as fast"
+    return "float32", "this device does not have instructions for bf16"
+
+
+def choose_batch(facts: Facts, given: Settings) -> tuple[int, str]:
+    most = 64 if facts.device == "cpu" else 256
+    size = max(16, min(most, 2 ** int(math.log2(max(facts.rows / 10, 1)))))
+    return size, f"at least 10 updates an epoch of {facts.rows:,} photographs, and at most {most} samples"
+
+
+def choose_lr(facts: Facts, given: Settings) -> tuple[float, str]:
+    batch = given["trainer.global_batch_size"]
+    rate, start = (5e-4, "pretrained weights") if facts.pretrained else (3e-3, "random weights")
+    return round(rate * math.sqrt(batch / 64), 5), f"for {start} and batches of {batch}; grows with the root of the batch"
+
+
+def choose_image_size(facts: Facts, given: Settings) -> tuple[int, str]:
+    most = max(32, facts.side // 32 * 32)
+    if facts.device == "cuda" or facts.pretrained:
+        side = min(224, most)
+        return side, "common for a GPU" if facts.device == "cuda" else "the size that pretrained weights expect"
+    chosen = SIDES[0]
+    for side in SIDES[1:]:
+        epochs = _cpu_epochs(facts, given, side)  # whatever the length: a longer run has the same size
+        updates = epochs * facts.rows / given["trainer.global_batch_size"]
+        chosen = side if epochs >= EPOCHS and updates >= UPDATES else chosen
+    reason = f"the largest with which {CPU_SECONDS:.0f} s of one core are {EPOCHS} epochs and {UPDATES} updates, or else {SIDES[0]}"
+    return min(chosen, most), reason if chosen <= most else f"the photographs are about {facts.side} px"
+
+
+def choose_length(facts: Facts, given: Settings) -> tuple[str, str]:
+    most = MOST_EPOCHS[facts.device]
+    if facts.device == "cuda":
+        epochs = min(most, max(12, GPU_IMAGES / facts.rows))
+        return f"{epochs:.0f}epochs", f"about {GPU_IMAGES / 1e6:.0f} million images, at least 12 and at most {most} epochs"
+    epochs = max(10, min(most, _cpu_epochs(facts, given, given["data.image_size"])))
+    return f"{epochs:.0f}epochs", f"about {CPU_SECONDS / 60:.0f} minutes of one core; at least 10 and at most {most} epochs"
+
+
+def choose_components(facts: Facts, given: Settings) -> tuple[list[str], str]:
+    if facts.rows >= METADATA_ROWS:
+        return ["SPATIAL", "TEMPORAL", "ELEVATION"], f"at least {METADATA_ROWS:,} training photographs"
+    return [], f"with fewer than {METADATA_ROWS:,} training photographs, place and date are memorised and do not help"
+
+
+def _cpu_epochs(facts: Facts, given: Settings, side: int) -> float:
+    """Return the number of epochs that fit into `CPU_SECONDS`."""
+    factor = 1.0 if given["trainer.precision"] == "bf16" else FLOAT32
+    return CPU_SECONDS / (facts.rows * SECONDS_PER_IMAGE * factor * (side / 64) ** 2)
+
+
+RULES: dict[str, Rule] = {
+    "model.backbone": choose_backbone,
+    "trainer.precision": choose_precision,
+    "trainer.global_batch_size": choose_batch,
+    "optimizer.lr": choose_lr,
+    "data.image_size": choose_image_size,
+    "trainer.length": choose_length,
+    "data.components": choose_components,
+}

@@ -1,0 +1,137 @@
+"""Test `experiment=photos`: the rules, their order, and runs whose settings were chosen from the data."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from linnaeus.config import compose
+from linnaeus.config.choices import automatic_keys, with_choices
+from linnaeus.config.load import compose_tree
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy import automatic, workload
+from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
+
+CPU = Facts(rows=2000, side=200, device="cpu", has_bf16=True, pretrained=False)
+SMALL = ("model.backbone=resnet10t", "trainer.length=2epochs", "trainer.device=cpu", "trainer.threads=1", "logger.report=false")
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write 48 photographs of 70 x 64 pixels of four species in two genera, two for each observation. Return their manifest."""
+    folder = tmp_path_factory.mktemp("photos")
+    pixels = np.random.default_rng(0).integers(0, 256, (48, 64, 70, 3), dtype=np.uint8)
+    with (folder / "photos.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["path", "genus", "species", "observation_id"])
+        for i, image in enumerate(pixels):
+            Image.fromarray(image).save(folder / f"{i}.png")
+            table.writerow([f"{i}.png", f"G{i // 2 % 2}", f"S{i // 2 % 4}", i // 2])
+    return folder / "photos.csv"
+
+
+def chosen(facts: Facts, **given: Any) -> dict[str, Any]:
+    """Return key -> value of all rules. `given`: settings with `__` for the dot."""
+    values = {key.replace("__", "."): value for key, value in given.items()}
+    for key in KEYS:
+        if key not in values:
+            values[key] = RULES[key](facts, values)[0]
+    return values
+
+
+def test_every_key_has_a_rule_and_is_automatic_in_the_experiment() -> None:
+    assert list(RULES) == list(KEYS)
+    assert automatic_keys(compose_tree(["experiment=photos", "data.path=x.csv"])) == list(KEYS)
+    assert automatic_keys(compose_tree([])) == []
+
+
+def test_small_sets_get_larger_images_and_more_epochs() -> None:
+    few, many, most = (chosen(dataclasses.replace(CPU, rows=rows)) for rows in (400, 3000, 100_000))
+    assert (few["data.image_size"], many["data.image_size"], most["data.image_size"]) == (128, 64, 64)
+    epochs = [int(values["trainer.length"].removesuffix("epochs")) for values in (few, many, most)]
+    assert epochs[0] > epochs[1] > epochs[2] == 10
+    assert few["trainer.global_batch_size"] == 32 and many["trainer.global_batch_size"] == 64
+
+
+def test_the_device_decides_network_precision_and_size() -> None:
+    gpu = chosen(dataclasses.replace(CPU, device="cuda", side=500))
+    assert (gpu["model.backbone"], gpu["data.image_size"], gpu["trainer.precision"]) == ("resnet50", 224, "bf16")
+    assert chosen(dataclasses.replace(CPU, has_bf16=False))["trainer.precision"] == "float32"
+    assert chosen(dataclasses.replace(CPU, has_bf16=False))["trainer.length"] != chosen(CPU)["trainer.length"]
+
+
+def test_images_are_not_larger_than_the_photographs() -> None:
+    assert chosen(dataclasses.replace(CPU, side=50))["data.image_size"] == 32
+    assert chosen(dataclasses.replace(CPU, side=100, pretrained=True))["data.image_size"] == 96
+
+
+def test_metadata_are_read_with_enough_photographs() -> None:
+    assert chosen(dataclasses.replace(CPU, rows=999))["data.components"] == []
+    assert chosen(dataclasses.replace(CPU, rows=1000))["data.components"] == ["SPATIAL", "TEMPORAL", "ELEVATION"]
+
+
+def test_pretrained_weights_have_a_lower_rate() -> None:
+    assert chosen(dataclasses.replace(CPU, pretrained=True))["optimizer.lr"] < chosen(CPU)["optimizer.lr"] / 3
+
+
+def test_a_rule_reads_the_settings_that_are_given(manifest: Path) -> None:
+    assert chosen(CPU, trainer__global_batch_size=16)["optimizer.lr"] == chosen(CPU)["optimizer.lr"] / 2
+    tree, choices, _ = with_choices(compose_tree(["experiment=photos", f"data.path={manifest}", "trainer.global_batch_size=256", *SMALL]))
+    assert {choice.key for choice in choices} == set(KEYS) - {"model.backbone", "trainer.length", "trainer.global_batch_size"}
+    assert tree["trainer"]["global_batch_size"] == 256 and tree["trainer"]["length"] == "2epochs"
+    assert tree["optimizer"]["lr"] == pytest.approx(0.006) and tree["data"]["image_size"] == 64
+
+
+def test_without_data_the_help_has_the_values_of_keys() -> None:
+    config = compose(["experiment=photos", "data.path=x.csv"])
+    assert config.data.image_size == KEYS["data.image_size"] and config.trainer.length == KEYS["trainer.length"]
+
+
+@pytest.mark.parametrize("key", ["optimizer.weight_decay", "trainer.max_grad_norm"])
+def test_a_key_without_a_rule_cannot_be_automatic(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is 'auto'; it must be a number"):
+        compose(["experiment=photos", "data.path=x.csv", f"{key}=auto"])
+
+
+def test_a_run_saves_the_chosen_values_and_reads_the_data_once(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reads = []
+    read = workload.manifest.build_source
+    monkeypatch.setattr(workload.manifest, "build_source", lambda *args: reads.append(1) or read(*args))
+    command = ["experiment=photos", f"data.path={manifest}", f"run.root={tmp_path}", "data.image_size=auto", *SMALL]
+    first = start(command, capsys)
+    (path,) = (tmp_path / "photos").iterdir()
+    saved = yaml.safe_load((path / "config.yaml").read_text())
+    assert len(reads) == 1
+    assert saved["data"]["image_size"] == 64 and saved["trainer"]["global_batch_size"] == 16
+    assert "data.image_size=64 (auto): " in first and "observation_id as group" in first
+    assert "is finished" in start(command, capsys)
+    assert [run.name for run in (tmp_path / "photos").iterdir()] == [path.name]
+
+
+def test_negative_control_another_value_is_another_run(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["experiment=photos", f"data.path={manifest}", f"run.root={tmp_path}", "plan=true", *SMALL]
+    start(command, capsys)
+    monkeypatch.setitem(automatic.RULES, "optimizer.lr", lambda facts, given: (0.001, "changed"))
+    assert "optimizer.lr=0.001 (auto): changed" in start(command, capsys)
+    assert len(list((tmp_path / "photos").iterdir())) == 2
+
+
+def start(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Run `main.py` with a command line in this process. Return its output."""
+    import main
+    from linnaeus.config.shared import shared_config
+    from linnaeus.rundir.repeat import compose_run
+
+    assert main.run(shared_config(lambda: compose_run(command))) == 0
+    return capsys.readouterr().out

@@ -22,11 +22,11 @@ import numpy as np
 
 from benchmarks.heads import Difference
 from benchmarks.machine import describe_machine, write_numbers
-from benchmarks.recipes.recipe_list import settings_of
+from benchmarks.recipes.recipe_list import BF16, settings_of
 from benchmarks.recipes.sets import SETS
 from benchmarks.recipes.trials import Measures, Study
 
-KINDS = ("flat script", "script with ranks", "linnaeus")
+KINDS = ("flat script", "script with ranks", BF16, "linnaeus")
 MEASURES = {"top-1": "{finest}/top1", "macro": "{finest}/macro_top1", "HD@1": "hd1", "ECE": "{finest}/ece", "chain": "chain"}
 Results = dict[str, list[Measures]]  # kind -> measures of the test rows, one entry per seed
 
@@ -69,8 +69,10 @@ def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
         cells = [shown(key, float(np.mean([row.get(key, np.nan) for row in rows]))) for key in keys.values()]
         lines.append(f"| {kind} | {chosen[kind]} | {' | '.join(cells)} |")
     better = max(KINDS[:2], key=lambda kind: np.mean([row[measures["top-1"]] for row in results[kind]]))
-    cells = [compared(key, results[KINDS[2]], results[better]) for key in keys.values()]
-    return [*lines, f"| linnaeus - {better} | | {' | '.join(cells)} |"]
+    for other in (better, BF16):
+        cells = [compared(key, results["linnaeus"], results[other]) for key in keys.values()]
+        lines.append(f"| linnaeus - {other} | | {' | '.join(cells)} |")
+    return lines
 
 
 def compared(key: str, ours: Sequence[Measures], theirs: Sequence[Measures]) -> str:

@@ -50,16 +50,20 @@ class Photographs(Dataset[tuple[Tensor, Tensor]]):
 class Classifier(nn.Module):
     """A timm backbone and one linear layer per rank."""
 
-    def __init__(self, backbone: str, sizes: list[int], dropout: float, weights: str | None) -> None:
+    def __init__(self, backbone: str, sizes: list[int], dropout: float, weights: str | None, bf16: bool) -> None:
         super().__init__()
+        self.bf16 = bf16
         extra: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"file": weights}} if weights else {}
         self.trunk = timm.create_model(backbone, num_classes=0, drop_rate=dropout, **extra)
         width = cast(int, self.trunk.num_features)
         self.heads = nn.ModuleList(nn.Linear(width, size) for size in sizes)
+        if bf16:
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        features = self.trunk(x)
-        return [head(features) for head in self.heads]
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            features = self.trunk(x.contiguous(memory_format=torch.channels_last) if self.bf16 else x)
+            return [head(features).float() for head in self.heads]
 
 
 def transforms(size: int, strong: bool) -> tuple[v2.Transform, v2.Transform]:
@@ -116,6 +120,7 @@ def main() -> None:
     parser.add_argument("--smoothing", type=float, default=0.1)
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--strong", action="store_true", help="TrivialAugment and erasing instead of colour jitter")
+    parser.add_argument("--bf16", action="store_true", help="autocast to bf16 and channels_last")
     parser.add_argument("--seed", type=int, default=0)
     o = parser.parse_args()
     torch.set_num_threads(1)
@@ -128,7 +133,7 @@ def main() -> None:
     on_train, on_others = transforms(o.size, o.strong)
     train = DataLoader(Photographs(split["train"], classes, o.ranks, on_train), o.batch, shuffle=True, drop_last=True)
     others = {name: DataLoader(Photographs(split[name], classes, o.ranks, on_others), 128) for name in ("val", "test")}
-    model = Classifier(o.backbone, [len(names) for names in classes], o.dropout, o.weights)
+    model = Classifier(o.backbone, [len(names) for names in classes], o.dropout, o.weights, o.bf16)
     optimizer = torch.optim.AdamW(decay_groups(model, o.weight_decay), lr=o.lr)
 
     best, kept, evaluated, truth = -1.0, model.state_dict(), 0, others["val"].dataset.labels[:, -1]  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+BF16 = "script with ranks, bf16"
 BACKBONE = "resnet10t"
 RATES, SIZES = ("0.001", "0.003"), ("64", "96")
 COMMON = [  # of every run of linnaeus: without reports and logs, which the scripts do not have, and with as many validations
@@ -23,24 +24,21 @@ SCRIPT = {  # name -> words of the script
 }
 
 
-def timm_recipe(lr: str, size: str, *more: str) -> list[str]:
-    """Return the overrides of a run with the network and the crops of the scripts."""
-    network = ["model=timm", f"model.backbone={BACKBONE}", f"data.image_size={size}", "trainer.global_batch_size=64"]
-    return [*network, f"optimizer.lr={lr}", "augment.crop_scale=[0.35,1.0]", *more]
-
-
+PAIRS = ["schedule.mixup_prob.start=0.5", "schedule.mixup_prob.end=0.5"]
 OURS = {  # name -> overrides on top of `COMMON`
-    "defaults of today": ["data.image_size=96"],
-    "linear, label smoothing": timm_recipe("0.003", "64", "loss=label_smoothing"),
-    "marginal": timm_recipe("0.003", "64", "head=marginal"),
-    "marginal, label smoothing": timm_recipe("0.003", "64", "head=marginal", "loss=label_smoothing"),
-    "marginal, finest label": timm_recipe("0.003", "64", "head=marginal", "loss=marginal"),
-    "marginal, finer ranks first": timm_recipe("0.003", "64", "head=marginal", "loss=conditional", "loss.alpha=-0.1"),
-    "marginal, no clipping": timm_recipe("0.003", "64", "head=marginal", "trainer.max_grad_norm=null"),
-    "marginal, averaged": timm_recipe("0.003", "64", "head=marginal", "trainer.ema_decay=0.99"),
+    "photos": [],
+    "photos, 64 px": ["data.image_size=64"],
+    "photos, 96 px": ["data.image_size=96"],
+    "photos, marginal": ["head=marginal"],
+    "photos, mixed pairs": PAIRS,
+    "photos, without metadata": ["data.components=[]"],
+    "photos, clipped at 1": ["trainer.max_grad_norm=1.0"],
+    "photos, float32": ["trainer.precision=float32", "trainer.channels_last=false"],
 }
 
 
 def settings_of(kind: str) -> dict[str, list[str]]:
     """Return name -> overrides or words of the settings of a kind of trial."""
-    return OURS if kind == "linnaeus" else SCRIPT
+    if kind == "linnaeus":
+        return {name: ["experiment=photos", *words] for name, words in OURS.items()}
+    return {name: [*words, *(["--bf16"] if kind == BF16 else [])] for name, words in SCRIPT.items()}

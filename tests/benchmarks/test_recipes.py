@@ -17,7 +17,7 @@ from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
 from benchmarks.recipes.scoring import score_logits
 from benchmarks.recipes.sets import PhotographSet, write_manifest
 from benchmarks.recipes.trials import Study
-from linnaeus.config.load import compose
+from linnaeus.config.load import compose, compose_tree
 from linnaeus.workloads.taxonomy.manifest import build_source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,7 +125,9 @@ def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypa
 def test_settings_are_as_many_for_each_kind_and_all_exist():
     assert len(OURS) == len(SCRIPT)
     base = ["data=manifest", "data.path=x"]
-    assert len({repr(compose([*base, *own])) for own in OURS.values()}) == len(OURS)
+    trees = {repr(compose_tree([*base, *own])) for own in settings_of("linnaeus").values()}  # `auto` is a value of its own
+    assert len(trees) == len(OURS)
+    assert all(compose([*base, *own]) for own in settings_of("linnaeus").values())
 
 
 def test_the_table_has_paired_differences_to_the_better_script():
@@ -133,6 +135,7 @@ def test_the_table_has_paired_differences_to_the_better_script():
     better = [{**row, "species/top1": row["species/top1"] - 0.02} for row in rows]
     worse = [{**row, "species/top1": 0.1} for row in rows]
     chosen = {kind: next(iter(settings_of(kind))) for kind in KINDS}
-    lines = table("plants480", chosen, dict(zip(KINDS, (worse, better, rows), strict=True)))
+    lines = table("plants480", chosen, dict(zip(KINDS, (worse, better, rows[::-1], rows), strict=True)))
     assert len({line.count("|") for line in lines}) == 1
-    assert lines[-1].startswith("| linnaeus - script with ranks | | +2.0 (+2.0 to +2.0) |")
+    assert lines[-2].startswith("| linnaeus - script with ranks | | +2.0 (+2.0 to +2.0) |")
+    assert lines[-1].startswith("| linnaeus - script with ranks, bf16 | | +0.0 (-")

@@ -29,7 +29,7 @@ OURS = {  # name -> overrides on top of `COMMON`
     "photos": [],
     "photos, 64 px": ["data.image_size=64"],
     "photos, 96 px": ["data.image_size=96"],
-    "photos, marginal": ["head=marginal"],
+    "photos, linear": ["head=linear"],
     "photos, mixed pairs": PAIRS,
     "photos, without metadata": ["data.components=[]"],
     "photos, clipped at 1": ["trainer.max_grad_norm=1.0"],

@@ -135,7 +135,7 @@ def test_the_table_has_paired_differences_to_the_better_script():
     better = [{**row, "species/top1": row["species/top1"] - 0.02} for row in rows]
     worse = [{**row, "species/top1": 0.1} for row in rows]
     chosen = {kind: next(iter(settings_of(kind))) for kind in KINDS}
-    lines = table("plants480", chosen, dict(zip(KINDS, (worse, better, rows[::-1], rows), strict=True)))
+    lines = table("plants480", chosen, dict(zip(KINDS, (worse, better, rows, rows[::-1]), strict=True)))
     assert len({line.count("|") for line in lines}) == 1
     assert lines[-2].startswith("| linnaeus - script with ranks | | +2.0 (+2.0 to +2.0) |")
     assert lines[-1].startswith("| linnaeus - script with ranks, bf16 | | +0.0 (-")

@@ -1,8 +1,8 @@
 """Choose settings for a set of photographs: `experiment=photos`, see `linnaeus.config.choices`.
 
-Each rule is a function of `Facts` and of the settings that are not `auto`; it returns a value and its reason. The figures for CPUs are
-measured (`benchmarks/README.md`, recipes). Those for GPUs follow common practice. Every command imports this module: torch and numpy are
-imported in functions only.
+Each rule is a function of `Facts` and of the settings that are not `auto`; it returns a value and its reason. The trials behind the rules
+for CPUs are in `benchmarks/README.md`. Those for GPUs follow common practice. Every command imports this module, therefore torch and numpy
+are imported in functions only.
 """
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from linnaeus.workloads.taxonomy.heads.head import INIT_STD, Head, Priors, Scores, at_least_float32, log_mean
+from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, INIT_STD, Head, Priors, Scores, at_least_float32, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
-from linnaeus.workloads.taxonomy.sibling_softmax import sibling_log_softmax, sibling_log_softmax_range_sums
+from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp, sibling_log_softmax, sibling_log_softmax_range_sums
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -171,6 +171,19 @@ class SiblingScores(Scores):
         """Return the scores of the mean. The raw scores are its log-probabilities: their softmax among siblings is p(taxon) / p(parent)."""
         views, levels = (self, *others), range(len(self.logits))
         return SiblingScores(self.layout, [log_mean([view._level_log_probs(n) for view in views]) for n in levels], self.greedy)
+
+    def among(self, possible: Tensor) -> SiblingScores:
+        """Return the conditional scores. The raw scores are log p(taxon and an allowed leaf), summed from the leaves up."""
+        layout = self.layout
+        self._level_log_probs(layout.ranks - 1)
+        impossible = ~layout.possible_nodes(possible)[layout.node_at]
+        found = torch.cat(self._levels).masked_fill(impossible.unsqueeze(1), IMPOSSIBLE)  # by index
+        for level in range(layout.ranks - 1, 0, -1):
+            if layout.level_sizes[level]:
+                own = found[layout.level_starts[level] : layout.level_starts[level + 1]]
+                parents = layout.index_of(layout.table("parent", level) + layout.offsets[level - 1])
+                found[parents] = group_logsumexp(own, layout.table("group", level), layout.group_counts[level])
+        return SiblingScores(layout, list(found.split(layout.level_sizes)), self.greedy)
 
 
 class NodeLinear(nn.Linear):

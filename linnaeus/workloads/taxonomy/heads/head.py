@@ -24,6 +24,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
+IMPOSSIBLE = -1e30  # log-probability of an impossible taxon: finite, so that differences of two are numbers; its exponential is 0
 INIT_STD = 0.02  # standard deviation of the classifiers' weights: the first loss is within a percent of log C
 
 
@@ -72,6 +73,13 @@ class Scores(ABC):
 
         Raise `ConfigError` if the class does not define it."""
         raise ConfigError(f"augment.tta averages views, but {class_name(type(self))} does not define `mean`; set augment.tta=none")
+
+    def among(self, possible: Tensor) -> Scores:
+        """Return scores given that the taxon is one of the allowed leaves: the log-probabilities of all others are `IMPOSSIBLE` or less.
+
+        `possible`: bool [T], True for the allowed leaves and the taxa above them. The null label under a possible taxon stays possible.
+        Raise `ConfigError` if the class does not define it."""
+        raise ConfigError(f"predictions among some of the taxa need `among`, but {class_name(type(self))} does not define it")
 
 
 class Head(nn.Module, ABC):
@@ -125,6 +133,14 @@ class LinearScores(Scores):
 
     def mean(self, others: Sequence[Self]) -> LinearScores:
         return LinearScores(self.tree, list(map(log_mean, zip(*(view.log_probs() for view in (self, *others)), strict=True))))
+
+    def among(self, possible: Tensor) -> LinearScores:
+        """Return scores of each rank given that its class has an allowed leaf at or below it."""
+        logits = []
+        for z, own in zip(self.logits, possible.split(self.tree.sizes), strict=True):
+            impossible = torch.cat([~own, own.new_zeros(z.shape[1] - len(own))])
+            logits.append(at_least_float32(z).masked_fill(impossible, IMPOSSIBLE))
+        return LinearScores(self.tree, logits)
 
 
 class LinearHead(Head):

@@ -116,6 +116,15 @@ class Layout(Tables):
         taxa = [prior[:size] for prior, size in zip(priors.ranks, self.tree.sizes, strict=True)]
         return torch.cat([*taxa, priors.null.index_select(0, self.null_parent)])
 
+    def possible_nodes(self, possible: Tensor) -> Tensor:
+        """Return bool [N] from bool [T], True for the possible taxa: a null node is possible if its parent is; that at the top always is."""
+        return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
+
+    def index_of(self, nodes: Tensor) -> Tensor:
+        """Return the index of each node, int64 of the same shape."""
+        starts = torch.tensor(self.level_starts, device=nodes.device)
+        return starts[self.level[nodes]] + self.position[nodes]
+
     def _levels(self, order: np.ndarray) -> list[np.ndarray]:
         """Return the nodes of each level by position."""
         return [order[first:last] for first, last in pairwise(self.level_starts)]

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from linnaeus.workloads.taxonomy.heads.head import Head, Priors, Scores, at_least_float32, log_mean
+from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp
@@ -78,6 +78,10 @@ class MarginalScores(Scores):
 
     def mean(self, others: Sequence[Self]) -> MarginalScores:
         return MarginalScores(self.layout, log_mean([log_softmax(at_least_float32(view.logits)) for view in (self, *others)]))
+
+    def among(self, possible: Tensor) -> MarginalScores:
+        impossible = ~self.layout.possible_nodes(possible)[self.layout.leaf_node]
+        return MarginalScores(self.layout, at_least_float32(self.logits).masked_fill(impossible, IMPOSSIBLE))
 
 
 class MarginalHead(Head):

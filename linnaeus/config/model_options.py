@@ -19,6 +19,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "device": {"default": "cpu", "metavar": "DEVICE", "help": "cpu or cuda (%(default)s)"},
     "threads": {"type": int, "metavar": "N", "help": "cores that are used (all)"},
     "plugins": {"nargs": "+", "default": [], "metavar": "PACKAGE", "help": "packages that a bundle may import"},
+    "checklist": {"type": Path, "metavar": "FILE", "help": "table or list of the names of the taxa that are possible"},
+    "clade": {"action": "append", "default": [], "metavar": "NAME", "help": "taxon that the answers are in, such as Aves or genus:Morus"},
 }
 OF_LOAD_MODEL = ("checkpoint", "device", "plugins")
 RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}

@@ -98,5 +98,5 @@ def test_scores_of_a_plugin_without_it_are_refused():
         among = Scores.among
 
     tree, _, head, features = make("linear")
-    with pytest.raises(ValueError, match="need `among`, but .*Without does not define it"):
+    with pytest.raises(ValueError, match=r"need `among`, but .*Without does not define it"):
         Without(tree, head(features).logits).among(torch.ones(tree.offsets[-1], dtype=torch.bool))

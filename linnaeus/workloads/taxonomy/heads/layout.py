@@ -117,7 +117,7 @@ class Layout(Tables):
         return torch.cat([*taxa, priors.null.index_select(0, self.null_parent)])
 
     def possible_nodes(self, possible: Tensor) -> Tensor:
-        """Return bool [N] from bool [T], True for the possible taxa: a null node is possible if its parent is; that at the top always is."""
+        """Return bool [N] from bool [T], True for the possible taxa. A null node is possible if its parent is, and at the top."""
         return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
 
     def index_of(self, nodes: Tensor) -> Tensor:

@@ -61,7 +61,9 @@ class HttpService:
         tree, model, limits = self.model.tree, self.model, self.limits
         limited = {"bytes": limits.body, "pixels": limits.pixels, "seconds": limits.seconds, "queue": limits.queue}
         taxa = dict(zip(tree.ranks, map(int, tree.sizes), strict=True))
-        return {"taxa_of_rank": taxa, "components": list(model.components), "image_size": model.image_size, "limits": limited, "card": card}
+        possible = {} if model.restriction is None else {"possible_taxa": model.restriction.counts()}
+        taxa_of = {"taxa_of_rank": taxa} | possible
+        return taxa_of | {"components": list(model.components), "image_size": model.image_size, "limits": limited, "card": card}
 
     def application(self) -> Starlette:
         """Return the ASGI application."""

@@ -54,7 +54,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--max-body", type=float, default=20, metavar="MB", help="largest request in megabytes (%(default)s)")
     add("--max-pixels", type=float, default=50, metavar="MP", help="largest photograph in megapixels (%(default)s)")
     add("--timeout", type=float, default=30, metavar="S", help="seconds to receive a request, and to answer it (%(default)s)")
-    add_model_options(parser, "checkpoint", "device", "threads", "plugins")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "checklist", "clade")
     options = parser.parse_args(arguments)
     _check(options)
     return options
@@ -99,9 +99,12 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
     from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
+    from linnaeus.workloads.taxonomy.trained.checklist import restrict, unmatched_line
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
-    model = load_model(options.model, **load_options(options))
+    model, notes = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade)
+    for note in (*notes, *unmatched_line(model)):
+        print(note)
     model.predict(np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8))
     body, pixels = round(options.max_body * 1e6), round(options.max_pixels * 1e6)
     limits = Limits(body, HELD * body, min(pixels, model.description.max_image_pixels), options.timeout, options.queue)

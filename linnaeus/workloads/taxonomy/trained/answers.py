@@ -69,10 +69,11 @@ class Asked(NamedTuple):
 
 
 class Answers:
-    """Makes predictions from scores: the names of a tree, and the lineage of each taxon."""
+    """Makes predictions from scores: the names of a tree, and the lineage of each taxon. `possible`: bool [T]; None: all taxa are."""
 
-    def __init__(self, tree: TaxonomyTree) -> None:
+    def __init__(self, tree: TaxonomyTree, possible: np.ndarray | None = None) -> None:
         self.tree = tree
+        self.possible = None if possible is None else np.split(possible, tree.offsets[1:-1])  # per rank
         self.lineages = [tree.lineage_ids(rank) for rank in tree.ranks]
 
     def taxon(self, rank: int, number: int, probability: float) -> Taxon:
@@ -86,7 +87,7 @@ class Answers:
     ) -> list[Prediction]:
         """Return the predictions of B photographs. `present`: bool [B, M], the known `components`."""
         least = asked.sets or (0.0,) * len(self.tree.ranks)
-        best = [_best(p, asked.top) if asked.sets is None else _reaching(p, q) for p, q in zip(scored.probabilities, least, strict=True)]
+        best = [self._chosen(r, p, asked.top if asked.sets is None else None, least[r]) for r, p in enumerate(scored.probabilities)]
         confident = confident_paths(scored.probabilities, scored.path)
         answered = answer_ranks(confident, asked.threshold)
         found = []
@@ -101,6 +102,13 @@ class Answers:
             ranks = dict(zip(self.tree.ranks, map(tuple, taxa), strict=True))
             found.append(Prediction(name, ranks, tuple(path), given, answer, asked.precision))
         return found
+
+    def _chosen(self, rank: int, probability: np.ndarray, top: int | None, least: float) -> Sequence[np.ndarray]:
+        """Return the possible classes of a rank for each row of [B, C], the `top` most probable ones or else those of `_reaching`."""
+        possible = None if self.possible is None else self.possible[rank]
+        ranking = probability if possible is None else np.where(possible, probability, -1.0)
+        rows = _reaching(ranking, least) if top is None else list(_best(ranking, top))
+        return rows if possible is None else [row[possible[row]] for row in rows]
 
 
 def _reaching(probability: np.ndarray, least: float) -> list[np.ndarray]:

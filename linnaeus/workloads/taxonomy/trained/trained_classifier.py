@@ -5,6 +5,7 @@ Photographs are read, resized and normalised as in the validation of the run, by
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of, read_photograph
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_names
+from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH = 32  # photographs of `predict` at once
@@ -37,6 +40,8 @@ USUAL_PRECISION = 0.95
 
 class TrainedClassifier:
     """Network of a run or a bundle. Without a `calibration` there are no rolled-up answers."""
+
+    restriction: Restriction | None = None  # of the predictions; None: all taxa are possible
 
     def __init__(
         self,
@@ -59,7 +64,26 @@ class TrainedClassifier:
             raise ConfigError(f"device is {device!r}, which this machine does not have; use cpu or cuda") from None
         self.preparation = BatchPreparation(self.components, column_slices(self.components))
         self.pipeline = ValidationPipeline(self.image_size)
+        self.possible: Tensor | None = None  # bool [T], of a restriction
         self.answers = Answers(tree)
+
+    def restricted(self, names: Sequence[str]) -> TrainedClassifier:
+        """Return a classifier with the same network, whose predictions are among the taxa with these names and those below them.
+
+        A name is that of a taxon of any rank, its lineage, or `genus:Morus`. A taxon with finer taxa of the list below it stands for
+        these. Warn about names that the model does not have: all are in `restriction.unmatched`. Raise `ConfigError` if it has none."""
+        return self.limited(of_names(TaxonIndex(self.tree), names))
+
+    def limited(self, restriction: Restriction) -> TrainedClassifier:
+        """Return a classifier with the same network and a restriction, within that of this classifier.
+
+        Raise `ConfigError` if the two have no taxon in common."""
+        other = copy.copy(self)
+        other.restriction = restriction.within(self.restriction)
+        if other.restriction.leaves.sum() < (~self.tree.has_children[:-1]).sum():
+            other.possible = torch.from_numpy(other.restriction.possible).to(self.device)
+            other.answers = Answers(self.tree, other.restriction.possible)
+        return other
 
     def predict(
         self,
@@ -74,6 +98,7 @@ class TrainedClassifier:
         top: int = 5,
         precision: float | None = None,
         coverage: float | None = None,
+        among: Sequence[str] | None = None,
     ) -> Any:
         """Return the `Prediction` of a photograph, or a list of them for a list of photographs.
 
@@ -81,6 +106,7 @@ class TrainedClassifier:
         for all or one for each; None is unknown: degrees north and east, metres of uncertainty, a date such as 2026-05-01, the local time
         such as 16:10, metres above the sea. `top`: taxa of each rank. Of a calibrated model: `precision` of the rolled-up answer, by
         default 0.95 or, if that was not fitted, the lowest one; `coverage` of prediction sets, which take the place of the `top` taxa.
+        `among`: names of the taxa that are possible, as for `restricted`, which is faster for several calls.
 
         Raise `ConfigError` for an impossible value, `NotAnImage` for bytes that cannot be decoded, and `OSError` for a file that cannot be
         read."""
@@ -90,10 +116,12 @@ class TrainedClassifier:
         several: Sequence[Photograph] = [photographs] if single else photographs  # type: ignore[assignment]
         metadata = metadata_of(len(several), given)
         asked = self.asked(top, precision, coverage)
+        model = self if among is None else self.restricted(among)
         found: list[Prediction] = []
         for first in range(0, len(several), BATCH):
             rows = slice(first, first + BATCH)
-            found += self.predict_pixels([self.read(p) for p in several[rows]], metadata.take(rows), [*map(name_of, several[rows])], asked)
+            images, names = [self.read(p) for p in several[rows]], [*map(name_of, several[rows])]
+            found += model.predict_pixels(images, metadata.take(rows), names, asked)
         return found[0] if single else found
 
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
@@ -140,15 +168,16 @@ class TrainedClassifier:
         scores = self.scores(self.preparation(dict(batch)))
         temperature = self.calibration.temperature if self.calibration is not None else (1.0,) * len(self.tree.ranks)
         ranks = zip(scores.log_probs(), self.tree.sizes, temperature, strict=True)
-        return [class_log_probs(log_p, size, t).exp() for log_p, size, t in ranks], scores.path()
+        probabilities, path = [class_log_probs(log_p, size, t).exp() for log_p, size, t in ranks], scores.path()
+        return (probabilities, path) if self.possible is None else only_possible(probabilities, path, self.possible)
 
     def scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a prepared batch; with test-time augmentation the means of its views."""
+        """Return the scores of a prepared batch, given a possible taxon; with test-time augmentation the means of its views."""
         scores: Scores = self.model(dict(prepared))["scores"]
-        if self.description.tta == "none":
-            return scores
-        mirrored = self.model(dict(prepared) | {"image": prepared["image"].flip(3)})
-        return scores.mean([mirrored["scores"]])
+        if self.description.tta != "none":
+            mirrored = self.model(dict(prepared) | {"image": prepared["image"].flip(3)})
+            scores = scores.mean([mirrored["scores"]])
+        return scores if self.possible is None else scores.among(self.possible)
 
 
 def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> Tensor:
@@ -158,3 +187,15 @@ def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> T
     not."""
     classes = log_probs[:, :size] / temperature
     return classes - classes.logsumexp(1, keepdim=True) if classes.shape[1] else classes
+
+
+def only_possible(probabilities: Sequence[Tensor], path: Tensor, possible: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the probabilities [B, C_r] and the path [B, R] without impossible classes: probability 0, and -1.
+
+    `possible`: bool [T]. Only at a rank that has no possible class do scores give a probability to others."""
+    masks = possible.split([p.shape[1] for p in probabilities])
+    columns = [
+        torch.where((own >= 0) & mask[own.clamp(min=0)], own, -1) if len(mask) else own
+        for own, mask in zip(path.unbind(1), masks, strict=True)
+    ]
+    return [p * mask for p, mask in zip(probabilities, masks, strict=True)], torch.stack(columns, 1)

@@ -1,7 +1,6 @@
 """Labelled photographs for a trained classifier: the validation or test rows of its run, or a manifest whose taxa are matched with its own.
 
-A taxon is matched by its lineage. Where lineages differ, for example because a table has no column for the kingdom, it is matched by its
-name, if the model has one taxon of this name at the rank. Other taxa are unknown to the model.
+`TaxonIndex` matches the taxa. Those that it does not find are unknown to the model.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from linnaeus.errors import ConfigError, shorten
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
+from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 Read = Callable[[int], np.ndarray]  # photograph number -> uint8 [H, W, 3]; raises NotAnImage or OSError
@@ -97,13 +97,13 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> tup
     `labels`: int64 [N, R'] in the tree `theirs`. Raise `ConfigError` if no label is a taxon of `tree`."""
     out = np.full((len(labels), len(tree.ranks)), -1, dtype=np.int64)
     unknown = np.zeros(len(labels), dtype=bool)
-    notes = []
+    notes, index = [], TaxonIndex(tree)
     for r, rank in enumerate(tree.ranks):
         if rank not in theirs.ranks:
             notes.append(f"the labels have no rank {rank}")
             continue
         own = labels[:, theirs.rank_index(rank)]
-        found = _classes(theirs, tree, rank)
+        found = _classes(theirs, index, rank)
         out[:, r] = np.where(own >= 0, found[own], -1)
         missing = (own >= 0) & (out[:, r] < 0)
         unknown |= missing
@@ -116,19 +116,8 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> tup
     return out, unknown, notes
 
 
-def _classes(theirs: TaxonomyTree, tree: TaxonomyTree, rank: str) -> np.ndarray:
-    """Return the class in `tree` of each class of `theirs` at a rank, int64 [C'], -1 for none."""
-    number = {text: c for c, text in enumerate(tree.lineage_ids(rank))}
-    once = _once(tree.names[tree.rank_index(rank)])
-    own = theirs.names[theirs.rank_index(rank)]
-    return np.array(
-        [number.get(text, once.get(name, -1)) for text, name in zip(theirs.lineage_ids(rank), own, strict=True)], dtype=np.int64
-    )
-
-
-def _once(names: Sequence[str]) -> dict[str, int]:
-    """Return name -> class, -1 for a name of several classes."""
-    found: dict[str, int] = {}
-    for c, name in enumerate(names):
-        found[name] = -1 if name in found else c
-    return found
+def _classes(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:
+    """Return the class of the model of each class of `theirs` at a rank, int64 [C'], -1 for none."""
+    own, names = index.tree.rank_index(rank), theirs.names[theirs.rank_index(rank)]
+    found = [index.find(own, text, name) for text, name in zip(theirs.lineage_ids(rank), names, strict=True)]
+    return np.maximum(np.array(found, dtype=np.int64), -1)

@@ -3,6 +3,7 @@
     linnaeus predict RUN photo.jpg --latitude 52.1 --longitude 4.3 --date 2026-05-01
     linnaeus predict BUNDLE photos/ --out answers.csv
     linnaeus predict BUNDLE --manifest photos.csv --out answers.json
+    linnaeus predict BUNDLE photos/ --checklist species.txt --clade Aves --out answers.csv
     linnaeus predict BUNDLE --manifest media.csv --out observations.csv --format camtrap_dp
 
 Without --out the answers are printed. A command that was killed goes on where it was when it is given again. Files that cannot be read
@@ -63,7 +64,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of the answers of a calibrated model (0.95, or the lowest one of the calibration)",
     )
     add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
-    add_model_options(parser, "checkpoint", "device", "threads", "plugins")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "checklist", "clade")
     options = parser.parse_intermixed_args(arguments)
     _check(options)
     return options
@@ -82,26 +83,29 @@ def _check(options: argparse.Namespace) -> None:
 
 def predict(options: argparse.Namespace) -> list[str]:
     """Predict as `options` say. Return the lines to print."""
+    from linnaeus.workloads.taxonomy.trained.checklist import restrict, unmatched_line
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
     from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
     from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Journal
 
     threads = use_threads(options)
-    model = load_model(options.model, **load_options(options))
+    model, restricted = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade)
     copied = FORMATS[options.format].columns if options.out else ()
     inputs = photographs_of(options, model.components, copied)
     asked = model.asked(options.top, options.precision, options.coverage)
-    for note in (*inputs.notes, *_calibration_notes(model, asked)):
+    for note in (*inputs.notes, *restricted, *unmatched_line(model), *_calibration_notes(model, asked)):
         print(note)
     if options.out is None:
         rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads) for row in batch]
         return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(len(rows))
     FORMATS[options.format].check(inputs.columns)
-    head = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
+    head: dict[str, Any] = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
+    head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
     journal = Journal(
         options.out.with_name(options.out.name + ".journal"), head | _identity(inputs, asked, options.batch_size), options.batch_size
     )
+    _write_unmatched(options.out, model)
     continued, start = journal.done, time.monotonic()
     for batch in predictions(model, inputs, journal.done, options.batch_size, asked, threads):
         journal.append(batch)
@@ -112,6 +116,16 @@ def predict(options: argparse.Namespace) -> list[str]:
     answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns)
     write_file(options.out, options.format, journal, answered)
     return _account(options.out, len(inputs), continued, failed, named, seconds)
+
+
+def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
+    """Write the names that the model does not have to `OUT.unmatched.txt`, if there are any."""
+    from linnaeus.files import write_atomic
+
+    if model.restriction is not None and model.restriction.unmatched:
+        file = out.with_name(f"{out.name}.unmatched.txt")
+        write_atomic(file, "".join(f"{name}\n" for name in model.restriction.unmatched))
+        print(f"{file} has them all")
 
 
 def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, asked: Asked, threads: int) -> Iterator[list[Row]]:

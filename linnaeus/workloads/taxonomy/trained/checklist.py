@@ -1,0 +1,167 @@
+"""Read a checklist: a table with a header, such as the species list of a GBIF download, or a file with a name on each line.
+
+Of a table these columns are read; case, spaces and punctuation of the header are ignored:
+
+    ranks           the ranks of the model, such as family, genus, species
+    rank            taxonRank, rank
+    name            canonicalName, scientificName, acceptedScientificName, scientific name, taxon name, taxon, name, species
+
+Without such a header, the names are whole lines, or the column with the most taxa of the model.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
+from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
+from linnaeus.workloads.taxonomy.trained.restriction import Listed, Restriction, Row, of_clades, of_rows
+from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex, spaced
+from linnaeus.workloads.taxonomy.tree import distinct_lineages, lineage_text
+
+if TYPE_CHECKING:
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+NAMES = ("canonicalname", "scientificname", "acceptedscientificname", "taxonname", "taxon", "name", "species")
+RANKS = ("taxonrank", "rank")
+HEAD, LARGEST = 1 << 20, 64 << 20  # bytes: of a header, of a list without one
+DELIMITERS = ",\t;"
+
+
+def read_checklist(path: Path, index: TaxonIndex) -> tuple[Restriction, list[str]]:
+    """Return the restriction to the taxa of a file, and lines about what was read. Raise `ConfigError` for a file that cannot be read and
+    for one without a taxon of the model."""
+    source = f"--checklist {path}"
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise ConfigError(f"--checklist: {quoted(str(path), 200)} {problem}; give a file of names")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        rows, notes = _table_rows(path, index)
+        return of_rows(index, rows, source), notes
+    lines = _lines(path, HEAD)
+    delimiter = max(DELIMITERS, key=lines[0].count) if lines else ","
+    header = lines[0].split(delimiter) if lines else []
+    if len(header) > 1 and _columns(header, index):
+        rows, notes = _table_rows(path, index)
+    else:
+        lines = _lines(path, LARGEST)[bool(_columns(header, index)) :]
+        rows, notes = _line_rows(lines, delimiter, index), []
+    return of_rows(index, rows, source), notes
+
+
+def restrict(model: TrainedClassifier, checklist: Path | None, clades: Sequence[str]) -> tuple[TrainedClassifier, list[str]]:
+    """Return a model whose predictions are among the taxa of a checklist and within clades, as far as they are given, and lines about them.
+
+    Raise `ConfigError` as `read_checklist` and `of_clades`, and if the checklist has no taxon of the clades."""
+    if checklist is None and not clades:
+        return model, []
+    index = TaxonIndex(model.tree)
+    notes: list[str] = []
+    if clades:
+        model = model.limited(of_clades(index, clades))
+    if checklist is not None:
+        listed, notes = read_checklist(checklist, index)
+        model = model.limited(listed)
+    assert model.restriction is not None
+    if model.calibration is not None:
+        notes.append("the calibration was fitted without a restriction: its precision holds for predictions among all taxa")
+    return model, [*notes, model.restriction.describe()]
+
+
+def unmatched_line(model: TrainedClassifier) -> list[str]:
+    """Return the line about the names that the model does not have, if there are any."""
+    unmatched = () if model.restriction is None else model.restriction.unmatched
+    return [f"{len(unmatched):,} names are not taxa of the model: {list_some(unmatched)}"] if unmatched else []
+
+
+def _lines(path: Path, most: int) -> list[str]:
+    """Return the lines of a file that are not blank, of its first `most` bytes if that is the size of a header."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigError(f"--checklist: {quoted(str(path), 200)} cannot be read ({error})") from None
+    if data[:4] == b"PK\3\4":
+        raise ConfigError(f"--checklist: {quoted(str(path), 200)} is a zip archive; unpack it and give the table inside")
+    if len(data) > most and most == LARGEST:
+        raise ConfigError(
+            f"--checklist: {quoted(str(path), 200)} is larger than {LARGEST >> 20} MB and has no header with a column of names"
+        )
+    utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    try:
+        text = data.decode("utf-16" if utf16 else "utf-8-sig", "ignore" if len(data) > most else "strict")
+    except UnicodeDecodeError:
+        text = data.decode("windows-1252", "replace")
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def _columns(header: Sequence[str], index: TaxonIndex) -> dict[str, str]:
+    """Return plain name -> name of the columns that are read; {} if none of them has names."""
+    known = {*NAMES, *map(plain_name, index.tree.ranks)}
+    plain = {plain_name(name.strip().strip('"')): name.strip().strip('"') for name in reversed(header)}
+    if not known & set(plain):
+        return {}
+    return {name: plain[name] for name in (*RANKS, *sorted(known)) if name in plain}
+
+
+def _table_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
+    """Return the distinct rows of a table with a header, and lines about those that are not used."""
+    columns: dict[str, str] = {}
+
+    def choose(header: Sequence[str]) -> list[str]:
+        columns.update(_columns(header, index))
+        if not columns:
+            raise ConfigError(f"--checklist: {quoted(str(path), 200)} has no column of names; name one scientificName")
+        return [*columns.values()]
+
+    table = read_table(path, choose, key="--checklist")
+    notes = [*table.notes, *(f"{count:,} rows of {path.name} left out: {reason}" for reason, count in table.excluded.items())]
+    rows = [_row(cells, index) for cells in _distinct(table, columns)]
+    if unnamed := sum(not row.names for row in rows):
+        notes.append(f"{unnamed:,} rows of {path.name} left out: no name")
+    return [row for row in rows if row.names], notes
+
+
+def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:
+    """Return the distinct rows, as plain name of the column -> cell without null cells."""
+    values = {plain: table.columns[name] for plain, name in columns.items()}
+    codes, _ = distinct_lineages(np.stack([column.codes for column in values.values()], 1))
+    rows = []
+    for row in codes.tolist():
+        cells = {plain: spaced(column.values[code]) for (plain, column), code in zip(values.items(), row, strict=True)}
+        rows.append({plain: cell for plain, cell in cells.items() if not is_null(cell)})
+    return rows
+
+
+def _row(cells: dict[str, str], index: TaxonIndex) -> Row:
+    """Return a row of a table: its taxon of the finest rank of the model, or else of its own rank, or else its names.
+
+    A taxon of a coarser rank stands for the row only if the table has no names: the genus of an unknown species would allow all of its
+    species."""
+    ranks = [plain_name(rank) for rank in index.tree.ranks]
+    own = next((cells[name].lower() for name in RANKS if name in cells), None)
+    texts = [cells[name] for name in NAMES if name in cells and name not in ranks]
+    filled = [r for r, rank in enumerate(ranks) if clean_name(cells.get(rank, ""))]
+    rank = ranks.index(own) if own in ranks else None
+    wanted = [len(ranks) - 1] + ([rank] if rank is not None else [filled[-1]] if filled and own is None and not texts else [])
+    names = [Listed(cells[ranks[r]], r, lineage_text(cells.get(one, "") for one in ranks[: r + 1])) for r in wanted if r in filled]
+    names += [Listed(text, rank) for text in texts]
+    return Row(next((text for text in (*texts, *(name.name for name in names))), ""), tuple(dict.fromkeys(names)))
+
+
+def _line_rows(lines: Sequence[str], delimiter: str, index: TaxonIndex) -> list[Row]:
+    """Return the names of a file without a header: its lines, or the column of it that has the most taxa of the model."""
+    whole = [spaced(line.strip().strip('"')) for line in lines]
+    cells = [next(csv.reader([line], delimiter=delimiter), []) for line in lines]
+    candidates = [whole] + [[spaced(row[i]) if i < len(row) else "" for row in cells] for i in range(max(map(len, cells), default=0))]
+    best = max(candidates, key=lambda column: sum(len(index.nodes(name)) == 1 for name in column))
+    return [Row(name or text, (Listed(name),) if name else ()) for name, text in zip(best, whole, strict=True)]

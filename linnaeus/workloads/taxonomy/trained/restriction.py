@@ -1,0 +1,145 @@
+"""`Restriction`: the taxa of a model that are possible, from names: those of a list, of a checklist, or of clades.
+
+A taxon allows all leaves at or below it, unless the list has finer taxa below it: checklists name the families of their species, too, and
+lists of species from observations name the kingdom of what nobody could determine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.trained.taxon_index import SEVERAL, TaxonIndex
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class Listed(NamedTuple):
+    """A name of a row of a list."""
+
+    name: str
+    rank: int | None = None  # None: of any rank, or as `TaxonIndex.nodes` reads it
+    lineage: str = ""
+
+
+class Row(NamedTuple):
+    """A row of a list: a text for people, and the names that it may have in the model, the first that the model has being used."""
+
+    text: str
+    names: tuple[Listed, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Restriction:
+    """Allowed leaves of a tree."""
+
+    tree: TaxonomyTree
+    leaves: np.ndarray  # bool [T]
+    unmatched: tuple[str, ...] = ()  # names that are not taxa of the model, each with the reason if it is another one
+
+    @cached_property
+    def possible(self) -> np.ndarray:
+        """Return True for the allowed leaves and the taxa above them, bool [T]."""
+        found = self.leaves.copy()
+        for r in reversed(range(len(self.tree.ranks))):
+            above = self.tree.node_parent[np.flatnonzero(found & (self.tree.node_rank == r))]
+            found[above[above >= 0]] = True
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of possible taxa of each rank."""
+        offsets = self.tree.offsets
+        return {rank: int(self.possible[offsets[r] : offsets[r + 1]].sum()) for r, rank in enumerate(self.tree.ranks)}
+
+    def digest(self) -> str:
+        """Return a hash of the allowed leaves."""
+        return hashlib.sha256(np.packbits(self.leaves).tobytes()).hexdigest()[:32]
+
+    def describe(self) -> str:
+        """Return a line with the number of possible taxa."""
+        sizes = dict(zip(self.tree.ranks, self.tree.sizes, strict=True))
+        shown = ", ".join(f"{rank} {count:,} of {sizes[rank]:,}" for rank, count in self.counts().items())
+        return f"predictions are among the possible taxa: {shown}"
+
+    def within(self, other: Restriction | None) -> Restriction:
+        """Return the leaves that both allow. Raise `ConfigError` if there are none."""
+        if other is None:
+            return self
+        both = Restriction(self.tree, self.leaves & other.leaves, (*other.unmatched, *self.unmatched))
+        if not both.leaves.any():
+            raise ConfigError("the restrictions have no taxon in common; leave one out, such as --checklist or --clade")
+        return both
+
+
+def of_rows(index: TaxonIndex, rows: Iterable[Row], source: str) -> Restriction:
+    """Return the restriction to the taxa of a list. `source`: of the list, for messages. Raise `ConfigError` if it has no taxon of the
+    model."""
+    listed = np.zeros(index.tree.offsets[-1], dtype=bool)
+    unmatched: dict[str, None] = {}
+    for row in rows:
+        nodes = next((found for name in row.names if (found := _nodes(index, name))), [])
+        if len(nodes) == 1:
+            listed[nodes] = True
+        elif nodes:
+            unmatched[f"{row.text} (the name of several taxa)"] = None
+        else:
+            unmatched[row.text] = None
+    if not listed.any():
+        example = index.tree.names[-1][0]
+        shown = f" ({list_some(list(unmatched), 3)})" if unmatched else ""
+        raise ConfigError(f"{source}: none of its {len(unmatched):,} names{shown} is a taxon of the model; its names are such as {example}")
+    return Restriction(index.tree, _allowed(index.tree, listed), tuple(unmatched))
+
+
+def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
+    """Return the restriction to taxa that are given by their names, as `TaxonIndex.nodes` reads them. Warn about those that the model does
+    not have. Raise `ConfigError` if it has none of them."""
+    names = [names] if isinstance(names, str) else list(names)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise ConfigError(f"among: {quoted(wrong[0])} is not the name of a taxon; give a list of names")
+    found = of_rows(index, (Row(name, (Listed(name),)) for name in names), "among")
+    if found.unmatched:
+        count = f"{len(found.unmatched):,} of {len(names):,} names are not taxa of the model"
+        warnings.warn(f"{count}: {list_some(found.unmatched)}; model.restricted(names).restriction.unmatched has all", stacklevel=3)
+    return found
+
+
+def of_clades(index: TaxonIndex, clades: Sequence[str]) -> Restriction:
+    """Return the restriction to clades. Raise `ConfigError` for one that the model does not have, and for a name of several taxa."""
+    for clade in clades:
+        nodes = index.nodes(clade)
+        if not nodes:
+            example = index.described(0).partition(":")[2]
+            raise ConfigError(f"--clade: {quoted(clade)} is not a taxon of the model; its names are such as {example}")
+        if len(nodes) > 1:
+            several = list_some([index.described(node) for node in nodes], 4)
+            raise ConfigError(f"--clade: {quoted(clade)} is the name of several taxa; choose {several}")
+    return of_rows(index, (Row(clade, (Listed(clade),)) for clade in clades), "--clade")
+
+
+def _nodes(index: TaxonIndex, name: Listed) -> list[int]:
+    """Return the nodes that a name means: none, one, or several."""
+    if name.rank is None:
+        return index.nodes(name.name)
+    found = index.find(name.rank, name.lineage, name.name)
+    return [-1, -1] if found == SEVERAL else [index.tree.offsets[name.rank] + found] if found >= 0 else []
+
+
+def _allowed(tree: TaxonomyTree, listed: np.ndarray) -> np.ndarray:
+    """Return the leaves that the listed taxa allow, bool [T] from bool [T]."""
+    finer = np.zeros_like(listed)  # it has a listed taxon below it
+    for r in reversed(range(len(tree.ranks))):
+        above = tree.node_parent[np.flatnonzero((listed | finer) & (tree.node_rank == r))]
+        finer[above[above >= 0]] = True
+    inside = listed & ~finer
+    for r in range(len(tree.ranks)):
+        own = np.flatnonzero(tree.node_rank == r)
+        above = tree.node_parent[own]
+        inside[own] |= (above >= 0) & inside[above]
+    return inside & ~tree.has_children[:-1]

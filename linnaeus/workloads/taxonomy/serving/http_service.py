@@ -62,8 +62,8 @@ class HttpService:
         limited = {"bytes": limits.body, "pixels": limits.pixels, "seconds": limits.seconds, "queue": limits.queue}
         taxa = dict(zip(tree.ranks, map(int, tree.sizes), strict=True))
         possible = {} if model.restriction is None else {"possible_taxa": model.restriction.counts()}
-        taxa_of = {"taxa_of_rank": taxa} | possible
-        return taxa_of | {"components": list(model.components), "image_size": model.image_size, "limits": limited, "card": card}
+        described = {"taxa_of_rank": taxa, "components": list(model.components), "image_size": model.image_size}
+        return described | possible | {"limits": limited, "card": card}
 
     def application(self) -> Starlette:
         """Return the ASGI application."""

@@ -99,11 +99,11 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
     from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
-    from linnaeus.workloads.taxonomy.trained.checklist import restrict, unmatched_line
+    from linnaeus.workloads.taxonomy.trained.checklist import restrict
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
     model, notes = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade)
-    for note in (*notes, *unmatched_line(model)):
+    for note in notes:
         print(note)
     model.predict(np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8))
     body, pixels = round(options.max_body * 1e6), round(options.max_pixels * 1e6)

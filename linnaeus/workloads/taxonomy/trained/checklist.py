@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, RANK_ORDER
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.trained.restriction import Listed, Restriction, Row, of_clades, of_rows
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex, spaced
@@ -74,13 +75,7 @@ def restrict(model: TrainedClassifier, checklist: Path | None, clades: Sequence[
     assert model.restriction is not None
     if model.calibration is not None:
         notes.append("the calibration was fitted without a restriction: its precision holds for predictions among all taxa")
-    return model, [*notes, model.restriction.describe()]
-
-
-def unmatched_line(model: TrainedClassifier) -> list[str]:
-    """Return the line about the names that the model does not have, if there are any."""
-    unmatched = () if model.restriction is None else model.restriction.unmatched
-    return [f"{len(unmatched):,} names are not taxa of the model: {list_some(unmatched)}"] if unmatched else []
+    return model, [*notes, *model.restriction.describe()]
 
 
 def _lines(path: Path, most: int) -> list[str]:
@@ -110,7 +105,7 @@ def _columns(header: Sequence[str], index: TaxonIndex) -> dict[str, str]:
     plain = {plain_name(name.strip().strip('"')): name.strip().strip('"') for name in reversed(header)}
     if not known & set(plain):
         return {}
-    return {name: plain[name] for name in (*RANKS, *sorted(known)) if name in plain}
+    return {name: plain[name] for name in (*RANKS, *sorted({*known, *DEFAULT_RANKS})) if name in plain}
 
 
 def _table_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
@@ -125,7 +120,8 @@ def _table_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
 
     table = read_table(path, choose, key="--checklist")
     notes = [*table.notes, *(f"{count:,} rows of {path.name} left out: {reason}" for reason, count in table.excluded.items())]
-    rows = [_row(cells, index) for cells in _distinct(table, columns)]
+    lineage = [rank for rank in RANK_ORDER if rank in index.tree.ranks or (rank in DEFAULT_RANKS and rank in columns)]
+    rows = [_row(cells, index, lineage) for cells in _distinct(table, columns)]
     if unnamed := sum(not row.names for row in rows):
         notes.append(f"{unnamed:,} rows of {path.name} left out: no name")
     return [row for row in rows if row.names], notes
@@ -142,20 +138,24 @@ def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:
     return rows
 
 
-def _row(cells: dict[str, str], index: TaxonIndex) -> Row:
+def _row(cells: dict[str, str], index: TaxonIndex, lineage: Sequence[str]) -> Row:
     """Return a row of a table: its taxon of the finest rank of the model, or else of its own rank, or else its names.
 
-    A taxon of a coarser rank stands for the row only if the table has no names: the genus of an unknown species would allow all of its
-    species."""
+    A coarser taxon stands for a row only if the row has neither a rank nor other names: the genus of an unknown species would allow all
+    of its species. `lineage`: ranks, coarse to fine, also those at which all taxa of the model are the same."""
     ranks = [plain_name(rank) for rank in index.tree.ranks]
     own = next((cells[name].lower() for name in RANKS if name in cells), None)
     texts = [cells[name] for name in NAMES if name in cells and name not in ranks]
     filled = [r for r, rank in enumerate(ranks) if clean_name(cells.get(rank, ""))]
     rank = ranks.index(own) if own in ranks else None
-    wanted = [len(ranks) - 1] + ([rank] if rank is not None else [filled[-1]] if filled and own is None and not texts else [])
-    names = [Listed(cells[ranks[r]], r, lineage_text(cells.get(one, "") for one in ranks[: r + 1])) for r in wanted if r in filled]
+    coarser = [rank] if rank is not None else filled[-1:] if own is None and not texts else []
+    names = []
+    for r in [len(ranks) - 1, *coarser]:
+        if r in filled:
+            above = lineage[: lineage.index(ranks[r]) + 1] if ranks[r] in lineage else ranks[: r + 1]
+            names.append(Listed(cells[ranks[r]], r, lineage_text(cells.get(one, "") for one in above)))
     names += [Listed(text, rank) for text in texts]
-    return Row(next((text for text in (*texts, *(name.name for name in names))), ""), tuple(dict.fromkeys(names)))
+    return Row(next((text for text in (*texts, *(name.name for name in names))), ""), tuple(names))
 
 
 def _line_rows(lines: Sequence[str], delimiter: str, index: TaxonIndex) -> list[Row]:

@@ -42,15 +42,12 @@ class Restriction:
     tree: TaxonomyTree
     leaves: np.ndarray  # bool [T]
     unmatched: tuple[str, ...] = ()  # names that are not taxa of the model, each with the reason if it is another one
+    coarser: tuple[str, ...] = ()  # names of taxa that have finer ones of the list below them, and so allow nothing themselves
 
     @cached_property
     def possible(self) -> np.ndarray:
         """Return True for the allowed leaves and the taxa above them, bool [T]."""
-        found = self.leaves.copy()
-        for r in reversed(range(len(self.tree.ranks))):
-            above = self.tree.node_parent[np.flatnonzero(found & (self.tree.node_rank == r))]
-            found[above[above >= 0]] = True
-        return found
+        return self.leaves | _have_below(self.tree, self.leaves)
 
     def counts(self) -> dict[str, int]:
         """Return the number of possible taxa of each rank."""
@@ -61,17 +58,23 @@ class Restriction:
         """Return a hash of the allowed leaves."""
         return hashlib.sha256(np.packbits(self.leaves).tobytes()).hexdigest()[:32]
 
-    def describe(self) -> str:
-        """Return a line with the number of possible taxa."""
+    def describe(self) -> list[str]:
+        """Return a line with the number of possible taxa, and others about names that allow nothing."""
         sizes = dict(zip(self.tree.ranks, self.tree.sizes, strict=True))
         shown = ", ".join(f"{rank} {count:,} of {sizes[rank]:,}" for rank, count in self.counts().items())
-        return f"predictions are among the possible taxa: {shown}"
+        lines = [f"predictions are among the possible taxa: {shown}"]
+        if self.coarser:
+            lines.append(f"{len(self.coarser):,} name(s) stand for finer taxa of the same list: {list_some(self.coarser)}")
+        if self.unmatched:
+            lines.append(f"{len(self.unmatched):,} name(s) are not taxa of the model: {list_some(self.unmatched)}")
+        return lines
 
     def within(self, other: Restriction | None) -> Restriction:
         """Return the leaves that both allow. Raise `ConfigError` if there are none."""
         if other is None:
             return self
-        both = Restriction(self.tree, self.leaves & other.leaves, (*other.unmatched, *self.unmatched))
+        unmatched, coarser = (*other.unmatched, *self.unmatched), (*other.coarser, *self.coarser)
+        both = Restriction(self.tree, self.leaves & other.leaves, unmatched, coarser)
         if not both.leaves.any():
             raise ConfigError("the restrictions have no taxon in common; leave one out, such as --checklist or --clade")
         return both
@@ -81,20 +84,23 @@ def of_rows(index: TaxonIndex, rows: Iterable[Row], source: str) -> Restriction:
     """Return the restriction to the taxa of a list. `source`: of the list, for messages. Raise `ConfigError` if it has no taxon of the
     model."""
     listed = np.zeros(index.tree.offsets[-1], dtype=bool)
+    texts: dict[int, str] = {}
     unmatched: dict[str, None] = {}
     for row in rows:
         nodes = next((found for name in row.names if (found := _nodes(index, name))), [])
         if len(nodes) == 1:
             listed[nodes] = True
+            texts[nodes[0]] = row.text
         elif nodes:
             unmatched[f"{row.text} (the name of several taxa)"] = None
         else:
             unmatched[row.text] = None
     if not listed.any():
-        example = index.tree.names[-1][0]
-        shown = f" ({list_some(list(unmatched), 3)})" if unmatched else ""
-        raise ConfigError(f"{source}: none of its {len(unmatched):,} names{shown} is a taxon of the model; its names are such as {example}")
-    return Restriction(index.tree, _allowed(index.tree, listed), tuple(unmatched))
+        none = f"none of the {len(unmatched):,} name(s) is a taxon of the model: {list_some(list(unmatched), 3)}"
+        raise ConfigError(f"{source}: {none if unmatched else 'no names'}; give names such as {index.tree.names[-1][0]}")
+    finer = _have_below(index.tree, listed)
+    coarser = tuple(texts[node] for node in np.flatnonzero(listed & finer).tolist())
+    return Restriction(index.tree, _leaves_below(index.tree, listed & ~finer), tuple(unmatched), coarser)
 
 
 def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
@@ -115,8 +121,7 @@ def of_clades(index: TaxonIndex, clades: Sequence[str]) -> Restriction:
     for clade in clades:
         nodes = index.nodes(clade)
         if not nodes:
-            example = index.described(0).partition(":")[2]
-            raise ConfigError(f"--clade: {quoted(clade)} is not a taxon of the model; its names are such as {example}")
+            raise ConfigError(f"--clade: {quoted(clade)} is not a taxon of the model; give a name such as {index.tree.names[0][0]}")
         if len(nodes) > 1:
             several = list_some([index.described(node) for node in nodes], 4)
             raise ConfigError(f"--clade: {quoted(clade)} is the name of several taxa; choose {several}")
@@ -131,13 +136,18 @@ def _nodes(index: TaxonIndex, name: Listed) -> list[int]:
     return [-1, -1] if found == SEVERAL else [index.tree.offsets[name.rank] + found] if found >= 0 else []
 
 
-def _allowed(tree: TaxonomyTree, listed: np.ndarray) -> np.ndarray:
-    """Return the leaves that the listed taxa allow, bool [T] from bool [T]."""
-    finer = np.zeros_like(listed)  # it has a listed taxon below it
+def _have_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
+    """Return the nodes that have one of the taxa below them, bool [T] from bool [T]."""
+    found = np.zeros_like(taxa)
     for r in reversed(range(len(tree.ranks))):
-        above = tree.node_parent[np.flatnonzero((listed | finer) & (tree.node_rank == r))]
-        finer[above[above >= 0]] = True
-    inside = listed & ~finer
+        above = tree.node_parent[np.flatnonzero((taxa | found) & (tree.node_rank == r))]
+        found[above[above >= 0]] = True
+    return found
+
+
+def _leaves_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
+    """Return the leaves at or below the taxa, bool [T] from bool [T]."""
+    inside = taxa.copy()
     for r in range(len(tree.ranks)):
         own = np.flatnonzero(tree.node_rank == r)
         above = tree.node_parent[own]

@@ -104,7 +104,7 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> tup
             continue
         own = labels[:, theirs.rank_index(rank)]
         found = _classes(theirs, index, rank)
-        out[:, r] = np.where(own >= 0, found[own], -1)
+        out[:, r] = found[own]
         missing = (own >= 0) & (out[:, r] < 0)
         unknown |= missing
         if missing.any():
@@ -117,7 +117,7 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> tup
 
 
 def _classes(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:
-    """Return the class of the model of each class of `theirs` at a rank, int64 [C'], -1 for none."""
+    """Return the class of the model of each class of `theirs` at a rank, -1 for none; then -1, for null labels: int64 [C' + 1]."""
     own, names = index.tree.rank_index(rank), theirs.names[theirs.rank_index(rank)]
     found = [index.find(own, text, name) for text, name in zip(theirs.lineage_ids(rank), names, strict=True)]
-    return np.maximum(np.array(found, dtype=np.int64), -1)
+    return np.maximum(np.array([*found, -1], dtype=np.int64), -1)

@@ -83,7 +83,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def predict(options: argparse.Namespace) -> list[str]:
     """Predict as `options` say. Return the lines to print."""
-    from linnaeus.workloads.taxonomy.trained.checklist import restrict, unmatched_line
+    from linnaeus.workloads.taxonomy.trained.checklist import restrict
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
     from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
@@ -94,7 +94,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     copied = FORMATS[options.format].columns if options.out else ()
     inputs = photographs_of(options, model.components, copied)
     asked = model.asked(options.top, options.precision, options.coverage)
-    for note in (*inputs.notes, *restricted, *unmatched_line(model), *_calibration_notes(model, asked)):
+    for note in (*inputs.notes, *restricted, *_calibration_notes(model, asked)):
         print(note)
     if options.out is None:
         rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads) for row in batch]

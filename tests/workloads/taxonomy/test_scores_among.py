@@ -80,7 +80,7 @@ def test_all_taxa_change_nothing(name, kind, null):
 @pytest.mark.parametrize("name", TREES)
 @torch.no_grad()
 def test_the_most_improbable_leaf_alone_gets_all_of_the_probability(name):
-    """The probability of the leaf is below the smallest float32."""
+    """Its probability is below the smallest float32."""
     tree, _, head, features = make(name, dtype=torch.float32, std=40.0)
     scores = head.eval()(features)
     worst = int(scores.log_probs()[-1][0].argmin())

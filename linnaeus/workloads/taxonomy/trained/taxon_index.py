@@ -75,9 +75,10 @@ class TaxonIndex:
     def _highest(self, nodes: Sequence[int]) -> list[int]:
         """Return the nodes that are not below another one of them."""
         highest: list[int] = []
+        given = set(nodes)
         for node in nodes:
             above = int(self.tree.node_parent[node])
-            while above >= 0 and above not in nodes:
+            while above >= 0 and above not in given:
                 above = int(self.tree.node_parent[above])
             highest += [node] if above < 0 else []
         return highest

@@ -109,6 +109,15 @@ def test_the_model_is_described(finished, service: Service):
     assert service.get("/health").json() == {"status": "ok"}
 
 
+def test_a_service_among_some_taxa_describes_them(finished, capsys):
+    model = linnaeus.load_model(finished.bundle)
+    name = model.tree.names[-1][0]
+    service = serve_cli.build_service(serve_cli._parse([str(finished.bundle), "--clade", name, "--threads", "1"]), 1)
+    assert service.description["possible_taxa"][model.tree.ranks[-1]] == 1
+    assert service.model.predict(finished.photograph(0)) == model.predict(finished.photograph(0), among=[name])
+    assert f"{model.tree.ranks[-1]} 1 of {model.tree.sizes[-1]}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "line"),
     [

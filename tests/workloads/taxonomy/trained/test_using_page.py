@@ -43,11 +43,16 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
         (tmp_path / row["path"]).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(finished.manifest.parent / row["path"], tmp_path / row["path"])
 
+    names = linnaeus.load_model(finished.bundle).tree.names
+    here = {"Aves": names[0][0], "genus:Morus": names[-1][0], "Fagaceae": names[0][0], "Quercus robur L.": f"{names[-1][0]} L."}
+    Path("species.csv").write_text("taxonKey,scientificName\n" + "".join(f"1,{name} (Linnaeus)\n" for name in names[-1]))
+
     not_here = ("pip install", "linnaeus serve", "linnaeus export RUN FORMS")  # tests/workloads/taxonomy/serving, and the fixture `forms`
     commands = [line for block in blocks("bash") for line in block.splitlines() if not line.startswith(not_here)]
     export = [line for line in commands if line.startswith("linnaeus export")]
     for line in export + [line for line in commands if line not in export]:
         words = [str(next(Path().glob(word))) if "*" in word else word for word in shlex.split(line)]
+        words = [here.get(word, word) for word in words]
         if words[-1] == "answers.json":  # this manifest has the dates of the next line
             words = [*words[:-2], "--setting", "data.date_column=null", *words[-2:]]
         assert linnaeus.__main__.main(words[1:]) == 0, line
@@ -57,10 +62,15 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     assert [row["associatedMedia"] for row in answers(Path("identifications.csv"))] == ["photos/1.jpg"]
     assert len(answers(Path("answers.csv"))) == 2 and Path("answers.json").exists() and Path("answers.parquet").exists()
 
-    code, onnx_code = blocks("python")
+    code, restricted_code, onnx_code = blocks("python")
     exec(code.replace("RUN or BUNDLE", "BUNDLE"), {})
     name, probability = capsys.readouterr().out.strip().rsplit(" ", 1)
     assert name and 0 < float(probability) <= 1
+
+    for name, own in here.items():
+        restricted_code = restricted_code.replace(f'"{name}"', f'"{own}"')
+    exec(restricted_code, {"model": linnaeus.load_model("BUNDLE")})
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
     assert onnx_code.strip() == export_readme.ONNX_CODE.replace("FOLDER", "FORMS")
     if forms.onnx:

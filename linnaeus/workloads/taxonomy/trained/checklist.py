@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, RANK_ORDER
@@ -119,11 +119,11 @@ def _table_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
         return [*columns.values()]
 
     table = read_table(path, choose, key="--checklist")
-    notes = [*table.notes, *(f"{count:,} rows of {path.name} left out: {reason}" for reason, count in table.excluded.items())]
+    notes = [*table.notes, *(f"{counted(count, 'row')} of {path.name} left out: {reason}" for reason, count in table.excluded.items())]
     lineage = [rank for rank in RANK_ORDER if rank in index.tree.ranks or (rank in DEFAULT_RANKS and rank in columns)]
     rows = [_row(cells, index, lineage) for cells in _distinct(table, columns)]
     if unnamed := sum(not row.names for row in rows):
-        notes.append(f"{unnamed:,} rows of {path.name} left out: no name")
+        notes.append(f"{counted(unnamed, 'row')} of {path.name} left out: no name")
     return [row for row in rows if row.names], notes
 
 

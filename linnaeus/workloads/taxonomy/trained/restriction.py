@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.trained.taxon_index import SEVERAL, TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -64,9 +64,10 @@ class Restriction:
         shown = ", ".join(f"{rank} {count:,} of {sizes[rank]:,}" for rank, count in self.counts().items())
         lines = [f"predictions are among the possible taxa: {shown}"]
         if self.coarser:
-            lines.append(f"{len(self.coarser):,} name(s) stand for finer taxa of the same list: {list_some(self.coarser)}")
+            names = counted(len(self.coarser), "coarser name")
+            lines.append(f"{names} with finer taxa in the same list, which count instead: {list_some(self.coarser)}")
         if self.unmatched:
-            lines.append(f"{len(self.unmatched):,} name(s) are not taxa of the model: {list_some(self.unmatched)}")
+            lines.append(f"{counted(len(self.unmatched), 'name')} not among the taxa of the model: {list_some(self.unmatched)}")
         return lines
 
     def within(self, other: Restriction | None) -> Restriction:
@@ -96,7 +97,7 @@ def of_rows(index: TaxonIndex, rows: Iterable[Row], source: str) -> Restriction:
         else:
             unmatched[row.text] = None
     if not listed.any():
-        none = f"none of the {len(unmatched):,} name(s) is a taxon of the model: {list_some(list(unmatched), 3)}"
+        none = f"no taxon of the model among {counted(len(unmatched), 'name')}: {list_some(list(unmatched), 3)}"
         raise ConfigError(f"{source}: {none if unmatched else 'no names'}; give names such as {index.tree.names[-1][0]}")
     finer = _have_below(index.tree, listed)
     coarser = tuple(texts[node] for node in np.flatnonzero(listed & finer).tolist())
@@ -111,7 +112,7 @@ def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
         raise ConfigError(f"among: {quoted(wrong[0])} is not the name of a taxon; give a list of names")
     found = of_rows(index, (Row(name, (Listed(name),)) for name in names), "among")
     if found.unmatched:
-        count = f"{len(found.unmatched):,} of {len(names):,} names are not taxa of the model"
+        count = f"{len(found.unmatched):,} of {counted(len(names), 'name')} not among the taxa of the model"
         warnings.warn(f"{count}: {list_some(found.unmatched)}; model.restricted(names).restriction.unmatched has all", stacklevel=3)
     return found
 

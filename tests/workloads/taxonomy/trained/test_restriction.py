@@ -154,7 +154,7 @@ def test_the_species_list_of_gbif(tmp_path):
     found, notes = read_checklist(gbif_list(tmp_path / "list.csv"), INDEX)
     assert names_of(found) == {"Quercus robur", "Morus bassanus", "Fagus sylvatica", "Morus alba"}
     assert set(found.unmatched) == {'Quercus rubra "L."', "BOLD:AAA1234"} and set(found.coarser) == {"Plantae", "Quercus L."}
-    assert notes == ["1 rows of list.csv left out: no name"]
+    assert notes == ["1 row of list.csv left out: no name"]
 
 
 FILES = {
@@ -193,10 +193,10 @@ def test_packed_files_and_parquet(tmp_path):
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b"Felis catus\nCanis lupus\n", r"none of the 2 name\(s\) is a taxon of the model: Felis catus, Canis lupus; give names such as"),
+        (b"Felis catus\nCanis lupus\n", "no taxon of the model among 2 names: Felis catus, Canis lupus; give names such as"),
         (b"", "no names; give names such as"),
         (b"PK\3\4....", "is a zip archive; unpack it"),
-        (b"\xff\xfe\0", "none of the 1"),
+        (b"\xff\xfe\0", "no taxon of the model among 1 name"),
         (b"species,n\n", "has a header but no rows"),
         (b"n,species,species\n1,a,b\n", "2 columns named 'species'"),
         (b'n,species\n1,"a\n', "correct the quotes"),
@@ -263,9 +263,9 @@ def test_order_batch_and_way_of_a_list_do_not_matter(model, photographs):
 
 def test_names_that_the_model_does_not_have_are_a_warning(model, photographs):
     names = [model.tree.names[-1][0], "Felis catus"]
-    with pytest.warns(UserWarning, match="1 of 2 names are not taxa of the model: Felis catus"):
+    with pytest.warns(UserWarning, match="1 of 2 names not among the taxa of the model: Felis catus"):
         assert model.restricted(names).restriction.unmatched == ("Felis catus",)
-    with pytest.raises(ConfigError, match="among: none of the 1"):
+    with pytest.raises(ConfigError, match="among: no taxon of the model among 1 name: Felis catus"):
         model.predict(photographs[0], among="Felis catus")
     with pytest.raises(ConfigError, match="among: 5 is not the name of a taxon"):
         model.predict(photographs[0], among=[5])
@@ -284,7 +284,7 @@ def test_the_command_writes_all_names_and_counts_taxa(finished, model, tmp_path,
     for out in ("out.json", "out.csv"):
         assert command(finished, tmp_path / out, "--checklist", str(tmp_path / "list.txt")) == 0
     printed = capsys.readouterr().out
-    assert f"{model.tree.ranks[-1]} 3 of {model.tree.sizes[-1]}" in printed and "20 name(s) are not taxa of the model" in printed
+    assert f"{model.tree.ranks[-1]} 3 of {model.tree.sizes[-1]}" in printed and "20 names not among the taxa of the model" in printed
     assert (tmp_path / "out.csv.unmatched.txt").read_text().splitlines() == names[3:]
     content = json.loads((tmp_path / "out.json").read_text())
     assert content["possible_taxa"][model.tree.ranks[-1]] == 3

@@ -8,6 +8,8 @@ COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
     "score": "compute the loss of a language model on texts",
     "predict": "name the taxa on photographs with a trained model",
+    "embed": "write the features of photographs",
+    "nearest": "find photographs that are alike, by their features",
     "calibrate": "let a trained model answer with a stated precision",
     "export": "write a trained model as a folder that stands alone",
     "serve": "answer photographs over HTTP, with a page in the browser",

@@ -26,9 +26,9 @@ OF_LOAD_MODEL = ("checkpoint", "device", "plugins")
 RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}
 
 
-def add_model(parser: argparse.ArgumentParser, name: str, more: str = "") -> None:
+def add_model(parser: argparse.ArgumentParser, name: str, more: str = "", required: bool = True) -> None:
     """Add the argument RUN or MODEL: `name` is `run` or `model`. `more`: end of its text."""
-    parser.add_argument(name, metavar=name.upper(), type=Path, help=MODELS[name] + more)
+    parser.add_argument(name, metavar=name.upper(), type=Path, nargs=None if required else "?", help=MODELS[name] + more)
 
 
 def add_model_options(parser: argparse.ArgumentParser, *names: str) -> None:

@@ -34,6 +34,7 @@ from linnaeus.workloads.taxonomy.manifest.source_options import source_config
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.store import prepare_store
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
+from linnaeus.workloads.taxonomy.trained.embed import embed_cli, nearest_cli
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 
 ROOT = Path(__file__).parents[2]
@@ -115,10 +116,14 @@ def check(words: list[str]) -> None:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:
             evaluation._parse(rest)
-        case ["linnaeus", "prepare" | "doctor" | "predict" | "export" | "calibrate"]:
+        case ["linnaeus", "prepare" | "doctor" | "predict" | "export" | "calibrate" | "embed" | "nearest"]:
             pass  # the name of the command, in a sentence
         case ["linnaeus", "predict", *rest]:
             predict_cli._parse(rest)
+        case ["linnaeus", "embed", *rest]:
+            embed_cli._parse(rest)
+        case ["linnaeus", "nearest", *rest]:
+            nearest_cli._parse(rest)
         case ["linnaeus", "calibrate", *rest]:
             calibrate_cli._parse(rest)
         case ["linnaeus", "export", *rest]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from linnaeus.errors import ConfigError
@@ -41,13 +42,26 @@ def check_photographs(options: argparse.Namespace) -> None:
         raise ConfigError(
             "give PHOTOS (files, folders or patterns) or --manifest FILE" + ("" if options.manifest is None else ", not both")
         )
-    given = [name for name in OF_ALL if getattr(options, name) is not None]
-    if options.manifest and given:
-        raise ConfigError(f"--{given[0]} has no effect with --manifest, whose rows have their own; leave it out")
+    if options.manifest:
+        refuse_metadata(options, "--manifest, whose rows have their own")
     if options.setting and not options.manifest:
         raise ConfigError(f"--setting {options.setting[0]} has no effect without --manifest; leave it out")
     if foreign := [text for text in options.setting if not text.startswith("data.")]:
         raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+
+
+def refuse_metadata(options: argparse.Namespace, reason: str) -> None:
+    """Raise `ConfigError` if place or date of all photographs is given. `reason`: for which it has no effect."""
+    if given := [name for name in OF_ALL if getattr(options, name) is not None]:
+        raise ConfigError(f"--{given[0]} has no effect with {reason}; leave it out")
+
+
+def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
+    """Raise `ConfigError` for a file that cannot be written because of its folder, or whose suffix is another one."""
+    if out is not None and out.suffix.lower() not in suffixes:
+        raise ConfigError(f"--out: {out} must end in {', '.join(suffixes)}")
+    if out is not None and not out.resolve().parent.is_dir():
+        raise ConfigError(f"--out: {out.parent} is not a folder; make it, or choose another file")
 
 
 def photographs_of(options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:

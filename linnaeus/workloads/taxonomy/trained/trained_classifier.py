@@ -1,4 +1,4 @@
-"""`TrainedClassifier`: a classifier with its weights, for use: `predict` answers for photographs, with or without place and time.
+"""`TrainedClassifier`: a classifier with its weights, for use: `predict` names taxa on photographs, and `embed` returns features.
 
 Photographs are read, resized and normalised as in the validation of the run, by the same code.
 """
@@ -6,11 +6,13 @@ Photographs are read, resized and normalised as in the validation of the run, by
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
@@ -57,11 +59,8 @@ class TrainedClassifier:
         self.short_side = DETAIL * self.image_size
         model = build_network(description.model, description.head, description.image_sizes, tree, self.components, pretrained=False)
         load_matched(weights, match_weights(weights, model), model)
-        try:
-            self.device = torch.device(device)
-            self.model = model.to(self.device).eval()
-        except (RuntimeError, AssertionError):
-            raise ConfigError(f"device is {device!r}, which this machine does not have; use cpu or cuda") from None
+        self.device = torch_device(device)
+        self.model = model.to(self.device).eval()
         self.preparation = BatchPreparation(self.components, column_slices(self.components))
         self.pipeline = ValidationPipeline(self.image_size)
         self.possible: Tensor | None = None  # bool [T], of a restriction
@@ -112,17 +111,36 @@ class TrainedClassifier:
         read."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
-        single = is_one(photographs)
-        several: Sequence[Photograph] = [photographs] if single else photographs  # type: ignore[assignment]
-        metadata = metadata_of(len(several), given)
         asked = self.asked(top, precision, coverage)
         model = self if among is None else self.restricted(among)
         found: list[Prediction] = []
-        for first in range(0, len(several), BATCH):
-            rows = slice(first, first + BATCH)
-            images, names = [self.read(p) for p in several[rows]], [*map(name_of, several[rows])]
-            found += model.predict_pixels(images, metadata.take(rows), names, asked)
-        return found[0] if single else found
+        for several, metadata in batches(photographs, given):
+            found += model.predict_pixels([self.read(p) for p in several], metadata, [*map(name_of, several)], asked)
+        return found[0] if is_one(photographs) else found
+
+    def embed(
+        self,
+        photographs: Photograph | Sequence[Photograph],
+        *,
+        latitude: Any = None,
+        longitude: Any = None,
+        uncertainty: Any = None,
+        date: Any = None,
+        time: Any = None,
+        elevation: Any = None,
+        normalize: bool = False,
+    ) -> np.ndarray:
+        """Return the features float32 [width] of a photograph, or [N, width] of a list of N: the input of the head, for the finest rank.
+
+        Photographs, place and time are as for `predict`, and the errors, too. `normalize`: divide features by their length. There is no
+        test-time augmentation."""
+        given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
+        given |= {"date": date, "time": time, "elevation": elevation}
+        found = [np.empty((0, self.width), np.float32)]
+        for several, metadata in batches(photographs, given):
+            found.append(self.features([self.read(p) for p in several], metadata, normalize))
+        features = np.concatenate(found)
+        return features[0] if is_one(photographs) else features
 
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
         """Return what predictions are to contain. Raise `ConfigError` for a precision or coverage that was not fitted."""
@@ -149,6 +167,26 @@ class TrainedClassifier:
         """Return the predictions of B photographs as `read` returns them, with the metadata of each."""
         meta, present = encode(metadata, self.components)
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
+
+    def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
+        """Return the features float32 [B, width] of B photographs as `read` returns them, with the metadata of each."""
+        with torch.inference_mode():
+            batch = self.batch(images, *encode(metadata, self.components))
+            features: Tensor = self.model(dict(self.preparation(batch)))["features"].float()
+            return (F.normalize(features) if normalize else features).cpu().numpy()
+
+    @property
+    def width(self) -> int:
+        """Return the number of features."""
+        return self.model.trunk.width
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of the weights and the image size, which determine features. That of a run is that of its bundle."""
+        digest = hashlib.sha256(f"image size {self.image_size}".encode())
+        for name, tensor in sorted(self.weights.state.items()):
+            digest.update(f"\0{name} {tensor.dtype} {list(tensor.shape)}\0".encode())
+            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return digest.hexdigest()
 
     def scored(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Scored:
         """Return the probabilities of B photographs uint8 [H, W, 3] of any size. `meta`, `present`: of `components.encode`."""
@@ -178,6 +216,23 @@ class TrainedClassifier:
             mirrored = self.model(dict(prepared) | {"image": prepared["image"].flip(3)})
             scores = scores.mean([mirrored["scores"]])
         return scores if self.possible is None else scores.among(self.possible)
+
+
+def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any]) -> Iterator[tuple[Sequence[Photograph], Metadata]]:
+    """Yield the photographs in batches, with their metadata. `given`: as of `metadata_of`. Raise `ConfigError` as it does."""
+    several: Sequence[Photograph] = [photographs] if is_one(photographs) else photographs  # type: ignore[assignment]
+    metadata = metadata_of(len(several), given)
+    for first in range(0, len(several), BATCH):
+        rows = slice(first, first + BATCH)
+        yield several[rows], metadata.take(rows)
+
+
+def torch_device(name: str) -> torch.device:
+    """Return the device of a name such as cpu or cuda. Raise `ConfigError` if it does not exist."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError):
+        raise ConfigError(f"device is {name!r}, which this machine does not have; use cpu or cuda") from None
 
 
 def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> Tensor:

@@ -62,6 +62,9 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     assert [row["associatedMedia"] for row in answers(Path("identifications.csv"))] == ["photos/1.jpg"]
     assert len(answers(Path("answers.csv"))) == 2 and Path("answers.json").exists() and Path("answers.parquet").exists()
 
+    assert [(row["photograph"], row["number"]) for row in answers(Path("nearest.csv"))][5:7] == [(rows[1].split(",")[0], n) for n in "12"]
+    assert [row["other"] for row in answers(Path("duplicates.csv"))] == ["more/1.jpg"] and len(answers(Path("odd.csv"))) == 2
+
     code, restricted_code, onnx_code = blocks("python")
     exec(code.replace("RUN or BUNDLE", "BUNDLE"), {})
     name, probability = capsys.readouterr().out.strip().rsplit(" ", 1)

@@ -23,7 +23,7 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
 from linnaeus.errors import ConfigError, counted, escaped
-from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_photographs, photographs_of
+from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_out, check_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.out is None and options.format:
         raise ConfigError(f"--format {options.format} has no effect without --out FILE; give both or neither")
     options.format = options.out and format_of(options.format, options.out)
-    if options.out is not None and not options.out.resolve().parent.is_dir():
-        raise ConfigError(f"--out: {options.out.parent} is not a folder; make it, or choose another file")
+    check_out(options.out, [one.suffix for one in FORMATS.values()])
     check_ranges(options, {"top": (1, 1000)})
 
 

@@ -1,0 +1,91 @@
+"""Search features by their cosine, exactly, in blocks: no matrix is larger than `QUERIES` x `BLOCK`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.embed.feature_index import FeatureIndex
+
+QUERIES, BLOCK = 1024, 8192  # rows of the two sides of a product: 32 MB of cosines
+MOST_PAIRS = 10_000_000  # that are kept and sorted, 0.2 GB
+
+Progress = Callable[[int], None]  # is called with the number of photographs that were finished
+
+
+class Found(NamedTuple):
+    """Photographs of an index, the nearest first: their cosines float32 [B, K] and their numbers int64 [B, K]."""
+
+    cosine: Tensor
+    row: Tensor
+
+
+class Pairs(NamedTuple):
+    """N pairs of photographs of an index, the nearest first: int64 [N], int64 [N] and float32 [N]. `row` < `other`."""
+
+    row: Tensor
+    other: Tensor
+    cosine: Tensor
+
+
+def nearest(queries: Tensor, index: FeatureIndex, count: int, own: int | None = None) -> Found:
+    """Return the `count` photographs of an index that are nearest to each of B unit vectors, float32 [B, width] on any device.
+
+    `own`: the vectors are those of the index from this photograph on, and are not their own neighbours. Equally near photographs are in
+    the order of the index."""
+    device = queries.device
+    best = Found(torch.empty(len(queries), 0, device=device), torch.empty(len(queries), 0, dtype=torch.int64, device=device))
+    count = min(count, len(index) - (own is not None))
+    for first in range(0, len(index), BLOCK):
+        cosine = _cosines(queries, index, first)
+        if own is not None:
+            row = torch.arange(own - first, own - first + len(queries), device=device)
+            inside = ((row >= 0) & (row < cosine.shape[1])).nonzero().squeeze(1)
+            cosine[inside, row[inside]] = -torch.inf
+        values, rows = cosine.topk(min(count, cosine.shape[1]))
+        both = Found(torch.cat([best.cosine, values], 1), torch.cat([best.row, rows + first], 1))
+        best = _ordered(both, count)
+    return best
+
+
+def _cosines(vectors: Tensor, index: FeatureIndex, first: int) -> Tensor:
+    """Return the cosines of B unit vectors with `BLOCK` photographs of an index from `first` on."""
+    return (vectors @ index.block(first, first + BLOCK).to(vectors.device).T).clamp_(max=1.0)
+
+
+def _ordered(found: Found, count: int) -> Found:
+    """Return the first `count` photographs by falling cosine, and by number where cosines are equal."""
+    by_row = found.row.argsort(dim=1)
+    order = by_row.gather(1, found.cosine.gather(1, by_row).argsort(dim=1, descending=True, stable=True))[:, :count]
+    return Found(found.cosine.gather(1, order), found.row.gather(1, order))
+
+
+def neighbours(index: FeatureIndex, count: int, device: torch.device, progress: Progress) -> Iterator[Found]:
+    """Yield the nearest other photographs of each photograph of an index, block by block."""
+    for first in range(0, len(index), QUERIES):
+        queries = index.block(first, first + QUERIES).to(device)
+        yield nearest(queries, index, count, own=first)
+        progress(len(queries))
+
+
+def pairs(index: FeatureIndex, above: float, device: torch.device, progress: Progress) -> Pairs:
+    """Return the pairs of photographs with a cosine of at least `above`. Raise `ConfigError` if there are more than `MOST_PAIRS`."""
+    parts, total = [], 0
+    for first in range(0, len(index), QUERIES):
+        left = index.block(first, first + QUERIES).to(device)
+        for start in range(first, len(index), BLOCK):
+            cosine = _cosines(left, index, start)
+            later = torch.ones_like(cosine, dtype=torch.bool).triu(1 + first - start)
+            row, other = ((cosine >= above) & later).nonzero(as_tuple=True)
+            parts.append((row.cpu() + first, other.cpu() + start, cosine[row, other].cpu()))
+            total += len(row)
+            if total > MOST_PAIRS:
+                raise ConfigError(f"--above: more than {MOST_PAIRS:,} pairs have a cosine of at least {above:g}; give a larger one")
+        progress(len(left))
+    found = Pairs(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    order = found.cosine.argsort(descending=True, stable=True)
+    return Pairs(*(part[order] for part in found))

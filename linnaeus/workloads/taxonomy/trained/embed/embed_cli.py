@@ -1,0 +1,91 @@
+"""The command `linnaeus embed`: features of photographs, the input of the model's head.
+
+    linnaeus embed BUNDLE photos/ --out features.npy
+    linnaeus embed BUNDLE --manifest photos.csv --out features.parquet --normalize --without-metadata
+
+`linnaeus nearest` searches the file. Photographs that cannot be read are named, and have no features.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
+from linnaeus.errors import escaped
+from linnaeus.workloads.taxonomy.trained.photograph_options import (
+    add_photographs,
+    check_out,
+    check_photographs,
+    photographs_of,
+    refuse_metadata,
+)
+
+SHOWN = 20  # photographs that could not be read and are printed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write features. Return 0, or exit with status 2 and one line on stderr for a user's mistake; 130 after Ctrl-C."""
+    with user_errors(2):
+        options = _parse(arguments)
+        try:
+            print("\n".join(embed(options)))
+        except KeyboardInterrupt:
+            print("interrupted; no features are written")
+            return 128 + signal.SIGINT
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(prog="linnaeus embed", description="Write the features of photographs.")
+    add_model(parser, "model")
+    add_photographs(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file of the features: .npy or .parquet")
+    parser.add_argument("--normalize", action="store_true", help="divide the features of each photograph by their length")
+    parser.add_argument("--without-metadata", action="store_true", help="leave out place and date, so that only the pictures are compared")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins")
+    options = parser.parse_intermixed_args(arguments)
+    check_photographs(options)
+    if options.without_metadata:
+        refuse_metadata(options, "--without-metadata")
+    check_out(options.out, (".npy", ".parquet"))
+    check_ranges(options, {})
+    return options
+
+
+def embed(options: argparse.Namespace) -> list[str]:
+    """Write the features as `options` say. Return the lines to print."""
+    from linnaeus.workloads.taxonomy.trained.embed.embedding import embed_batches
+    from linnaeus.workloads.taxonomy.trained.embed.feature_files import Head, feature_file
+    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+
+    threads = use_threads(options)
+    model = load_model(options.model, **load_options(options))
+    inputs = photographs_of(options, () if options.without_metadata else model.components)
+    for note in inputs.notes:
+        print(note)
+    head = Head(str(options.model), model.fingerprint(), len(inputs), model.width, options.normalize, not options.without_metadata)
+    unread, start = [], time.monotonic()
+    with feature_file(options.out, head) as append:
+        for batch in embed_batches(model, inputs, options.batch_size, threads, options.normalize):
+            append(batch.names, batch.features, batch.errors)
+            unread += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error is not None]
+    seconds = time.monotonic() - start
+    lines = [f"{len(inputs) - len(unread):,} of {len(inputs):,} photographs, {model.width:,} features of each: {options.out}"]
+    lines[0] += f" ({len(inputs) / seconds:,.1f} photographs/s)"
+    return lines + _unread(unread)
+
+
+def _unread(unread: Sequence[tuple[str, str]]) -> list[str]:
+    """Return lines about the photographs that could not be read."""
+    lines = [f"{escaped(name)}  not read: {error}" for name, error in unread[:SHOWN]]
+    return lines + ([f"{len(unread):,} could not be read; the file has the reason of each"] if unread else [])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -7,8 +7,10 @@ when the next process has the run's lock.
 
 from __future__ import annotations
 
+import csv
 import errno
 import hashlib
+import io
 import json
 import logging
 import math
@@ -18,7 +20,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -79,6 +81,16 @@ def to_json(content: Any, indent: int | None = 2) -> str:
     """Return the JSON text of a content, with a final newline, in one line with `indent=None`. See `finite` for floats that JSON does not
     have. Every JSON file of the program is written with it, except for the rows of `format_row`."""
     return json.dumps(finite(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same keys as CSV with a header; "" for none."""
+    text = io.StringIO()
+    if rows:
+        table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    return text.getvalue()
 
 
 def finite(value: Any) -> Any:

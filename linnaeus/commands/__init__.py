@@ -13,7 +13,7 @@ COMMANDS = {  # module -> its line in `linnaeus --help`
     "calibrate": "let a trained model answer with a stated precision",
     "export": "write a trained model as a folder that stands alone",
     "serve": "answer photographs over HTTP, with a page in the browser",
-    "evaluate": "score a trained model on its validation or test rows",
+    "evaluate": "score a trained model on rows of its run, or others",
     "prepare": "write a source of photographs into a store for training",
     "doctor": "report what is wrong with a source of photographs",
     "report": "write report.html of a run, also of an interrupted one",

@@ -1,8 +1,87 @@
-"""`linnaeus evaluate RUN [--split test] [--checkpoint best] [KEY=VALUE ...]`: score a trained model. See `linnaeus evaluate --help`."""
+"""`linnaeus evaluate`: score a trained model, without training, on the rows of its run or on a labelled manifest.
 
-from linnaeus.train.evaluation import main
+linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [--image-size 192,224] [--tta none,flip] [KEY=VALUE ...]
+linnaeus evaluate RUN|BUNDLE --manifest FILE [--compare OTHER ...] [--by COLUMN] [--clade RANK] [--output FOLDER]
+"""
 
-__all__ = ["main"]
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import add_model, add_model_options, check_ranges
+from linnaeus.errors import ConfigError
+
+OF_THE_RUN = ("overrides", "split", "image_size", "tta")  # options without effect with --manifest
+OF_A_MANIFEST = ("setting", "by", "clade", "compare", "batch_size", "device", "threads", "plugins")  # and without it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the results and the paths of the files. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    with user_errors(2):
+        options = parse(arguments)
+        print("\n".join(_of_run(options) if options.manifest is None else _of_manifest(options)))
+    return 0
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options. Raise `ConfigError` for those that do not fit together."""
+    parser = OneLineParser(prog="linnaeus evaluate", description="Score a trained model on the rows of its run, or on a labelled manifest.")
+    add = parser.add_argument
+    add_model(parser, "model")
+    add_model_options(parser, "checkpoint")
+    add("--output", type=Path, metavar="FOLDER", help="folder of the results (RUN/evaluations/<split>-step-<N>; with --manifest none)")
+    run = parser.add_argument_group("on the rows of a run")
+    run.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from those of the run: trainer.device=cpu")
+    run.add_argument("--split", choices=("validation", "test"), help="rows to score (validation)")
+    run.add_argument("--image-size", type=_listed, metavar="SIZES", help="sizes of the images, such as 192,224,256 (that of the run)")
+    views = "views whose probabilities are averaged: none, flip or both, none,flip (those of the run)"
+    run.add_argument("--tta", type=_listed, metavar="VIEWS", help=views)
+    other = parser.add_argument_group("on other photographs")
+    add = other.add_argument
+    add("--manifest", metavar="FILE", help="CSV or Parquet table of labelled photographs")
+    add("--setting", action="append", metavar="KEY=VALUE", help="of the manifest, such as data.group_column=observation")
+    add("--compare", nargs="+", type=Path, metavar="OTHER", help="further runs or bundles, whose differences from MODEL are computed")
+    add("--by", metavar="COLUMN", help="also a row for each value of this column, such as the source")
+    add("--clade", metavar="RANK", help="a row for each taxon of this rank (the coarsest with two)")
+    add("--batch-size", type=int, metavar="N", help="photographs at once (that of the run's validation; of a bundle 32)")
+    add_model_options(other, "device", "threads", "plugins")
+    parser.set_defaults(device=None, plugins=None)
+    options = parser.parse_intermixed_args(arguments)
+    _check(options)
+    return options
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise `ConfigError` for an option without effect, and values out of range."""
+    idle, word = (OF_A_MANIFEST, "without") if options.manifest is None else (OF_THE_RUN, "with")
+    for name in idle:
+        if getattr(options, name):
+            shown = options.overrides[0] if name == "overrides" else f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{shown} has no effect {word} --manifest; leave it out")
+    check_ranges(options, {})
+
+
+def _listed(text: str) -> list[str]:
+    """Return the distinct values of a list such as `192,224`, in order."""
+    return list(dict.fromkeys(text.split(",")))
+
+
+def _of_run(options: argparse.Namespace) -> list[str]:
+    from linnaeus.train.evaluation import Variant, evaluate
+
+    variants = [Variant(size, tta) for size in options.image_size or [None] for tta in options.tta or [None]]
+    return evaluate(options.model, options.split or "validation", options.checkpoint or "best", options.overrides, options.output, variants)
+
+
+def _of_manifest(options: argparse.Namespace) -> list[str]:
+    from linnaeus.workloads.taxonomy.trained.evaluate.manifest_evaluation import evaluate
+
+    return evaluate(options)
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

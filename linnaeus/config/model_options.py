@@ -31,7 +31,7 @@ def add_model(parser: argparse.ArgumentParser, name: str, more: str = "", requir
     parser.add_argument(name, metavar=name.upper(), type=Path, nargs=None if required else "?", help=MODELS[name] + more)
 
 
-def add_model_options(parser: argparse.ArgumentParser, *names: str) -> None:
+def add_model_options(parser: argparse._ActionsContainer, *names: str) -> None:
     """Add options of `OPTIONS`."""
     for name in names:
         parser.add_argument(f"--{name}", **OPTIONS[name])

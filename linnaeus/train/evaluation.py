@@ -1,6 +1,4 @@
-"""The command `linnaeus evaluate`: score the model of a run on its validation or test rows, without training.
-
-    linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [--image-size 192,224] [--tta none,flip] [KEY=VALUE ...]
+"""Score the model of a run on its validation or test rows, without training: `linnaeus evaluate RUN` without `--manifest`.
 
 The passes and metrics are those of the run's validation. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and classes.csv
 with a row for each class. With `--image-size` or `--tta` each combination of their values is scored, and the results of each go to a folder
@@ -9,9 +7,6 @@ below, such as 192px-flip. No other file of the run is changed.
 
 from __future__ import annotations
 
-import argparse
-import csv
-import io
 import math
 import re
 import shutil
@@ -20,52 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
-from linnaeus.config.model_options import add_model, add_model_options
 from linnaeus.errors import ConfigError, counted
-from linnaeus.files import to_json, write_atomic
+from linnaeus.files import to_csv, to_json, write_atomic
 
 if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
     from linnaeus.train.state import Training
 
 FIXED = ["trainer.compile=false", "debug.profile_steps=[]", "schedule.image_size.start=null"]  # keys that only training reads
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table of results and the paths of the two files. Return 0, or exit with status 2 and one line on stderr for a user's
-    mistake."""
-    with user_errors(2):
-        options = _parse(arguments)
-        variants = [Variant(size, tta) for size in options.image_size or [None] for tta in options.tta or [None]]
-        lines = evaluate(options.run, options.split, options.checkpoint, options.overrides, options.output, variants)
-        print("\n".join(lines))
-    return 0
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = OneLineParser(prog="linnaeus evaluate", description="Score the model of a run on its validation or test rows.")
-    add = parser.add_argument
-    add_model(parser, "run")
-    add("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from those of the run, such as trainer.device=cpu")
-    add("--split", choices=("validation", "test"), default="validation", help="rows to score (%(default)s)")
-    add_model_options(parser, "checkpoint")
-    parser.set_defaults(checkpoint="best")
-    add("--image-size", type=_listed, metavar="SIZES", help="sizes of the images, such as 192,224,256 (that of the run)")
-    add(
-        "--tta",
-        type=_listed,
-        metavar="VIEWS",
-        help="views whose probabilities are averaged: none, flip or both, none,flip (those of the run)",
-    )
-    add("--output", type=Path, metavar="FOLDER", help="folder of the results (RUN/evaluations/<split>-step-<N>)")
-    return parser.parse_intermixed_args(arguments)
-
-
-def _listed(text: str) -> list[str]:
-    """Return the distinct values of a list such as `192,224`, in order."""
-    return list(dict.fromkeys(text.split(",")))
 
 
 class Variant(NamedTuple):
@@ -106,7 +63,9 @@ def evaluate(
     from linnaeus.checkpoint.initial_weights import read_initial_weights
 
     if not (run / "config.yaml").is_file():
-        raise ConfigError(f"RUN: {run} is not a run directory: it has no config.yaml; give a folder such as outputs/biota/1a2b3c4d5e")
+        raise ConfigError(
+            f"RUN: {run} is not a run directory: it has no config.yaml; give one, such as outputs/biota/1a2b3c, or --manifest"
+        )
     weights = read_initial_weights(str(run), "--checkpoint", checkpoint)
     found = re.search(r"step-(\d+)", weights.source)
     step = int(found[1]) if found else 0
@@ -149,7 +108,7 @@ def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "metrics.json", to_json(strict(record)))
-        write_atomic(folder / "classes.csv", _table(scored.classes))
+        write_atomic(folder / "classes.csv", to_csv(scored.classes))
     except OSError as error:
         raise ConfigError(f"--output: {folder} cannot be written ({error.strerror}); choose another folder") from None
     return [str(folder / "metrics.json"), *([str(folder / "classes.csv")] if scored.classes else [])]
@@ -204,17 +163,3 @@ def _score(training: Training) -> tuple[dict[str, float], list[dict[str, Any]]]:
         results |= totals.results(at_end=True)
         classes = classes or totals.metrics.class_rows(totals.counts)
     return results, classes
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
-    """Return rows as CSV; "" for none."""
-    text = io.StringIO()
-    if rows:
-        table = csv.DictWriter(text, rows[0], lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
-    return text.getvalue()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

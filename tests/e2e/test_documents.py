@@ -16,7 +16,7 @@ from torch.distributed.run import parse_args
 
 import linnaeus.__main__
 import main
-from linnaeus.commands import COMMANDS
+from linnaeus.commands import COMMANDS, evaluate
 from linnaeus.config import compose
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
@@ -24,7 +24,6 @@ from linnaeus.rundir.repeat import compose_run, run_config
 from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
-from linnaeus.train import evaluation
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.trained import score_cli
@@ -115,7 +114,7 @@ def check(words: list[str]) -> None:
         case ["linnaeus", "biota", *rest]:
             biota._arguments(rest)
         case ["linnaeus", "evaluate", *rest]:
-            evaluation._parse(rest)
+            evaluate.parse(rest)
         case ["linnaeus", "prepare" | "doctor" | "predict" | "export" | "calibrate" | "embed" | "nearest"]:
             pass  # the name of the command, in a sentence
         case ["linnaeus", "predict", *rest]:

@@ -28,6 +28,7 @@ from linnaeus.workloads.taxonomy.accuracy_table import accuracy_headline, accura
 from linnaeus.workloads.taxonomy.components import column_slices, presence
 from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
+from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
@@ -189,14 +190,13 @@ class TaxonomyWorkload(Workload):
     def metrics(self, device: torch.device) -> Metrics:
         groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]
         classes = [rank[:-1] for rank in self.counts.ranks]
-        consistent = self.config.head.name != "linear" and registered("head", self.config.head.name) is None
         return TaxonomyMetrics(
             self.data_source.tree,
             device,
             classes,
             groups,
             len(self.validation_rows),
-            consistent,
+            is_hierarchical(self.config.head),
             self.nulls is not None,
             self.validation_metadata,
         )

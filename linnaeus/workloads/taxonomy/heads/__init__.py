@@ -8,13 +8,18 @@ from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, LinearScore
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-__all__ = ["HEADS", "Head", "LinearScores", "Priors", "Scores", "build_head"]
+__all__ = ["HEADS", "Head", "LinearScores", "Priors", "Scores", "build_head", "is_hierarchical"]
 
 HEADS: dict[str, type[LinearHead | ConditionalHead | MarginalHead]] = {
     "linear": LinearHead,
     "conditional": ConditionalHead,
     "marginal": MarginalHead,
 }
+
+
+def is_hierarchical(config: HeadConfig) -> bool:
+    """Return True if the scores of the configured head are one distribution on the tree; False for a head of a plugin."""
+    return config.name != "linear" and registered("head", config.name) is None
 
 
 def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:

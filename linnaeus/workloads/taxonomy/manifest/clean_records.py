@@ -39,7 +39,7 @@ class CleanRecords:
     metadata: Metadata
     weight: np.ndarray | None  # float64 [N], NaN for null; None without data.weight_column
     split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT; None without data.split_column
-    columns: dict[str, Column]  # those that group rows, or look as if they did
+    columns: dict[str, Column]  # those that group rows, or look as if they did, and those asked for
     excluded: LeftOut
     unreadable: tuple[tuple[str, str], ...]  # name and reason of each missing or empty file
     notes: list[str]
@@ -62,12 +62,12 @@ class CleanRecords:
         )
 
 
-def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[CleanRecords, ManifestConfig]:
+def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence[str] = ()) -> tuple[CleanRecords, ManifestConfig]:
     """Return the records of a source, and the configuration with the names of its columns.
 
-    `test`: see `without_test`; None keeps the test rows. Raises ConfigError when the table or a column does not exist, or too many files or
-    ids are bad."""
-    records, columns = read_columns(config)
+    `test`: see `without_test`; None keeps the test rows. `more`: other columns that are kept. Raises ConfigError when the table or a column
+    does not exist, or too many files or ids are bad."""
+    records, columns = read_columns(config, lambda header: _existing(more, header))
     config = columns.config
     reader = label_reader(columns)
     rows = usable_rows(records, reader, config, test)
@@ -80,7 +80,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
     metadata = clean_metadata(rows.table, config, tally)
     weight = clean_weights(rows.table, config, tally)
     notes += tally.notes()
-    grouping = [name for name in (config.group_column, *columns.group_like) if name is not None]
+    kept = [name for name in (config.group_column, *columns.group_like, *more) if name is not None]
     clean = CleanRecords(
         tree=tree,
         labels=labels,
@@ -89,7 +89,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False) -> tuple[Clean
         metadata=metadata,
         weight=weight,
         split=rows.split,
-        columns={name: rows.table.columns[name] for name in grouping},
+        columns={name: rows.table.columns[name] for name in kept},
         excluded=rows.excluded,
         unreadable=rows.unreadable,
         notes=notes,
@@ -111,6 +111,13 @@ def read_columns(
 
     records = read(config, choose)
     return records, found[0]
+
+
+def _existing(names: Sequence[str], header: Sequence[str]) -> Sequence[str]:
+    """Return `names`. Raise ConfigError for one that is not in the header."""
+    if absent := [name for name in names if name not in header]:
+        raise ConfigError(f"the manifest does not have a column {quoted(absent[0])}; the columns are {list_some(header)}")
+    return names
 
 
 def label_reader(columns: Columns) -> NameLabels | IdLabels:

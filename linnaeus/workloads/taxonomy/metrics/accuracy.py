@@ -30,13 +30,10 @@ class Accuracy:
         self.counts = {name: zero_counts(device, len(tables.ranks)) for name in ("n", "top1", "top5", "marginal")}
 
     def count(self, view: BatchView) -> None:
-        coarser = [classes_before(log_p, view.label[:, r]) < TOP_K for r, log_p in enumerate(view.log_probs[:-1])]
-        finest = (view.decisions.most_probable[:, :TOP_K] == view.label[:, -1:]).any(1)
         numbers = ~view.best_log_p.isnan()
-        in_top_k = torch.stack([*coarser, finest], 1) & numbers
         self.counts["n"] += view.known.sum(0)
         self.counts["top1"] += view.right.sum(0)
-        self.counts["top5"] += (in_top_k & view.known).sum(0)
+        self.counts["top5"] += in_top_k(view).sum(0)
         self.counts["marginal"] += ((view.best == view.label) & view.known & numbers).sum(0)
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
@@ -123,6 +120,13 @@ class NullAccuracy:
         totals = {"null_recall": counts["null"], "null_precision": counts["null_predicted"]}
         shares = {name: ratio(counts["null_right"], total).tolist() for name, total in totals.items()}
         return {f"{rank}/{name}": share[r] for r, rank in enumerate(self.ranks) for name, share in shares.items()}
+
+
+def in_top_k(view: BatchView) -> Tensor:
+    """Return True where the label is among the TOP_K most probable classes of its rank, bool [B, R]; False without a label."""
+    coarser = [classes_before(log_p, view.label[:, r]) < TOP_K for r, log_p in enumerate(view.log_probs[:-1])]
+    finest = (view.decisions.most_probable[:, :TOP_K] == view.label[:, -1:]).any(1)
+    return torch.stack([*coarser, finest], 1) & ~view.best_log_p.isnan() & view.known
 
 
 def classes_before(values: Tensor, label: Tensor) -> Tensor:

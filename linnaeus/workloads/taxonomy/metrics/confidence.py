@@ -34,10 +34,14 @@ class Calibration:
         self._first_bin = torch.arange(len(tables.ranks), device=device) * BINS
 
     def count(self, view: BatchView) -> None:
-        confidence = view.best_log_p.double().exp().clamp(max=1)
-        known = view.known & ~confidence.isnan()
+        self.add(view.known, view.best == view.label, view.best_log_p)
+
+    def add(self, known: Tensor, best_right: Tensor, best_log_p: Tensor) -> None:
+        """Add samples: bool [B, R], True with a label; True if the most probable class is the label; log-probability of that class."""
+        confidence = best_log_p.double().exp().clamp(max=1)
+        known = known & ~confidence.isnan()
         index = (confidence.nan_to_num() * BINS).ceil().long().sub(1).clamp(0, BINS - 1) + self._first_bin
-        right = (view.best == view.label) & known
+        right = best_right & known
         votes = torch.stack([known.long(), right.long(), torch.where(known, to_fixed_point(confidence), 0)])
         self.counts["calibration"].index_add_(1, index.flatten(), votes.flatten(1))
 

@@ -109,15 +109,23 @@ def confidence_intervals(
     `groups` int64 [N]: the group of each sample; None: every sample is one. `rows` as in `SampleRecord`."""
     size = len(samples.known)
     assert groups is None or len(groups) == size, "one group per validation sample"
-    parts = _fractions(ranks, samples) | _fractions_of_rows(ranks, samples, rows or {})
-    group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
-    count = int(group.max(initial=-1)) + 1
-    sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
-    low, high = intervals(sums[:, 0::2], sums[:, 1::2])
+    parts = fractions(ranks, samples) | _fractions_of_rows(ranks, samples, rows or {})
+    low, high = intervals(*group_sums(parts, groups, size))
     return {f"{name}_{end}": float(values[i]) for i, name in enumerate(parts) for end, values in (("low", low), ("high", high))}
 
 
-def _fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> the terms of each sample in its numerator and its denominator, [N]
+
+
+def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of numerators and of denominators over each group, float64 [G, m] each. `groups` as in `confidence_intervals`."""
+    group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
+    count = int(group.max(initial=-1)) + 1
+    sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
+    return sums[:, 0::2], sums[:, 1::2]
+
+
+def fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return metric -> the terms of each sample in its numerator and its denominator, both [N]."""
     known, right = samples.known, samples.right
     parts = {f"{rank}/top1": (right[:, r], known[:, r]) for r, rank in enumerate(ranks)}
@@ -128,7 +136,7 @@ def _fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.nda
 
 
 def _fractions_of_rows(ranks: Sequence[str], samples: Samples, rows: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return `<rank>/with_<name>_top1` -> the terms as in `_fractions`, only of `rows`; 0 / 0 if these are all samples with a label."""
+    """Return `<rank>/with_<name>_top1` -> the terms as in `fractions`, only of `rows`; 0 / 0 if these are all samples with a label."""
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, own in rows.items():
         chosen = samples.known & own[:, None]
@@ -145,8 +153,32 @@ def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarra
     if few.all():
         return np.full(columns, np.nan), np.full(columns, np.nan)
     sums = resampled_sums(np.concatenate([numerator, denominator], 1).astype(np.float64))
+    return _percentiles(quotients(sums[:, :columns], sums[:, columns:]), few)
+
+
+def difference_intervals(
+    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the differences [m] of m fractions, second minus first, and the ends of their intervals, as `intervals`.
+
+    first, second: sums over the same G groups. Both are computed on the same draws of groups."""
+    columns = first[0].shape[1]
+    value = quotients(*(part.sum(0) for part in second)) - quotients(*(part.sum(0) for part in first))
+    few = ((first[1] > 0).sum(0) < 2) | ((second[1] > 0).sum(0) < 2)
+    if few.all():
+        return value, np.full(columns, np.nan), np.full(columns, np.nan)
+    a, n_a, b, n_b = np.split(resampled_sums(np.concatenate([*first, *second], 1).astype(np.float64)), 4, axis=1)
+    return value, *_percentiles(quotients(b, n_b) - quotients(a, n_a), few)
+
+
+def quotients(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Return numerator / denominator, float64; NaN for a denominator of 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        values = np.where(sums[:, columns:] > 0, sums[:, :columns] / sums[:, columns:], np.nan)
+        return np.where(denominator > 0, numerator / denominator, np.nan)
+
+
+def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return lower and upper ends [m] of the intervals of `values` [RESAMPLES, m]; NaN where `few` bool [m]."""
     values[:, few] = 0.0  # `nanquantile` warns about columns of NaN
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)

@@ -48,11 +48,12 @@ class TaxonomyMetrics(Metrics):
         consistent: bool = False,
         nulls: bool = False,
         metadata: Mapping[str, np.ndarray] | None = None,
+        more: Sequence[MetricPart] = (),
     ) -> None:
         """`training_counts`: per rank int64 [C_r], training labels of each class. `size`: samples of the validation set. `groups`: int64
         [size], the group of each sample, such as its observer; None: every sample is a group. `consistent`: the head's scores are one
         distribution on the tree. `nulls`: the head learns null labels. `metadata`: component -> bool [size], the samples for which it is
-        known."""
+        known. `more`: further parts."""
         self.tree, self.tables = tree, TreeTables(tree, device)
         self.classes = ClassAccuracy(self.tables, device, training_counts)
         self.record = SampleRecord(self.tables, device, size)
@@ -67,6 +68,7 @@ class TaxonomyMetrics(Metrics):
             HierarchicalRisk(self.tables, device),
             *([NullAccuracy(self.tables, device)] if nulls else []),
             *(_build_part(name, part, tree, device) for name, part in registered_parts("metric").items()),
+            *more,
             self.record,
         ]
         self.groups, self.metadata = groups, metadata or {}

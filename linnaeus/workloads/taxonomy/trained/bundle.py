@@ -4,6 +4,7 @@
     model.safetensors    the weights
     taxonomy.json        the tree of taxa (`TaxonomyTree.to_dict`)
     calibration.json     of a calibrated model: temperatures and thresholds
+    class_counts.csv     training photographs of each class
     metrics.json         validation results of the run
     README.md            the model card
 
@@ -28,7 +29,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FORMAT, VERSION = "linnaeus-model", 1
 CONFIG, WEIGHTS, TREE, CALIBRATION = "config.json", "model.safetensors", "taxonomy.json", "calibration.json"
-METRICS, CARD = "metrics.json", "README.md"
+METRICS, CARD, COUNTS = "metrics.json", "README.md", "class_counts.csv"
 REQUIRED = (WEIGHTS, TREE)
 LARGEST_CONFIG = 64 << 20  # bytes
 
@@ -84,6 +85,21 @@ def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description,
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{folder}: the bundle is damaged ({type(error).__name__}: {one_line(error)}); export it again") from None
     return description, tree, InitialWeights(str(folder / WEIGHTS), digests[WEIGHTS], state), calibration
+
+
+def checked_file(folder: Path, name: str) -> Path | None:
+    """Return the path of an optional file of a bundle; None if the bundle has none. Raise `ConfigError` if it differs from its
+    checksum."""
+    files = _config(folder).get("files")
+    if not isinstance(files, dict) or name not in files:
+        return None
+    try:
+        _checked(folder, name, files)
+    except ConfigError as error:
+        raise ConfigError(f"{folder}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: {name} cannot be read ({error.strerror})") from None
+    return folder / name
 
 
 def _config(folder: Path) -> dict[str, Any]:

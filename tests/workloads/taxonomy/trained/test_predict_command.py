@@ -157,6 +157,7 @@ def test_a_bundle_is_complete_and_never_overwrites(finished, capsys):
         "model.safetensors",
         "taxonomy.json",
         "metrics.json",
+        "class_counts.csv",
         "README.md",
     }
     card = (finished.bundle / "README.md").read_text()

@@ -36,7 +36,7 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     Path("media.csv").write_text("mediaID,deploymentID,timestamp,filePath\nm1,d1,2020-05-30T04:57:37+02:00,photo.jpg\n")
     shutil.copytree(finished.run, tmp_path / "RUN")
     monkeypatch.setattr(calibration_fit, "FEWEST", 12)
-    with_groups = [f"{line},{'observation' if not i else i // 2}" for i, line in enumerate((header, *rows))]
+    with_groups = [f"{line},{'observation,source' if not i else f'{i // 2},camera'}" for i, line in enumerate((header, *rows))]
     Path("others.csv").write_text("\n".join(with_groups))
     (tmp_path / "FORMS").symlink_to(forms.folder)
     for row in finished.rows():
@@ -60,6 +60,9 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     assert json.loads(Path("results.json").read_text())["info"]["format_version"] == "1.6"
     assert [row["observationType"] for row in answers(Path("observations.csv"))] == ["animal"]
     assert [row["associatedMedia"] for row in answers(Path("identifications.csv"))] == ["photos/1.jpg"]
+    assert {row["kind"] for row in answers(Path("scores/groups.csv"))} == {"all", "order", "metadata", "training photos", "source"}
+    differences = {row["metric"]: float(row["difference"]) for row in answers(Path("compared/differences.csv"))}
+    assert differences["species/top1"] == 0 and all(abs(value) < 1e-5 for value in differences.values()), "the bundle is that of the run"
     assert len(answers(Path("answers.csv"))) == 2 and Path("answers.json").exists() and Path("answers.parquet").exists()
 
     assert [(row["photograph"], row["number"]) for row in answers(Path("nearest.csv"))][5:7] == [(rows[1].split(",")[0], n) for n in "12"]

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, shorten
+from linnaeus.errors import ConfigError, quoted, shorten
+from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.manifest.split import find_groups
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
@@ -77,47 +80,76 @@ def of_run(run: Path, split: str, tree: TaxonomyTree) -> Labelled:
 def of_manifest(path: str, overrides: Sequence[str], tree: TaxonomyTree, components: Sequence[str], decode: Callable) -> Labelled:
     """Return the rows of a CSV or Parquet manifest. `overrides`: settings of data=manifest. `components`: metadata that the model reads.
     `decode(files, row)` returns a photograph. Raise `ConfigError` for a table that cannot be read or has none of the taxa."""
-    from linnaeus.workloads.taxonomy.manifest.clean_records import read_clean
-
-    config = manifest_configuration(path, overrides)
-    records, config = read_clean(replace(config, components=list(components), split_column=None, weight_column=None), test=None)
-    labels, unknown, notes = matched(records.tree, records.labels, tree)
-    column = None if config.group_column is None else records.columns[config.group_column]
-    group = None if column is None else column.codes.astype(np.int64)
-    files = records.files
-    excluded = [f"left out: {reason} ({count})" for reason, count in records.excluded.items()]
+    rows = read_labels(path, overrides, components)
+    found = matched(rows.records.tree, rows.records.labels, tree)
+    files = rows.records.files
     return Labelled(
-        files.names.tolist(), lambda i: decode(files, i), labels, unknown, records.metadata, group, (*records.notes, *excluded, *notes)
+        files.names.tolist(),
+        lambda i: decode(files, i),
+        found.labels,
+        np.any(found.unknown, axis=1),
+        rows.records.metadata,
+        rows.group,
+        (*rows.notes, *found.notes),
     )
 
 
-def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return labels int64 [N, R] in `tree`, bool [N], True for a row with a taxon that `tree` does not have, and lines about those taxa.
+class LabelRows(NamedTuple):
+    """N rows of a labelled manifest."""
 
-    `labels`: int64 [N, R'] in the tree `theirs`. Raise `ConfigError` if no label is a taxon of `tree`."""
+    records: CleanRecords
+    group: np.ndarray | None  # int64 [N], the observations; None: all differ
+    notes: tuple[str, ...]
+
+
+def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], more: Sequence[str] = ()) -> LabelRows:
+    """Return the rows of a CSV or Parquet manifest with their labels, in its own tree. `more`: other columns that are kept.
+
+    Raise `ConfigError` for a table that cannot be read, and a column that does not exist."""
+    config = replace(manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None)
+    records, config = read_clean(config, test=None, more=more)
+    notes = [*records.notes, *(f"left out: {reason} ({count})" for reason, count in records.excluded.items())]
+    if config.group_column is None:
+        return LabelRows(records, None, tuple(notes))
+    groups = find_groups(records.columns[config.group_column], records.files.names)
+    if groups.ungrouped:
+        notes.append(f"{groups.ungrouped:,} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
+    return LabelRows(records, groups.number, tuple(notes))
+
+
+class Matched(NamedTuple):
+    """Labels of N rows in the tree of a model."""
+
+    labels: np.ndarray  # int64 [N, R], -1 for null and for a taxon that the model does not have
+    unknown: np.ndarray  # bool [N, R]: the label is a taxon that the model does not have
+    notes: list[str]  # about those taxa
+
+
+def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Matched:
+    """Return `labels` int64 [N, R'] of the tree `theirs` in `tree`. Raise `ConfigError` if none is a taxon of `tree`."""
     out = np.full((len(labels), len(tree.ranks)), -1, dtype=np.int64)
-    unknown = np.zeros(len(labels), dtype=bool)
+    unknown = np.zeros(out.shape, dtype=bool)
     notes, index = [], TaxonIndex(tree)
     for r, rank in enumerate(tree.ranks):
         if rank not in theirs.ranks:
             notes.append(f"the labels have no rank {rank}")
             continue
         own = labels[:, theirs.rank_index(rank)]
-        found = _classes(theirs, index, rank)
+        found = np.append(classes_of(theirs, index, rank), -1)  # the last one for null labels
         out[:, r] = found[own]
         missing = (own >= 0) & (out[:, r] < 0)
-        unknown |= missing
+        unknown[:, r] = missing
         if missing.any():
             taxa = [shorten(theirs.names[theirs.rank_index(rank)][c]) for c in np.unique(own[missing])[:3]]
             count = len(np.unique(own[missing]))
             notes.append(f"{count:,} taxa of rank {rank} are unknown to the model ({int(missing.sum()):,} photographs): {', '.join(taxa)}")
     if not (out >= 0).any():
         raise ConfigError(f"--manifest: none of its labels is a taxon of the model; its ranks are {', '.join(tree.ranks)}")
-    return out, unknown, notes
+    return Matched(out, unknown, notes)
 
 
-def _classes(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:
-    """Return the class of the model of each class of `theirs` at a rank, -1 for none; then -1, for null labels: int64 [C' + 1]."""
+def classes_of(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:
+    """Return the class of the model of each class of `theirs` at a rank, int64 [C'], -1 for none."""
     own, names = index.tree.rank_index(rank), theirs.names[theirs.rank_index(rank)]
     found = [index.find(own, text, name) for text, name in zip(theirs.lineage_ids(rank), names, strict=True)]
-    return np.maximum(np.array([*found, -1], dtype=np.int64), -1)
+    return np.maximum(np.array(found, dtype=np.int64), -1)

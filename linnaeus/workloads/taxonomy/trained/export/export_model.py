@@ -52,6 +52,8 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
     texts = {bundle.METRICS: to_json(metrics), bundle.CARD: card}
     if parts.calibration is not None:
         texts[bundle.CALIBRATION] = to_json(parts.calibration.plain())
+    if (options.run / bundle.COUNTS).is_file():
+        texts[bundle.COUNTS] = (options.run / bundle.COUNTS).read_text(encoding="utf-8")
     bundle.write_bundle(options.out, parts.description, parts.tree, parts.weights, texts)
     try:
         written = Parts(*bundle.load_bundle(options.out, parts.description.plugins))

@@ -1,0 +1,126 @@
+"""Files of an evaluation.
+
+metrics.json         metrics of each pass, of each part, what is not scored and why
+groups.csv           a row for each part of the photographs: clades, metadata, training photographs, values of --by
+classes.csv          a row for each class, as `linnaeus evaluate RUN` writes it
+photographs.csv      a row for each photograph: labels, predicted taxa, what is right, or why it cannot be read
+unknown_taxa.csv     taxa of the labels that the model does not have, and their photographs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.files import to_csv, to_json, write_atomic
+from linnaeus.reporting.results import strict
+from linnaeus.workloads.taxonomy.components import presence
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
+from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
+from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Compared, label_of, probability
+
+
+def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured, parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the files of a model. Return their paths. Raise `ConfigError` if they cannot be written."""
+    unknown = unknown_taxa(measured, rows)
+    record = {
+        "model": measured.name,
+        "weights": {"source": measured.model.weights.source, "sha256": measured.model.weights.digest},
+        "manifest": manifest,
+        "rows": len(rows.records.labels),
+        "scored": int(measured.table.real.sum()),
+        "unreadable": [{"photograph": name, "reason": reason} for name, reason in unreadable(measured, rows)],
+        "left_out": dict(rows.records.excluded),
+        "unknown_taxa": {
+            rank: {"taxa": sum(one["rank"] == rank for one in unknown), "photographs": int(measured.labels.unknown[:, r].sum())}
+            for r, rank in enumerate(measured.model.tree.ranks)
+        },
+        "metrics": measured.metrics,
+        "groups": list(parts),
+    }
+    classes = measured.classes
+    if measured.training_counts is None:
+        classes = [row | {"training_count": None} for row in classes]
+    files = {
+        "metrics.json": to_json(strict(record)),
+        "groups.csv": to_csv([{key: _cell(value) for key, value in part.items()} for part in parts]),
+        "classes.csv": to_csv(classes),
+        "photographs.csv": to_csv(photograph_rows(measured, rows)),
+        **({"unknown_taxa.csv": to_csv(unknown)} if unknown else {}),
+    }
+    return write_files(folder, files)
+
+
+def write_comparison(folder: Path, compared: Sequence[Compared]) -> list[str]:
+    """Write differences.csv and disagreements.csv. Return their paths. Raise as `write_model`."""
+    differences = [{"model": one.name} | {key: _cell(value) for key, value in row.items()} for one in compared for row in one.differences]
+    return write_files(
+        folder,
+        {"differences.csv": to_csv(differences), "disagreements.csv": to_csv([row for one in compared for row in one.disagreements])},
+    )
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Write texts to a folder, which is made. Return their paths. Raise `ConfigError` if they cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            write_atomic(folder / name, text)
+    except OSError as error:
+        raise ConfigError(f"--output: {folder} cannot be written ({error.strerror}); choose another folder") from None
+    return [str(folder / name) for name in files]
+
+
+def unreadable(measured: Measured, rows: LabelRows) -> list[tuple[str, str]]:
+    """Return the name and the reason of each photograph that is missing, empty or cannot be decoded."""
+    names = rows.records.files.names
+    return [*rows.records.unreadable, *((str(names[row]), reason) for row, reason in sorted(measured.errors.items()))]
+
+
+def unknown_taxa(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
+    """Return a row for each taxon of the labels that the model does not have: rank, taxon, lineage and photographs."""
+    theirs, found = rows.records.tree, []
+    for r, rank in enumerate(measured.model.tree.ranks):
+        if measured.labels.unknown[:, r].any():
+            own = theirs.rank_index(rank)
+            classes, counts = np.unique(rows.records.labels[measured.labels.unknown[:, r], own], return_counts=True)
+            lineages = theirs.lineage_ids(rank)
+            for c, count in zip(classes.tolist(), counts.tolist(), strict=True):
+                found.append({"rank": rank, "taxon": theirs.names[own][c], "lineage": lineages[c], "photographs": count})
+    return found
+
+
+def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
+    """Return a row for each photograph. `<rank>_known` is 0 for a taxon that the model does not have."""
+    tree, table, labels = measured.model.tree, measured.table, measured.labels
+    components = measured.model.components
+    present, columns = presence(rows.records.metadata, components), rows.records.columns
+    found = []
+    for i, name in enumerate(rows.records.files.names.tolist()):
+        out: dict[str, Any] = {"photograph": name}
+        out["metadata"] = " ".join(c for c, there in zip(components, present[i], strict=True) if there)
+        for r, rank in enumerate(tree.ranks):
+            predicted, label = int(table.path[i, r]), int(labels.labels[i, r])
+            scored = table.real[i] and label >= 0
+            out |= {
+                rank: label_of(rows, i, rank),
+                f"{rank}_known": int(not labels.unknown[i, r]),
+                f"{rank}_predicted": tree.names[r][predicted] if predicted >= 0 else None,
+                f"{rank}_probability": probability(measured, i, r),
+                f"{rank}_right": int(predicted == label) if scored else None,
+                f"{rank}_top5": int(table.in_top5[i, r]) if scored else None,
+                f"{rank}_loss": float(table.loss[i, r]) if scored else None,
+            }
+        own = {key: column.values[column.codes[i]] for key, column in columns.items()}
+        found.append({**own, **out, "error": measured.errors.get(i)})
+    missing = dict.fromkeys(found[0])
+    return [*found, *(missing | {"photograph": name, "error": reason} for name, reason in rows.records.unreadable)]
+
+
+def _cell(value: Any) -> Any:
+    """Return a value for CSV: "" for NaN."""
+    return "" if isinstance(value, float) and np.isnan(value) else value

@@ -1,0 +1,83 @@
+"""Lines of an evaluation for a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from linnaeus.errors import escaped
+from linnaeus.reporting.formatting import shorten
+from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
+from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
+from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Compared
+
+SHOWN = 12  # rows of a kind; the files have all
+LABEL = 34  # columns of a name
+
+
+def model_lines(measured: Measured, parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the tables of a model. `parts`: of `part_row`."""
+    tree = measured.model.tree
+    return [
+        *accuracy_table(tree.ranks, measured.model.components, measured.metrics, {}),
+        "",
+        *_rank_lines(measured, parts[0]),
+        "",
+        *_part_lines(parts, tree.ranks[-1]),
+    ]
+
+
+def _rank_lines(measured: Measured, everything: Mapping[str, Any]) -> list[str]:
+    """Return a line per rank: its scored photographs, those whose taxon the model does not have, and metrics as they are."""
+    lines = [f"{'rank':18s}{'scored':>10s}{'unknown taxon':>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"]
+    for r, rank in reversed(list(enumerate(measured.model.tree.ranks))):
+        top5, loss, ece = (measured.metrics[f"val/{rank}/{name}"] for name in ("top5", "loss", "ece"))
+        unknown = int(measured.labels.unknown[:, r].sum())
+        cells = f"{everything[f'{rank}/photographs']:10,d}{unknown:15,d}{_percent(top5, 9)}{_plain(loss, 9, 4)}{_percent(ece, 9)}"
+        lines.append(f"{shorten(rank, 18):18s}{cells}")
+    return lines
+
+
+def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
+    """Return a line per part: metrics of the finest rank."""
+    titles = f"{'photos':>8s}{'top-1':>7s}{'95 %':>13s}{'top-5':>7s}{'hd1':>6s}{'ece':>5s}"
+    lines = [f"{shorten(f'part, metrics of {rank}', LABEL):{LABEL}s}{titles}"]
+    for kind in dict.fromkeys(str(part["kind"]) for part in parts):
+        own = sorted((part for part in parts if part["kind"] == kind), key=lambda part: -part["photographs"])
+        for part in own[:SHOWN]:
+            name = str(part["name"]) if kind in ("all", "metadata") else f"{kind}: {part['name']}"
+            cells = f"{part['photographs']:8,d}{_percent(part[f'{rank}/top1'], 7)}{_interval(part, f'{rank}/top1')}"
+            cells += f"{_percent(part[f'{rank}/top5'], 7)}{_plain(part['hd1'], 6, 2)}{_percent(part[f'{rank}/ece'], 5, 0)}"
+            lines.append(f"{shorten(escaped(name), LABEL - 1):{LABEL}s}{cells}")
+        if len(own) > SHOWN:
+            lines.append(f"{kind}: {len(own) - SHOWN:,} more in groups.csv of --output")
+    return lines
+
+
+def difference_lines(compared: Compared) -> list[str]:
+    """Return the differences of another model from the first."""
+    head = f"{'metric':28s}{'MODEL':>10s}{'OTHER':>10s}{'difference':>12s}{'95 %':>20s}"
+    lines = [f"OTHER: {escaped(compared.name)}", head]
+    for row in compared.differences:
+        ends = (row["low"], row["high"])
+        interval = "-" if any(map(math.isnan, ends)) else f"{ends[0]:+.4f}..{ends[1]:+.4f}"
+        change = "-" if math.isnan(row["difference"]) else f"{row['difference']:+.4f}"
+        lines.append(
+            f"{shorten(row['metric'], 28):28s}{_plain(row['first'], 10, 4)}{_plain(row['other'], 10, 4)}{change:>12s}{interval:>20s}"
+        )
+    lines.append(f"{compared.photographs:,} photographs; the predicted taxa differ on {len(compared.disagreements):,}")
+    return lines
+
+
+def _percent(value: float, width: int, digits: int = 1) -> str:
+    return _plain(100 * value, width, digits)
+
+
+def _plain(value: float, width: int, digits: int) -> str:
+    return f"{'-':>{width}s}" if math.isnan(value) else f"{value:{width}.{digits}f}"
+
+
+def _interval(part: Mapping[str, Any], name: str) -> str:
+    low, high = part[f"{name}_low"], part[f"{name}_high"]
+    return f"{'-' if math.isnan(low) or math.isnan(high) else f'{100 * low:.1f}-{100 * high:.1f}':>13s}"

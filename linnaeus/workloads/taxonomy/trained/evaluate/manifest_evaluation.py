@@ -1,0 +1,92 @@
+"""Score the models of runs and bundles on a labelled manifest: `linnaeus evaluate MODEL --manifest FILE`. No training code is needed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from linnaeus.config.model_options import use_threads
+from linnaeus.errors import ConfigError, escaped, list_some
+from linnaeus.schedule.length import validation_batch_size
+from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, read_labels
+from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import unreadable, write_comparison, write_model
+from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_tables import difference_lines, model_lines
+from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings, measure
+from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import compare
+from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import check_clade, find_parts, part_row
+from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
+from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of, load_model
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+OF_A_BUNDLE = 32  # photographs in a batch
+
+
+def evaluate(options: argparse.Namespace) -> list[str]:
+    """Score as the `options` of the command ask for. Return the lines to print.
+
+    Raise `ConfigError` for a model or a manifest that cannot be read, or that have no taxon in common; then nothing is written."""
+    if foreign := [text for text in options.setting or [] if not text.startswith("data.")]:
+        raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
+    if options.output is not None and options.output.exists() and not options.output.is_dir():
+        raise ConfigError(f"--output: {options.output} is not a folder; choose another one")
+    threads = use_threads(options)
+    paths = [options.model, *(options.compare or [])]
+    models = [_load(path, options, paths) for path in paths]
+    for model in models:
+        check_clade(options.clade, model.tree)
+    components = list(dict.fromkeys(name for model in models for name in model.components))
+    rows = read_labels(options.manifest, options.setting or [], components, [options.by] if options.by else [])
+    measured = [
+        measure(str(path), model, rows, training_counts(path, model.tree), Settings(options.batch_size or _batch_size(path), threads))
+        for path, model in zip(paths, models, strict=True)
+    ]
+    lines = [*rows.notes, *_group_note(rows, options.by)]
+    files: list[str] = []
+    for number, one in enumerate(measured, 1):
+        parts = [part_row(one, rows, part) for part in find_parts(one, rows, options.clade, options.by)]
+        lines += ["", *_head(one, rows), "", *model_lines(one, parts)]
+        if options.output is not None:
+            folder = options.output / f"model-{number}" if len(measured) > 1 else options.output
+            files += write_model(folder, options.manifest, rows, one, parts)
+    compared = [compare(measured[0], other, rows) for other in measured[1:]]
+    for pair in compared:
+        lines += ["", *difference_lines(pair)]
+    if compared and options.output is not None:
+        files += write_comparison(options.output, compared)
+    return [*lines, "", *(files or ["--output FOLDER writes these results, and a row for each photograph"])]
+
+
+def _load(path: Path, options: argparse.Namespace, paths: Sequence[Path]) -> TrainedClassifier:
+    """Return a model. --checkpoint is that of the runs, if there is one."""
+    runs = [one for one in paths if not is_bundle(one)]
+    checkpoint = options.checkpoint if path in runs or not runs else None
+    return load_model(path, checkpoint=checkpoint, device=options.device or "cpu", plugins=options.plugins or [])
+
+
+def _batch_size(path: Path) -> int:
+    return OF_A_BUNDLE if is_bundle(path) else validation_batch_size(configuration_of(path))
+
+
+def _group_note(rows: LabelRows, by: str | None) -> list[str]:
+    """Return a line on a column that looks like the observations and is not used."""
+    if rows.group is not None:
+        return []
+    return [
+        f"intervals: every photograph counts as an observation; --setting data.group_column={name} uses {name}"
+        for name in [name for name in rows.records.columns if name != by][:1]
+    ]
+
+
+def _head(measured: Measured, rows: LabelRows) -> list[str]:
+    """Return the name of a model, and what of the photographs is not scored."""
+    lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {int(measured.table.real.sum()):,} photographs"]
+    lines += measured.labels.notes
+    if bad := unreadable(measured, rows):
+        lines.append(f"{len(bad):,} photographs cannot be read: {list_some([f'{name} ({reason})' for name, reason in bad], 5)}")
+    if measured.model.description.head.nulls != "ignore" and measured.labels.unknown.any():
+        lines.append("null_recall and null_precision are left out, since a taxon that the model does not have is not a null label")
+    if measured.training_counts is None:
+        lines.append("no metrics by training photographs: the bundle was exported without class_counts.csv; export it again")
+    return lines

@@ -1,0 +1,102 @@
+"""Differences between two models on the same photographs, with intervals, and the photographs on which they disagree.
+
+A metric is compared over the photographs that both models could read and whose label at its rank both have. Both are computed on the same
+draws of observations, so that what the photographs have in common does not widen the interval of the difference.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.metrics.sample_record import Samples, difference_intervals, group_sums, quotients
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, classes_of
+from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
+from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import all_fractions
+from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+
+
+class Compared(NamedTuple):
+    """Another model beside the first one."""
+
+    name: str
+    photographs: int  # that both have read
+    differences: list[dict[str, Any]]  # metric, both values, other minus first, and the ends of its interval
+    disagreements: list[dict[str, Any]]  # a row for each photograph
+
+
+def compare(first: Measured, other: Measured, rows: LabelRows) -> Compared:
+    """Return the differences of `other` from `first`. Raise `ConfigError` if they have no rank in common."""
+    ranks = [rank for rank in first.model.tree.ranks if rank in other.model.tree.ranks]
+    if not ranks:
+        raise ConfigError(f"--compare: {other.name} has none of the ranks {', '.join(first.model.tree.ranks)}")
+    read = np.flatnonzero(first.table.real & other.table.real)
+    terms = _terms(first, other, read, ranks)
+    sums = [group_sums(own, None if rows.group is None else rows.group[read], len(read)) for own in terms]
+    names = [*terms[0]]
+    values = [quotients(numerator.sum(0), denominator.sum(0)) for numerator, denominator in sums]
+    columns = [*values, *difference_intervals(*sums)] if len(read) else [np.full(len(names), np.nan)] * 5
+    keys = ("first", "other", "difference", "low", "high")
+    differences = [
+        {"metric": name} | {key: float(column[i]) for key, column in zip(keys, columns, strict=True)} for i, name in enumerate(names)
+    ]
+    return Compared(other.name, len(read), differences, _disagreements(first, other, rows, read, ranks))
+
+
+def _terms(first: Measured, other: Measured, read: np.ndarray, ranks: list[str]) -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Return the terms of the metrics of both models; of trees with other ranks only those of one rank."""
+    samples = [Samples(one.record[read], len(one.model.tree.ranks)) for one in (first, other)]
+    places = [[one.model.tree.rank_index(rank) for rank in ranks] for one in (first, other)]
+    both = samples[0].known[:, places[0]] & samples[1].known[:, places[1]]
+    for own, place in zip(samples, places, strict=True):  # the other columns are not compared
+        own.known[:, place] = both
+        own.right &= own.known
+        own.height = np.where(own.known[:, -1], own.height, 0)
+    alike = first.model.tree.ranks == other.model.tree.ranks
+    found = [all_fractions(one, own, read) for one, own in zip((first, other), samples, strict=True)]
+    chosen = [name for name in found[0] if (alike if "/" not in name else name.split("/")[0] in ranks)]
+    return [{name: terms[name] for name in chosen} for terms in found]
+
+
+def _disagreements(first: Measured, other: Measured, rows: LabelRows, read: np.ndarray, ranks: list[str]) -> list[dict[str, Any]]:
+    """Return a row for each photograph whose predicted taxa differ, at the coarsest rank where they do."""
+    trees = [one.model.tree for one in (first, other)]
+    places = [[tree.rank_index(rank) for rank in ranks] for tree in trees]
+    own, theirs = (one.table.path[read][:, place] for one, place in zip((first, other), places, strict=True))
+    index = TaxonIndex(trees[0])
+    translated = np.stack([_translated(theirs[:, i], classes_of(trees[1], index, rank)) for i, rank in enumerate(ranks)], 1)
+    differs = translated != own
+    found = []
+    for n in np.flatnonzero(differs.any(axis=1)).tolist():
+        i, row = int(np.argmax(differs[n])), int(read[n])
+        cells: dict[str, Any] = {"photograph": rows.records.files.names[row], "rank": ranks[i], "label": label_of(rows, row, ranks[i])}
+        for key, one, place in zip(("first", "other"), (first, other), places, strict=True):
+            cells |= {key: _name(one, row, place[i]), f"{key}_probability": probability(one, row, place[i]), f"{key}_right": None}
+            if one.labels.labels[row, place[i]] >= 0:
+                cells[f"{key}_right"] = int(one.table.path[row, place[i]] == one.labels.labels[row, place[i]])
+        found.append({"model": other.name} | cells)
+    return found
+
+
+def _translated(classes: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Return classes of the other tree in the first: -1 for none, -2 for one that the first does not have."""
+    return np.where(classes < 0, -1, np.where(number[classes] < 0, -2, number[classes]))
+
+
+def label_of(rows: LabelRows, row: int, rank: str) -> str | None:
+    """Return the name of the label of a photograph, also if no model has it; None for null."""
+    tree = rows.records.tree
+    c = int(rows.records.labels[row, tree.rank_index(rank)]) if rank in tree.ranks else -1
+    return tree.names[tree.rank_index(rank)][c] if c >= 0 else None
+
+
+def _name(measured: Measured, row: int, r: int) -> str | None:
+    c = int(measured.table.path[row, r])
+    return measured.model.tree.names[r][c] if c >= 0 else None
+
+
+def probability(measured: Measured, row: int, r: int) -> float | None:
+    """Return the probability of the predicted taxon; None without one."""
+    return float(np.exp(measured.table.path_log_p[row, r])) if measured.table.path[row, r] >= 0 else None

@@ -1,0 +1,132 @@
+"""Metrics of parts of the photographs: of each clade, with and without each component of metadata, by the number of training photographs
+of their class, and by a column of the manifest. They are computed from the results of each photograph, without another pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from linnaeus.errors import ConfigError, shorten
+from linnaeus.workloads.taxonomy.components import presence
+from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.metrics.accuracy import FEW, MANY
+from linnaeus.workloads.taxonomy.metrics.confidence import Calibration
+from linnaeus.workloads.taxonomy.metrics.sample_record import (
+    Samples,
+    area_under_risk_coverage,
+    fractions,
+    group_sums,
+    intervals,
+    quotients,
+)
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
+from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+MOST = 1000  # groups of a kind
+
+
+class Group(NamedTuple):
+    """Photographs that are measured together. `kind`: "all", a rank, "metadata", "training photos", or the name of a column."""
+
+    kind: str
+    name: str
+    rows: np.ndarray  # bool [N]
+
+
+def find_parts(measured: Measured, rows: LabelRows, clade: str | None, by: str | None) -> list[Group]:
+    """Return all photographs, and their groups. `clade`: a rank; None: the coarsest with two taxa among the labels. `by`: a column.
+
+    Raise `ConfigError` for more than MOST groups of a kind."""
+    everything = Group("all", "all", np.ones(len(rows.records.labels), dtype=bool))
+    parts = [everything, *_clades(measured, clade), *_metadata(measured, rows), *_shots(measured)]
+    if by is not None:
+        parts += _of_column(by, rows.records.columns[by])
+    return [part for part in parts if part.rows.any()]
+
+
+def _clades(measured: Measured, clade: str | None) -> Iterator[Group]:
+    tree, labels = measured.model.tree, measured.labels.labels
+    several = [rank for r, rank in enumerate(tree.ranks) if len(np.unique(labels[labels[:, r] >= 0, r])) > 1]
+    r = tree.rank_index(clade or (several or tree.ranks[-1:])[0])
+    found = np.unique(labels[labels[:, r] >= 0, r])
+    _check_number(len(found), f"--clade: the labels have {len(found):,} taxa of rank {tree.ranks[r]}", "a coarser rank")
+    for c in found.tolist():
+        yield Group(tree.ranks[r], tree.names[r][c], labels[:, r] == c)
+
+
+def _metadata(measured: Measured, rows: LabelRows) -> Iterator[Group]:
+    components = measured.model.components
+    for component, known in zip(components, presence(rows.records.metadata, components).T, strict=True):
+        yield Group("metadata", f"with {component}", known)
+        yield Group("metadata", f"without {component}", ~known)
+
+
+def _shots(measured: Measured) -> Iterator[Group]:
+    """Yield the photographs by the training photographs of their finest class."""
+    if measured.training_counts is None:
+        return
+    label = measured.labels.labels[:, -1]
+    seen = np.where(label >= 0, measured.training_counts[-1][label], -1)
+    yield Group("training photos", f"more than {MANY}", seen > MANY)
+    yield Group("training photos", f"{FEW} to {MANY}", (seen >= FEW) & (seen <= MANY))
+    yield Group("training photos", f"fewer than {FEW}", (seen >= 0) & (seen < FEW))
+
+
+def _of_column(name: str, column: Column) -> Iterator[Group]:
+    cells = column.text()
+    values = np.unique(cells)
+    _check_number(len(values), f"--by: the column {name} has {len(values):,} values", "another column")
+    for value in values.tolist():
+        yield Group(name, value or "(empty)", cells == value)
+
+
+def check_clade(clade: str | None, tree: TaxonomyTree) -> None:
+    """Raise `ConfigError` if `clade` is not a rank of the tree, nor None."""
+    if clade is not None and clade not in tree.ranks:
+        raise ConfigError(f"--clade is {shorten(clade)!r}, which is not a rank of the model; choose from {', '.join(tree.ranks)}")
+
+
+def _check_number(count: int, what: str, other: str) -> None:
+    if count > MOST:
+        raise ConfigError(f"{what}; at most {MOST:,} are measured, choose {other}")
+
+
+def part_row(measured: Measured, rows: LabelRows, part: Group) -> dict[str, Any]:
+    """Return the metrics of a part of the photographs by name, with intervals."""
+    table, ranks = measured.table, measured.model.tree.ranks
+    own = np.flatnonzero(part.rows & table.real)
+    group = None if rows.group is None else rows.group[own]
+    samples = Samples(measured.record[torch.from_numpy(own)], len(ranks))
+    terms = all_fractions(measured, samples, own)
+    sums = group_sums(terms, group, len(own)) if len(own) else (np.zeros((0, len(terms))),) * 2
+    values = quotients(sums[0].sum(0), sums[1].sum(0))
+    low, high = intervals(*sums)
+    out: dict[str, Any] = {"kind": part.kind, "name": part.name, "photographs": len(own)}
+    out["observations"] = len(own) if group is None else len(np.unique(group))
+    out |= {f"{rank}/photographs": int(samples.known[:, r].sum()) for r, rank in enumerate(ranks)}
+    for i, name in enumerate(terms):
+        out |= {name: float(values[i]), f"{name}_low": float(low[i]), f"{name}_high": float(high[i])}
+    known = samples.known[:, -1]
+    return out | _ece(measured, samples, own) | {"aurc": area_under_risk_coverage(~samples.right[known, -1], samples.confidence[known])}
+
+
+def all_fractions(measured: Measured, samples: Samples, own: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the terms of metrics that are fractions of sums, as `fractions`, of the photographs `own`, int64 [n]."""
+    terms, table = fractions(measured.model.tree.ranks, samples), measured.table
+    for r, rank in enumerate(measured.model.tree.ranks):
+        known = samples.known[:, r]
+        terms |= {f"{rank}/top5": (table.in_top5[own, r] & known, known), f"{rank}/loss": (table.loss[own, r] * known, known)}
+    return terms
+
+
+def _ece(measured: Measured, samples: Samples, own: np.ndarray) -> dict[str, float]:
+    calibration = Calibration(TreeTables(measured.model.tree, torch.device("cpu")), torch.device("cpu"))
+    columns = (samples.known, measured.table.best_right[own], measured.table.best_log_p[own])
+    calibration.add(*(torch.from_numpy(column) for column in columns))
+    return calibration.compute(calibration.counts)

@@ -1,0 +1,29 @@
+"""Training photographs of each class, as a run and a bundle record them in class_counts.csv."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.bundle import COUNTS, checked_file, is_bundle
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+def training_counts(path: Path, tree: TaxonomyTree) -> list[np.ndarray] | None:
+    """Return the training photographs of each class of the model in `path`, per rank int64 [C_r]; None if they are not recorded.
+
+    Raise `ConfigError` for a file that does not have the classes of `tree`."""
+    file = checked_file(path, COUNTS) if is_bundle(path) else path / COUNTS
+    if file is None or not file.is_file():
+        return None
+    found: dict[str, dict[str, int]] = {rank: {} for rank in tree.ranks}
+    try:
+        with file.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                found[row["rank"]][row["lineage"]] = int(row["training"])
+        return [np.array([found[rank][lineage] for lineage in tree.lineage_ids(rank)], dtype=np.int64) for rank in tree.ranks]
+    except (OSError, KeyError, ValueError, TypeError, csv.Error):
+        raise ConfigError(f"{file} does not have the training photographs of each class of the model; remove it, or export again") from None

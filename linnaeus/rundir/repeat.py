@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.choices import automatic_keys, with_choices
 from linnaeus.config.environment import plain_tree, saved_tree
 from linnaeus.config.load import compose, compose_tree, group_files, typed_config, variants_of
 from linnaeus.config.messages import nearest_key
@@ -95,8 +96,14 @@ def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = N
 
 
 def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = None) -> Config:
-    """Return the typed configuration of a command; see `compose_run`."""
-    return typed_config(compose_run(overrides, config_dir))
+    """Return the typed configuration of a command, with chosen values in place of `auto`; see `compose_run`.
+
+    Raise `ConfigError` if values are chosen for a job of SLURM and its device is not given: the node of the job may have another one."""
+    tree = compose_run(overrides, config_dir)
+    keys = automatic_keys(tree)
+    if keys and tree["launch"]["name"] == "slurm" and tree["trainer"]["device"] == "auto":
+        raise ConfigError(f"trainer.device is auto, and {keys[0]} depends on the device: with launch=slurm, set trainer.device=cuda or cpu")
+    return typed_config(with_choices(tree)[0])
 
 
 def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str | None = None) -> Tree:

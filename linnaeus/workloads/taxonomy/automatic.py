@@ -51,6 +51,7 @@ class Facts:
     pretrained: bool  # training starts from pretrained weights
 
 
+_facts: dict[str, Facts] = {}  # of the data and devices of this process
 Settings = dict[str, Any]  # key -> value, of those that are given or chosen already
 Rule = Callable[[Facts, Settings], tuple[Any, str]]
 
@@ -61,8 +62,13 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
     Raise `ConfigError` if the data cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
-    source = build_data_source(config)[0]
-    facts = find_facts(config, source)
+    device = find_device(config)
+    read = repr((config.data, device, config.model))
+    source = None
+    if read not in _facts:  # a sweep chooses for each of its trials, mostly of the same data
+        source = build_data_source(config)[0]
+        _facts[read] = find_facts(config, source, device)
+    facts = _facts[read]
     known = {"trainer.length": config.trainer.length, "data.image_size": config.data.image_size}
     known |= {"trainer.precision": config.trainer.precision, "trainer.global_batch_size": config.trainer.global_batch_size}
     given = {key: value for key, value in known.items() if key not in keys}
@@ -72,7 +78,7 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
             value, reason = RULES[key](facts, given)
             given[key] = value
             choices.append(Choice(key, value, reason))
-    return choices, with_image_size(source, config, given["data.image_size"])
+    return choices, None if source is None else with_image_size(source, config, given["data.image_size"])
 
 
 def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:
@@ -84,21 +90,29 @@ def with_image_size(source: Source, config: Config, image_size: int) -> Source |
     return dataclasses.replace(source, images=PhotographReader(source.images.files, image_size, config.data.max_image_pixels))
 
 
-def find_facts(config: Config, source: Source) -> Facts:
-    """Return the facts of a source and of the device of `config`."""
+def find_device(config: Config) -> str:
+    """Return cuda or cpu, as `trainer.device` says, even if this machine does not have it."""
+    import torch
+
+    if config.trainer.device != "auto":
+        return config.trainer.device
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def find_facts(config: Config, source: Source, device: str) -> Facts:
+    """Return the facts of a source and of a device, cuda or cpu."""
     import numpy as np
     import torch
 
     from linnaeus.workloads.taxonomy.observations import TRAIN
 
-    device = "cuda" if config.trainer.device != "cpu" and torch.cuda.is_available() else "cpu"
     rows = np.flatnonzero(source.split == TRAIN)
     model = config.model
     return Facts(
         rows=len(rows),
         side=median_side(source, rows),
         device=device,
-        has_bf16=torch.cuda.is_bf16_supported() if device == "cuda" else cpu_has_bf16(),
+        has_bf16=cpu_has_bf16() if device == "cpu" else not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
         pretrained=bool(getattr(model, "pretrained", False) or getattr(model, "pretrained_file", None)),
     )
 

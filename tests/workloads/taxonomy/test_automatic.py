@@ -14,8 +14,12 @@ from PIL import Image
 
 from linnaeus.config import compose
 from linnaeus.config.choices import automatic_keys, with_choices
+from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
 from linnaeus.errors import ConfigError
+from linnaeus.rundir.repeat import run_config
+from linnaeus.sweep.request import read_request
+from linnaeus.sweep.trial import make_trial
 from linnaeus.workloads.taxonomy import automatic, workload
 from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 
@@ -135,3 +139,31 @@ def start(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
     assert main.run(shared_config(lambda: compose_run(command))) == 0
     return capsys.readouterr().out
+
+
+def test_the_trial_of_a_sweep_is_in_the_directory_of_its_run(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["experiment=photos", f"data.path={manifest}", f"run.root={tmp_path}", *SMALL]
+    request = read_request(parse_command_line(["-m", *command, "seed=3,4"]))
+    trial = make_trial(request, 1, {"seed": "3"})
+    start([*command, "seed=3"], capsys)
+    assert trial.directory.name in [run.name for run in (tmp_path / "photos").iterdir()]
+    assert trial.is_finished()
+
+
+def test_a_job_of_slurm_needs_the_name_of_its_device(manifest: Path) -> None:
+    command = ["experiment=photos", f"data.path={manifest}", "launch=slurm"]
+    with pytest.raises(ConfigError, match=r"^trainer\.device is auto, and model\.backbone depends on the device: with launch=slurm, set"):
+        run_config(command)
+    config = run_config([*command, "trainer.device=cuda"])
+    assert (config.model.backbone, config.trainer.precision) == ("resnet50", "bf16")
+
+
+def test_the_trials_of_a_sweep_read_the_data_once(manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    read = workload.manifest.build_source
+    monkeypatch.setattr(automatic, "_facts", {})
+    monkeypatch.setattr(workload.manifest, "build_source", lambda *args: reads.append(1) or read(*args))
+    for seed in range(3):
+        run_config(["experiment=photos", f"data.path={manifest}", f"seed={seed}"])
+    run_config(["experiment=photos", f"data.path={manifest}", "data.split_seed=1"])
+    assert len(reads) == 2

@@ -109,7 +109,7 @@ class Saver:
 
 
 class Ours(Saver):
-    """Return the writer of a run."""
+    """Writer of a run."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         folder.mkdir()
@@ -141,7 +141,7 @@ class Ours(Saver):
 
 
 class TorchSave(Saver):
-    """Save as most training scripts do, flushed, and put in place by a rename."""
+    """Writer of most training scripts: `torch.save`, flushed, and put in place by a rename."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         folder.mkdir()

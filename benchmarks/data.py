@@ -194,7 +194,7 @@ def as_files(store: Path, folder: Path) -> Path:
 
 
 def ours(data: list[str], workers: int, crop: str) -> Callable[[], Iterable[int]]:
-    """Return the epochs of the training loader of a run, each batch prepared as for the model."""
+    """Return a function that runs an epoch of the training loader. It prepares each batch as for the model and yields its size."""
     area = [f"augment.crop_scale=[{SCALE[0]},{SCALE[1]}]", f"augment.crop_ratio=[{RATIO[0]},{RATIO[1]}]"]
     augment = [*(area if crop == "random" else [f"augment.crop_side={SIZE / SHORT_SIDE}"]), "augment.horizontal_flip=0.5"]
     sizes = [

@@ -57,7 +57,7 @@ def under_hydra(batch: int, side: int) -> None:
 
 
 class StopAfterUpdate:
-    """Wraps `Update.__call__` when `linnaeus.optim.update` is imported, and is no part of the program otherwise."""
+    """Wraps `Update.__call__` when `linnaeus.optim.update` is imported, and is not part of the program otherwise."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> object:
         if name != "linnaeus.optim.update":

@@ -1,4 +1,4 @@
-"""The two errors that end the program with one line and no traceback, and the one-line form of other errors."""
+"""Define the two errors that end the program with one line and no traceback, and format errors, names and numbers for messages."""
 
 from __future__ import annotations
 

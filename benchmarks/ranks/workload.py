@@ -51,7 +51,7 @@ class Heads(Model):
 
 
 class TaskLosses(Metrics):
-    """Return the mean loss of each task, from loss sums and valid labels [2T]."""
+    """Mean loss of each task, from loss sums and valid labels [2T]."""
 
     def __init__(self, tasks: tuple[str, ...]) -> None:
         self.tasks, self.width = tasks, 2 * len(tasks)

@@ -16,7 +16,7 @@ PIECE = 8 << 20  # bytes written and hashed at a time: still in the cache when t
 
 
 class FileEntry(NamedTuple):
-    """Return the entry of a file in the manifest: its size in bytes and its SHA-256 in hexadecimal."""
+    """Entry of a file in the manifest: its size in bytes and its SHA-256 in hexadecimal."""
 
     size: int
     sha256: str

@@ -44,7 +44,7 @@ REMEDIES = {
 
 
 class CheckpointWriter:
-    """Write `directory/step-N/`, and keep the last `keep_last` and the best `keep_best` checkpoints by `state["score"]`.
+    """Writer of `directory/step-N/`. It keeps the last `keep_last` and the best `keep_best` checkpoints by `state["score"]`.
 
     `failure`: one line if the newest save could not be written, else None. `committed`: step of the newest checkpoint that this process
     has committed, -1 before the first. `copying`: True from a save with deferred state until `wait_until_copied`. The constructor cleans

@@ -42,7 +42,7 @@ def automatic_keys(tree: Mapping[str, Any]) -> list[str]:
 
 
 def with_placeholders(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with the values of `KEYS` in place of `auto`."""
+    """Return the configuration with a placeholder for each key that is `auto`: its value in `KEYS` of the workload's module `automatic`."""
     keys = automatic_keys(tree)
     return _with_values(tree, {key: _module(tree).KEYS[key] for key in keys}) if keys else dict(tree)  # type: ignore[union-attr]
 

@@ -84,11 +84,11 @@ def _class_mistake(error: TypeError) -> str | None:
 
 
 def report(line: str) -> None:
-    """Print a line on stderr. If several ranks report the same line, one of them prints it: rank 0, unless it comes late.
+    """Print a line on stderr, once if several ranks report it. The middle of a line longer than `MAX_LENGTH` is left out.
 
-    Under torchrun the first rank that claims the line in the store of its agent prints it, and the others return afterwards. torchrun then
-    prints a page of its own, and the line again at the end of it. Without an agent ranks other than 0 wait, and the program that started
-    them ends them after rank 0."""
+    Under torchrun rank 0 prints the line, or the first other rank if rank 0 is late. The others return afterwards. torchrun then prints a
+    report of its own, which ends with the line. Without an agent, ranks other than 0 wait first, and their launcher ends them after
+    rank 0."""
     if len(line) > MAX_LENGTH:
         line = f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
     write_torchrun_error(f"error: {line}")

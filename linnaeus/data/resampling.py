@@ -21,7 +21,7 @@ POWERS = {"square_root": 0.5, "class_balanced": 0.0}
 
 
 class Resampling:
-    """Resample N samples. `classes`: int64 [N], -1 for a sample without a class. `power`: one of `POWERS`. Time and memory are
+    """Resampling of N samples. `classes`: int64 [N], -1 for a sample without a class. `power`: one of `POWERS`. Time and memory are
     linear in samples and classes."""
 
     def __init__(self, classes: np.ndarray, power: float, seed: int) -> None:

@@ -91,9 +91,10 @@ class MetricsTracker:
         self.updates = 0
 
     def update_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
-        """Record the complete results of a step, once. Return True if `monitor` is better than or equal to the best so far.
+        """Record results of a step, in addition to earlier results of the same step.
 
-        Equal counts as best because retention keeps the newest of equal checkpoints.
+        Return True if `monitor` is as good as the best so far, or better; False if it is NaN or absent. Equal counts as best because
+        retention keeps the newest of equal checkpoints.
         """
         self.last = {**self.last, **results} if step == self.last_step else dict(results)
         self.last_step = step

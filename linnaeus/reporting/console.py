@@ -51,7 +51,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StdoutHandler(logging.Handler):
-    """Writes to the current `sys.stdout`, which a live display replaces to print lines above its panel. On a terminal a long line is broken
+    """Handler of the current `sys.stdout`, which a live display replaces to print lines above its panel. On a terminal a long line is broken
     between words, except the lines of the result, which have paths and commands to copy. `style`: `logger.console`."""
 
     def __init__(self, style: str) -> None:
@@ -73,7 +73,7 @@ class _StdoutHandler(logging.Handler):
 
 
 class _LogFileHandler(logging.Handler):
-    """Appends lines to a file. Lines wait in memory before the file is attached and while the disk is full."""
+    """Handler that appends lines to a file. Lines wait in memory before the file is attached and while the disk is full."""
 
     def __init__(self) -> None:
         super().__init__()

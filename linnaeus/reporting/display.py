@@ -48,7 +48,7 @@ class View:
 
 
 class ProgressDisplay:
-    """Display the progress of a run, with a live panel while the block of `with` runs if `style` is auto or live and stdout is a terminal.
+    """Display of the progress, with a live panel while the block of `with` runs if `style` is auto or live and stdout is a terminal.
 
     `due` may be called at every step: it reads a clock, without a panel not even that."""
 

@@ -1,4 +1,4 @@
-"""Rows as lines of JSON: metrics.jsonl, reports.jsonl and timings.jsonl. Two runs can be compared with `cmp metrics.jsonl`.
+"""Write and read rows as lines of JSON: metrics.jsonl, reports.jsonl and timings.jsonl. Two runs can be compared with `cmp metrics.jsonl`.
 
 A row starts with `global_step`; its other keys are in alphabetical order. Floats are in Python's shortest exact form, NaN (an undefined
 metric) is null, infinities are 1e999, which every JSON reader parses as infinity. A row is written at once, so a killed process loses none;
@@ -45,7 +45,7 @@ def _value(key: str, value: Any) -> str:
 
 
 class RowWriter:
-    """Appends rows to a file, which it opens at the first row. `sync` may be called from another thread.
+    """Writer that appends rows to a file, which it opens at the first row. `sync` may be called from another thread.
 
     `rows`: number of rows in the file. `of_step`: number of these of the newest step. `lost`: number of rows that a checkpoint counted and
     that the file no longer contains."""

@@ -203,7 +203,7 @@ def _kill_children_of(thread: threading.Thread) -> None:
 
 
 class SentRows:
-    """Save the number of rows of each stream that were sent, with `saved` in all online launches of a run, as wandb/sent.json. Used by
+    """Number of rows of each stream that were sent, with `saved` in all online launches of a run, as wandb/sent.json. Used by
     one thread. The file is written before a row is sent, so a row that the resumed run logs again is not sent again."""
 
     def __init__(self, run: Path, saved: bool) -> None:

@@ -1,4 +1,4 @@
-"""Results of validation passes: `validation/step-N/<pass>.json`. A pass with a result is not run again.
+"""Write and read the results of validation passes: `validation/step-N/<pass>.json`. A pass with a result is not run again.
 
 Each result contains the hash of the validated weights and one of itself. NaN is written as null. A result that the disk refuses stays in
 memory and is retried: by the training thread with the next result, by the checkpoint writer's thread before it commits. A result that is

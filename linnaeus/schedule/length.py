@@ -67,7 +67,7 @@ def validation_batch_size(config: Config) -> int:
 
 
 def accumulation_steps(config: Config, world_size: int) -> int:
-    """Return the micro-batches per update on one process rank.
+    """Return the number of micro-batches per update on one process rank.
 
     Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches."""
     batch, micro = config.trainer.global_batch_size, config.trainer.micro_batch_size

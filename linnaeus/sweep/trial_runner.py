@@ -72,7 +72,7 @@ class RunningTrial(NamedTuple):
 
 
 class TrialRunner:
-    """Run the trials of `source`. `interrupted`: a stop was requested; `is_recorded`: the disk has accepted the last files."""
+    """Loop over the trials of `source`. `interrupted`: a stop was requested; `is_recorded`: the disk has accepted the last files."""
 
     def __init__(self, source: TrialSource, launcher: Launcher, sweep: SweepConfig, directory: Path) -> None:
         self.source, self.launcher, self.sweep, self.directory = source, launcher, sweep, directory

@@ -1,4 +1,4 @@
-"""Notice for a run whose gradients are clipped in most updates."""
+"""Propose another gradient limit to a run whose gradients are clipped in most updates."""
 
 from __future__ import annotations
 

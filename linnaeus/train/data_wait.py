@@ -27,9 +27,10 @@ def speed_without_waiting(share: float) -> float:
 
 
 def more_workers(share: float, workers: int, idle: float) -> tuple[int, float]:
-    """Return the number of loader workers that shortens the wait with the idle cores, and how many times as fast training would be.
+    """Return a number of loader workers for the idle cores, and the speed-up of training with it; `workers` and 1.0 if no more help.
 
-    Loading is assumed to take all the time of each worker, or `share` of the time without workers, and to divide evenly among workers."""
+    `share`: of the training time spent waiting. `idle`: idle cores per process. Without workers the training process loads the data, in
+    `share` of its time. Workers are assumed to be busy all the time, and loading to divide evenly among them."""
     loading = workers or share
     number = min(math.ceil(loading * speed_without_waiting(share)), workers + int(idle))
     return (number, min(speed_without_waiting(share), number / loading)) if number > workers else (workers, 1.0)
@@ -54,7 +55,8 @@ def advice(share: float, workers: int, idle: float, disk: float, faster_data: Ca
 
 
 class DataWait:
-    """Logger of the advice: once in a launch, at the first report with a share of waiting above `LIMIT`."""
+    """Logger of the advice. It is logged once in a launch: at the first report whose share of waiting is above `LIMIT`, after at least
+    `MIN_SECONDS` of training and `MIN_UPDATES` updates."""
 
     def __init__(self) -> None:
         self._start: tuple[float, int, float, CoreSeconds | None] | None = None

@@ -123,7 +123,9 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
 
 @functools.lru_cache(maxsize=1)  # most updates of a run have the same counts
 def loss_scales(world_size: int, counts: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return W / N_t for each task, [T] on the device, 1 for N_t where a task has no label. Do not change it in place."""
+    """Return W / N_t for each task t, [T] on the device. W is `world_size`, N_t the count of task t, or 1 if it has no label.
+
+    The result is cached: do not change it in place."""
     scales = torch.tensor([world_size / (count or 1.0) for count in counts], dtype=dtype)
     # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
     return scales.to(device, non_blocking=True)
@@ -167,8 +169,10 @@ def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
 
 
 def count_units(t: Training, samples: int, valid: Tensor) -> int:
-    """Return the workload's units (tokens) in a global batch of `samples`: the valid labels of the task with the same name, which
-    excludes padding, otherwise units per sample times samples."""
+    """Return the number of units, such as tokens, in a global batch of `samples` samples; 0 for a workload without units.
+
+    `valid`: [T], valid labels of each task. If a task has the name of the unit, its valid labels are counted, without padding. Otherwise
+    the number is `samples` times the units per sample."""
     if t.workload.units is None:
         return 0
     name, per_sample = t.workload.units

@@ -123,8 +123,10 @@ def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
 
 
 def check_checkpoint(t: Training, directory: RunDirectory) -> None:
-    """Raise `ConfigError` if the checkpoint from which the run would continue does not fit: that of `run.resume=PATH`, and the newest one
-    if the configuration was changed (`run.allow`). Call it before anything is written."""
+    """Load the checkpoint from which the run would continue, as a check. Raise `ConfigError` if it does not fit.
+
+    This is done for `run.resume=PATH`, and for the newest checkpoint if the configuration was changed (`run.allow`). The parts of `t` have
+    the state of the checkpoint afterwards. Call it before anything is written."""
     if t.config.run.resume not in ("auto", "never") or directory.altered:
         found = _next_start(t, directory).checkpoint
         if found is not None:

@@ -41,7 +41,8 @@ def save(t: Training) -> None:
 
 
 def readable_state(t: Training) -> dict[str, Any]:
-    """Return the content of state.json: plain values for a person to read, and the counters of the outputs."""
+    """Return the content of state.json: plain values, readable for a person, with those that a resume reads and the counters of the
+    outputs."""
     step = t.progress.global_step
     validated = t.tracker.last_step == step
     return {

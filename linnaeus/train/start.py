@@ -48,7 +48,7 @@ def apply_process_settings(config: Config) -> None:
 
 
 class CoreUse:
-    """Measure the CPU seconds spent on the cores of this process since construction, by all processes and by this process. Linux only."""
+    """CPU seconds spent on the cores of this process since construction, by all processes and by this process. Linux only."""
 
     def __init__(self) -> None:
         self._time, self._start = time.monotonic(), core_seconds()

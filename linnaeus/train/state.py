@@ -157,7 +157,7 @@ class Training:
 
     @functools.cached_property
     def parameter_counts(self) -> tuple[int, int]:
-        """Number of parameters of the model, in total and trained."""
+        """Return the number of parameters of the model, in total and trained."""
         sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
         return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 

@@ -60,7 +60,9 @@ def schedule_due_validations(t: Training) -> None:
 
 
 def log_metrics(t: Training) -> None:
-    """Write the row of this step, and stop the run if the learning rate or the gradient norm has reached a limit."""
+    """Write the row of this step. Stop the run if the learning rate or the gradient norm has reached a limit.
+
+    Raise `FloatingPointError` after too many skipped updates in a row."""
     step, row = t.progress.global_step, readings.metrics_row(t)
     t.output.row(step, row)
     t.clipped.add(row["train/grad_norm"], t.config.trainer.max_grad_norm)

@@ -127,7 +127,7 @@ def _vector(grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
 
 
 class GradientConflict:
-    """Return the cosine of each pair of task gradients at the last shared layer. Below 0 the tasks work against each other.
+    """Cosine of each pair of task gradients at the last shared layer. Below 0 the tasks work against each other.
 
     The cosines are of the gradients summed over the whole global batch. A mean of cosines over micro-batches or ranks would be another
     number, and would depend on the split. `cosines`: float64 [T, T] on the device, of the last measurement. `pending`: True until a row

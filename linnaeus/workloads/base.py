@@ -151,7 +151,7 @@ class Workload(ABC):
         return [str(sample) for sample in samples]
 
     def save_dataset_record(self, directory: Path) -> None:
-        """Write a description of the dataset to the run directory `directory`."""
+        """Write a description of the dataset to the run directory `directory`. The default writes nothing."""
         return None
 
     def finish(self) -> None:

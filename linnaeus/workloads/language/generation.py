@@ -101,7 +101,7 @@ def generate(
 
 
 class IncrementalDecoder:
-    """Reads growing sequences with a cache. `sequences` are B lists of token ids; between two calls of `next_logits` the caller appends at
+    """Cache for growing sequences. `sequences` are B lists of token ids; between two calls of `next_logits` the caller appends at
     most one token to each."""
 
     def __init__(self, model: GPT, sequences: Sequence[list[int]], max_new_tokens: int, slide: int) -> None:

@@ -268,7 +268,7 @@ def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 
 
 def _byte_level(bpe: Any) -> Any:
-    """Give a BPE GPT-2's pre-tokenizer and decoder, and return it."""
+    """Set GPT-2's pre-tokenizer and decoder on the tokenizer `bpe`. Return `bpe`."""
     library = tokenizers_library()
     bpe.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = library.decoders.ByteLevel()

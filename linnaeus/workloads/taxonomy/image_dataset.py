@@ -270,7 +270,7 @@ def build_blocks(config: Config) -> Blocks | None:
 
 
 def blocks_note(blocks: Blocks, size: int) -> str:
-    """Return a line on the order of `size` samples."""
+    """Return a line that describes the block order of a training set of `size` samples."""
     count = -(-size // blocks.records)
     number, windows = counted(count, "block"), -(-count // blocks.window)
     return (

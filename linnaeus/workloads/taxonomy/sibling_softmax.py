@@ -143,7 +143,7 @@ class _RangeSums(torch.autograd.Function):
 
 
 class _GroupMembers:
-    """Return the number of members of each group in ranges of rows: some of the first and of the last group, all of those between."""
+    """Number of members of each group in ranges of rows: some of the first and of the last group, all of those between."""
 
     def __init__(self, like: Tensor, group: Tensor, start: Tensor, first: Tensor, last: Tensor) -> None:
         """`like`: a tensor [G, B]."""

@@ -1,4 +1,4 @@
-"""A block of the decoder: causal attention and a two-layer perceptron with pre-norm and residual connections; rotary positions.
+"""Define a block of the decoder: causal attention and a two-layer perceptron with pre-norm and residual connections; rotary positions.
 
 To generate text, `generation.KeyValueCache` keeps the keys and values of earlier tokens. A block then calls `attend` with the queries,
 keys and values of the new tokens instead of its own attention. Any other part of a block must be causal too: its output at a position may

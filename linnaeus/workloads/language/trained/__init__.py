@@ -1,4 +1,4 @@
-"""Trained language models in use: a model of a run or of a folder of transformers generates text and scores it; a run is exported."""
+"""Generate text with a trained language model, score texts, and export a run. A model is that of a run or of a transformers folder."""
 
 from linnaeus.workloads.language.trained.export_transformers import export_model
 from linnaeus.workloads.language.trained.load_language_model import load_model

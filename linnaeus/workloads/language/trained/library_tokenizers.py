@@ -76,7 +76,9 @@ def read_library_tokenizer(path: Path, key: str = "MODEL") -> Tokenizer:
 
 
 def _characters(content: Mapping[str, Any]) -> Tokenizer | None:
-    """Return the tokenizer of a content with one word for each character, None for another type."""
+    """Return the tokenizer of a tokenizer.json whose words are single characters; None for another type of model.
+
+    Raise `ValueError` for longer words, a normalizer, or numbers with gaps."""
     if content["model"]["type"] != "WordLevel":
         return None
     words = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)

@@ -108,7 +108,9 @@ def score_files(model: LanguageModel, paths: Sequence[Path], encoding: str) -> d
 
 
 def read_tokens(model: LanguageModel, path: Path, encoding: str) -> np.ndarray:
-    """Return the tokens of a text file, uint32 [N], without holding its text in memory. Raise as `score_files`."""
+    """Return the tokens of a text file, uint32 [N], without holding its text in memory.
+
+    Raise `ConfigError` for an unknown encoding, a file that is not text of this encoding, and a character without a token."""
     import numpy as np
 
     from linnaeus.workloads.language.text_pieces import read_pieces, reading_progress, recut

@@ -31,7 +31,7 @@ def check_reading(model: LanguageModel, again: LanguageModel) -> None:
 
 
 def _meaning(model: LanguageModel) -> dict[str, Any]:
-    """Return everything that determines the tokens of a text."""
+    """Return the part of the tokenizer that determines the tokens of a text, for a comparison."""
     if isinstance(model.tokenizer, BPETokenizer):
         return model.tokenizer.meaning() | {"kind": "bpe"}
     return model.tokenizer.to_dict()

@@ -1,10 +1,10 @@
-"""Weights and configuration of a model in the layouts of transformers: GPT-2 (learned positions) and GPT-NeoX (rotary positions).
+"""Convert weights to the layouts of transformers and back, and make config.json. GPT-2 has learned positions, GPT-NeoX rotary ones.
 
     GPT-2       matrices of blocks are [inputs, outputs]; every layer has biases
-    GPT-NeoX    rows of query, key and value are grouped by head; sequential blocks, all channels rotated, tied head; biases as above
+    GPT-NeoX    rows of query, key and value are grouped by head; every layer has biases; attention and perceptron are sequential,
+                all channels of a head are rotated, and the output layer shares the weights of the embedding
 
-A model without biases gets biases of 0, and one whose biases are all 0 is read without them.
-"""
+A model without biases is written with biases of 0. A model whose biases are all 0 is read as one without biases."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class MixDraws:
 
 
 class PairMixing:
-    """Mix pairs of samples. An alpha of 0 switches its method off; at least one must be above 0."""
+    """Function that mixes pairs of samples. An alpha of 0 switches its method off; at least one must be above 0."""
 
     def __init__(self, config: AugmentConfig, seed: int, image_size: int) -> None:
         self.seed, self.image_size = seed, image_size

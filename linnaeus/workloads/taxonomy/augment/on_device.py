@@ -24,7 +24,7 @@ PARAMETERS = ("frame", "crop_size", "mirror", "colour", "grey", "erase")  # entr
 
 
 class HostDraws:
-    """Run the part of the training pipeline on the host: the pixels of the crops, and the parameters of the other operations."""
+    """Part of the training pipeline that runs on the host: the pixels of the crops, and the parameters of the other operations."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.image_size, self.draws = image_size, TrainingDraws(config, image_size)

@@ -34,7 +34,7 @@ Pipeline = Callable[[Sequence[np.ndarray], np.ndarray], Tensor | dict[str, Tenso
 
 
 class AugmentationPipelineFactory:
-    """Builds the pipeline of training or validation. Raises ConfigError for an impossible range of crops."""
+    """Builds the pipeline of training or validation. Raise ConfigError for an impossible range of crops."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         _check_range("crop_scale", config.crop_scale, high=1.0)

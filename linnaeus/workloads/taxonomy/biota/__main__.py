@@ -140,7 +140,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def biota_config(train: int = 10000, validation: int = 2000, size: int = 64, world: int = 0) -> BiotaConfig:
-    """Return a configuration of the source outside a run."""
+    """Return a configuration of `data=biota` for use outside a run. `size`: side of a photograph in pixels."""
     return BiotaConfig(
         name="biota",
         last_batch="keep",
@@ -158,7 +158,7 @@ def biota_config(train: int = 10000, validation: int = 2000, size: int = 64, wor
 
 
 def _run(command: str, path: Path | None = None, **options: int) -> str:
-    """Run a command and return the text to print. Raises ConfigError for a sheet that is not a PNG."""
+    """Run a command and return the text to print. Raise ConfigError for a sheet that is not a PNG."""
     if command == "ceilings":
         return format_ceilings(ceilings(biota_config(**options)))
     assert path is not None

@@ -34,7 +34,7 @@ def fingerprint(config: BiotaConfig) -> str:
 def build_source(config: BiotaConfig) -> Source:
     """Return the source. Individuals 0..train_samples-1 are for training, the next `validation_samples` for validation.
 
-    10,000 individuals take about 20 ms. Raises ConfigError when `data.ranks` does not fit the ranks of the world."""
+    10,000 individuals take about 20 ms. Raise ConfigError when `data.ranks` does not fit the ranks of the world."""
     world = build_world(config.world)
     count = config.train_samples + config.validation_samples
     samples = np.arange(count)

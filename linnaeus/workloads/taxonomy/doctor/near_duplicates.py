@@ -75,7 +75,7 @@ def _candidates(values: np.ndarray, bits: int, share: int) -> Iterator[tuple[np.
 
 
 def _masks(bits: int, share: int) -> Iterator[int]:
-    """Yield the numbers of `bits` bits of which 1 to `share` are set."""
+    """Yield the integers below 2^`bits` that have 1 to `share` bits set, those with fewer set bits first."""
     for count in range(1, share + 1):
         for chosen in itertools.combinations(range(bits), count):
             yield sum(1 << bit for bit in chosen)

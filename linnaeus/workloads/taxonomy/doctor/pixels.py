@@ -90,7 +90,7 @@ def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measure a numbered block of rows of `files`: return its number and its measures."""
+    """Function that measures a numbered block of rows of `files`, and returns its number and its measures."""
 
     files: ImageFiles
     max_pixels: int  # photographs with more are not decoded

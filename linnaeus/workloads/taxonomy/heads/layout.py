@@ -121,7 +121,7 @@ class Layout(Tables):
         return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
 
     def index_of(self, nodes: Tensor) -> Tensor:
-        """Return the index of each node, int64 of the same shape."""
+        """Return the index of each node in the concatenation of all levels, int64 in the shape of `nodes`, which must not contain -1."""
         starts = torch.tensor(self.level_starts, device=nodes.device)
         return starts[self.level[nodes]] + self.position[nodes]
 

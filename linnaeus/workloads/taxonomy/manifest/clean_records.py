@@ -65,7 +65,7 @@ class CleanRecords:
 def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence[str] = ()) -> tuple[CleanRecords, ManifestConfig]:
     """Return the records of a source, and the configuration with the names of its columns.
 
-    `test`: see `without_test`; None keeps the test rows. `more`: other columns that are kept. Raises ConfigError when the table or a column
+    `test`: see `without_test`; None keeps the test rows. `more`: other columns that are kept. Raise ConfigError when the table or a column
     does not exist, or too many files or ids are bad."""
     records, columns = read_columns(config, lambda header: _existing(more, header))
     config = columns.config
@@ -133,7 +133,7 @@ def without_test(
 
     `names` [N]: the photographs. `test`: test rows take the place of validation rows. With data.folds, validation rows become training
     rows, which are divided later.
-    Raises ConfigError if `test` and there are no test rows."""
+    Raise ConfigError if `test` and there are no test rows."""
     if split is None:
         if test:
             raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
@@ -165,7 +165,7 @@ class UsableRows:
 def usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> UsableRows:
     """Return the rows that have a readable file and a label and are not test rows. `test`: as for `read_clean`.
 
-    Raises ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
+    Raise ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
     table = records.table
     notes = list(table.notes)
     excluded = LeftOut(table.excluded)

@@ -68,7 +68,7 @@ def roles(config: ManifestConfig) -> dict[str, str]:
 def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = True) -> Columns:
     """Return the columns of a manifest with this header. `labels`: False for a manifest whose labels are not read.
 
-    Raises ConfigError for a configured column that does not exist, keys that do not fit together, and a manifest without a column of
+    Raise ConfigError for a configured column that does not exist, keys that do not fit together, and a manifest without a column of
     image paths or of ranks."""
     _check_label_keys(config)
     named = {f"data.{role}_column": column for role, column in roles(config).items() if column != AUTO or role not in NAMES}

@@ -26,7 +26,7 @@ NOT_READ = 0
 def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
     """Return a hash of the content of each of N files, uint64 [N]; `NOT_READ` beyond the limits and for files that cannot be opened.
 
-    `sizes`: bytes, int64 [N]. Raises OSError for an error that may be temporary and remains after three attempts."""
+    `sizes`: bytes, int64 [N]. Raise OSError for an error that may be temporary and remains after three attempts."""
     _, first, row = np.unique(strings(files.names), return_index=True, return_inverse=True)
     own_sizes = sizes[first]
     order = np.argsort(own_sizes.astype(np.uint64) * _ODD, kind="stable")

@@ -26,7 +26,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 def build_source(config: ManifestConfig, test: bool = False) -> Source:
     """Return the source of a manifest, or of another format with records. `test`: its test rows take the place of its validation rows.
 
-    Raises ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
+    Raise ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
     check_folds(config)
     return source_of(*read_clean(config, test))
 
@@ -34,7 +34,7 @@ def build_source(config: ManifestConfig, test: bool = False) -> Source:
 def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
     """Return the source of the records, without test rows, as `config` splits them and chooses ranks.
 
-    Raises ConfigError if a side of the split or a rank would be empty."""
+    Raise ConfigError if a side of the split or a rank would be empty."""
     notes, excluded = list(rows.notes), LeftOut(rows.excluded)
     split_notes: list[str] = []
     split, group = _split(rows, config, split_notes)
@@ -164,7 +164,7 @@ def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, co
 def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
     """Return the split of data.fold, with rows and taxa as for `computed_split`. Validation is empty if every taxon has a single group.
 
-    Raises ConfigError if there are groups for some of the folds only."""
+    Raise ConfigError if there are groups for some of the folds only."""
     assert config.folds is not None and config.fold is not None
     fold = fold_numbers(groups, taxon, config.folds, config.split_seed)
     trained, *sizes = np.bincount(fold, minlength=config.folds + 1).tolist()
@@ -215,7 +215,7 @@ def _in_rows(labels: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
 def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None, notes: list[str]) -> np.ndarray:
     """Return float32 [N] weights divided by their mean over the training rows, so that they do not scale the learning rate.
 
-    NaN counts as 1 before the division. Raises ConfigError when every training row has weight 0."""
+    NaN counts as 1 before the division. Raise ConfigError when every training row has weight 0."""
     missing, training = np.isnan(weights), split == TRAIN
     weights = np.where(missing, 1.0, weights)
     mean = float(np.cumsum(weights[training])[-1] / training.sum())  # summed in order: the same bits with every version of numpy

@@ -27,7 +27,7 @@ _NUMBERS = {"uncertainty": "metres", "elevation": "metres", "weight": "numbers"}
 def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metadata:
     """Return the metadata, with NaN for missing and impossible values. Impossible values are counted in `tally`.
 
-    Raises ConfigError for a column that has values but no possible one."""
+    Raise ConfigError for a column that has values but no possible one."""
     cells = Cells(table, config, tally)
     latitude, longitude = cells.numbers("latitude"), cells.numbers("longitude")
     cells.refuse(latitude, "latitude", np.abs(latitude) > 90, "latitude outside [-90, 90]")
@@ -59,7 +59,7 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
 def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndarray | None:
     """Return the weights of `data.weight_column`, float64 [N], or None without that column.
 
-    A cell that is null or not a number becomes NaN, which later counts as 1. Raises ConfigError for a negative weight."""
+    A cell that is null or not a number becomes NaN, which later counts as 1. Raise ConfigError for a negative weight."""
     if config.weight_column is None:
         return None
     weights = Cells(table, config, tally).numbers("weight")
@@ -166,7 +166,7 @@ class Cells:
         return values
 
     def refuse(self, values: np.ndarray, role: str, where: np.ndarray, reason: str) -> None:
-        """Set `values` to NaN where `where`, bool [N], is True, and count the rows. Raises ConfigError if no value is left."""
+        """Set `values` to NaN where `where`, bool [N], is True, and count the rows. Raise ConfigError if no value is left."""
         known = ~np.isnan(values)
         if where.any() and where[known].all():
             raise self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0])

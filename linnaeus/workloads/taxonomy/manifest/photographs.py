@@ -25,7 +25,7 @@ class PhotographReader:
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
         """Return uint8 [H, W, 3] RGB for each observation number (int64 [B]), with a short side of at most 2 x image_size.
 
-        Raises UndecodableImage for a photograph that can never be read, OSError for one that may be readable later."""
+        Raise UndecodableImage for a photograph that can never be read, OSError for one that may be readable later."""
         return [self._read(int(sample)) for sample in samples]
 
     def _read(self, sample: int) -> np.ndarray:

@@ -56,7 +56,7 @@ def check_lineages(columns: Mapping[str, str], codes: np.ndarray) -> None:
 def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequence[int]) -> tuple[list[str], list[str]]:
     """Return the ranks to predict, and notes on those left out. `sizes` are the numbers of classes of `ranks` in the training rows.
 
-    Raises ConfigError for a rank in data.ranks that does not exist, has fewer than two classes, or is out of order."""
+    Raise ConfigError for a rank in data.ranks that does not exist, has fewer than two classes, or is out of order."""
     classes = dict(zip(ranks, sizes, strict=True))
     if config.ranks is None:
         left_out = [rank for rank in ranks if classes[rank] <= 1]
@@ -90,7 +90,7 @@ def rank_of_level(level: str) -> str:
 def tree_ranks(available: Sequence[str], requested: Sequence[str] | None) -> tuple[str, ...]:
     """Return the ranks of the tree, coarse to fine: the default ranks and the `requested` ones (data.ranks) among the `available`.
 
-    A requested rank that is not in RANK_ORDER is placed after the rank before it in `requested`. Raises ConfigError for a requested
+    A requested rank that is not in RANK_ORDER is placed after the rank before it in `requested`. Raise ConfigError for a requested
     rank that is not available, and if the result is empty."""
     for rank in requested or ():
         if rank not in available:

@@ -32,7 +32,7 @@ class NameLabels:
     def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
         """Return the tree and the labels, int64 [N, R], of a table whose rows all have a label. Append to `notes`.
 
-        Raises ConfigError if the ranks are not coarse to fine."""
+        Raise ConfigError if the ranks are not coarse to fine."""
         names, codes = read_codes(table, self.columns, notes)
         if self.check_order:
             check_lineages(self.columns, codes)
@@ -42,7 +42,7 @@ class NameLabels:
 class IdLabels:
     """Labels from a column of ids in a table of taxa, with the methods of `NameLabels`.
 
-    Raises ConfigError when the table cannot be read or does not contain a rank that can be predicted, and for too many unknown ids."""
+    Raise ConfigError when the table cannot be read or does not contain a rank that can be predicted, and for too many unknown ids."""
 
     def __init__(self, config: ManifestConfig) -> None:
         self.config, self.column = config, str(config.taxon_column)

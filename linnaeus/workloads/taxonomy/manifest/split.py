@@ -25,7 +25,7 @@ _TEST = frozenset(("test", "testing", "tst"))
 def split_from_column(column: Column, name: str) -> np.ndarray:
     """Return the split, int8 [N], from the words of the split column `name`. Test rows are LEFT_OUT.
 
-    Raises ConfigError for unknown words and for a split without training rows."""
+    Raise ConfigError for unknown words and for a split without training rows."""
     words = [value.lower() for value in column.values]
     used = np.unique(column.codes).tolist()  # rows that are left out may have other words
     unknown = sorted({column.values[code] for code in used if words[code] not in _TRAIN | _VALIDATION | _TEST})

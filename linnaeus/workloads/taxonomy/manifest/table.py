@@ -80,7 +80,7 @@ class TableFile(Protocol):
 def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
     """Return the columns that `choose` selects from the header.
 
-    Raises ConfigError, with the configuration key `key`, when the file cannot be read as a table or does not have rows."""
+    Raise ConfigError, with the configuration key `key`, when the file cannot be read as a table or does not have rows."""
     if isinstance(path, Path) and not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; choose a CSV or Parquet {_kind(key)}")
@@ -171,7 +171,7 @@ def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[
 
 
 def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
-    """Return the rows of a csv reader. Raises ConfigError, with the number of the line, where quotes do not fit together."""
+    """Return the rows of a csv reader. Raise ConfigError, with the number of the line, where quotes do not fit together."""
     last = reader.line_num
     try:
         for row in reader:
@@ -223,7 +223,7 @@ def number_columns(
 
 
 def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:
-    """Return name -> index in the header. Raises ConfigError for a name that occurs twice."""
+    """Return name -> index in the header. Raise ConfigError for a name that occurs twice."""
     for name in names:
         if header.count(name) > 1:
             raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {quoted(name)}; rename one")

@@ -42,7 +42,7 @@ NONE = -1  # no parent; -2 - i refers to the i-th id that is not in the table
 def read_taxa(path: Path) -> Taxa:
     """Return the taxa of a CSV, TSV or Parquet table.
 
-    Raises ConfigError when the table cannot be read or does not have a column for ids, parents or ranks."""
+    Raise ConfigError when the table cannot be read or does not have a column for ids, parents or ranks."""
     found: dict[str, str] = {}
 
     def choose(header: Sequence[str]) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def read_taxa(path: Path) -> Taxa:
 
 
 def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
-    """Return field (a key of HEADERS) -> name of its column. Raises ConfigError when a required one does not exist."""
+    """Return field (a key of HEADERS) -> name of its column. Raise ConfigError when a required one does not exist."""
     plain = {name.rpartition(":")[2].strip().lower(): name for name in reversed(header)}
     found = {field: next((plain[n] for n in names if n in plain), None) for field, names in HEADERS.items()}
     if found["parent"] is not None:

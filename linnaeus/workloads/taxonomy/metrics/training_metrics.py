@@ -66,7 +66,9 @@ def loss_and_counts(outputs: Any, batch: Batch) -> Tensor:
 
 
 def mean_losses(ranks: Sequence[str], sums: Tensor) -> dict[str, float]:
-    """Return `<rank>/loss`, and `loss`, their mean over the ranks with labels, each with the same weight at any training weight."""
+    """Return the mean loss of each rank as `<rank>/loss`, NaN without labels, and the unweighted mean of these over ranks as `loss`.
+
+    `sums`: [2R], the loss sum of each rank, then the weight of its labels."""
     means = ratio(*sums.double().cpu().view(2, -1))
     return {"loss": means.nanmean().item()} | {f"{rank}/loss": v for rank, v in zip(ranks, means.tolist(), strict=True)}
 

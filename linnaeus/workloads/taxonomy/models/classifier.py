@@ -19,7 +19,7 @@ TOKEN_STD = 0.02
 
 
 class Trunk(Protocol):
-    """Computes features [B, R, width] or [B, 1, width] from image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
+    """Network that computes features [B, R, width] or [B, 1, width] from image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
 
     width: int
 

@@ -82,7 +82,9 @@ class HttpService:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def predict(self, request: Request) -> Response:
-        """Answer a photograph."""
+        """Answer `POST /predict` with the prediction for the photograph, as JSON.
+
+        Raise `HTTPException` with the status 400, 408, 413, 422, 499, 503 or 504."""
         async with self.bodies.receive(request) as body:
             if self.in_progress >= self.limits.queue:
                 raise HTTPException(503, f"{self.in_progress} photographs are in progress already; try again", RETRY)

@@ -1,4 +1,4 @@
-"""`PhotographBatches`: photographs of many requests, put into batches for the network.
+"""Put the photographs of many requests into batches for the network.
 
 One thread runs the network. While it works, requests wait in a queue; the next batch takes the oldest of them. A request that is cancelled
 leaves the queue at once.

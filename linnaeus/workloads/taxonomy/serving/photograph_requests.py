@@ -47,7 +47,7 @@ class Question:
 
 
 class Bodies:
-    """Receives the bodies of requests, and holds the sum of their sizes under a limit."""
+    """Receiver of the bodies of requests. Bodies in memory have at most `limits.held` bytes in all."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.held = limits, 0

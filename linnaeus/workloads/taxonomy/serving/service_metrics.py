@@ -34,7 +34,7 @@ class ServiceMetrics:
         self.network.observe(seconds)
 
     def text(self) -> bytes:
-        """Return the metrics in the text format."""
+        """Return the metrics in the text format of Prometheus."""
         from prometheus_client import generate_latest
 
         return generate_latest(self.registry)

@@ -41,7 +41,7 @@ class _Text(Protocol):
 
 
 class _Stream:
-    """A JSON text of which a part is in memory. Raises ValueError where it is not JSON or not of the two forms."""
+    """A JSON text of which a part is in memory. Raise ValueError where it is not JSON or not of the two forms."""
 
     def __init__(self, file: _Text) -> None:
         self.file = file

@@ -41,7 +41,7 @@ class Part:
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writes the parts of `files` below `store`, each of `length` photographs, the last of fewer."""
+    """Writer of the parts of `files` below `store`, each of `length` photographs, the last of fewer."""
 
     store: Path
     files: ImageFiles

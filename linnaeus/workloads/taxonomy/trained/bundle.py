@@ -66,7 +66,8 @@ def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, wei
 def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description, TaxonomyTree, InitialWeights, Calibration | None]:
     """Return the parts of a bundle. `plugins`: packages that may be imported if its model needs them.
 
-    Raise `ConfigError` for a bundle of another version, and for a file that is missing or differs from its checksum."""
+    Raise `ConfigError` for a bundle
+    that is damaged or of another version, and for a file that is missing, cannot be read, or differs from its checksum."""
     config = _config(folder)
     try:
         if config.get("version") != VERSION:

@@ -139,10 +139,11 @@ def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:
 
 
 def _row(cells: dict[str, str], index: TaxonIndex, lineage: Sequence[str]) -> Row:
-    """Return a row of a table: its taxon of the finest rank of the model, or else of its own rank, or else its names.
+    """Return the names by which a row of a table is matched, in this order: its taxon at the finest rank of the model, its taxon at its own
+    rank, and its other names.
 
-    A coarser taxon stands for a row only if the row has neither a rank nor other names: the genus of an unknown species would allow all
-    of its species. `lineage`: ranks, coarse to fine, also those at which all taxa of the model are the same."""
+    The taxon at the finest given rank is also used if the row has neither a rank nor other names. Otherwise the genus of an unknown species
+    would allow all of its species. `lineage`: ranks of the model and of the table, coarse to fine."""
     ranks = [plain_name(rank) for rank in index.tree.ranks]
     own = next((cells[name].lower() for name in RANKS if name in cells), None)
     texts = [cells[name] for name in NAMES if name in cells and name not in ranks]

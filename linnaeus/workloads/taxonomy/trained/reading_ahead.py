@@ -77,7 +77,7 @@ def read_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: i
 
 
 def _read(model: TrainedClassifier, inputs: Inputs, row: int) -> np.ndarray | str:
-    """Return a photograph as `TrainedClassifier.read` does, or the reason for which it cannot be read."""
+    """Return a photograph as `TrainedClassifier.read` does, or the reason why it cannot be read."""
     try:
         return inputs.files.decode(row, model.short_side, model.description.max_image_pixels)
     except OSError as error:

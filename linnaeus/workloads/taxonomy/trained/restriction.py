@@ -21,7 +21,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class Listed(NamedTuple):
-    """A name of a row of a list."""
+    """Name of a taxon in a list, with its rank and its lineage if they are given."""
 
     name: str
     rank: int | None = None  # None: of any rank, or as `TaxonIndex.nodes` reads it

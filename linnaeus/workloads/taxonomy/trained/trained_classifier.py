@@ -74,9 +74,9 @@ class TrainedClassifier:
         return self.limited(of_names(TaxonIndex(self.tree), names))
 
     def limited(self, restriction: Restriction) -> TrainedClassifier:
-        """Return a classifier with the same network and a restriction, within that of this classifier.
+        """Return a classifier with the same network that is limited by `restriction` and by the restriction of this classifier, if any.
 
-        Raise `ConfigError` if the two have no taxon in common."""
+        Raise `ConfigError` if the two restrictions have no taxon in common."""
         other = copy.copy(self)
         other.restriction = restriction.within(self.restriction)
         if other.restriction.leaves.sum() < (~self.tree.has_children[:-1]).sum():
@@ -143,7 +143,9 @@ class TrainedClassifier:
         return features[0] if is_one(photographs) else features
 
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
-        """Return what predictions are to contain. Raise `ConfigError` for a precision or coverage that was not fitted."""
+        """Return the settings of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
+
+        Raise `ConfigError` for a precision or coverage that was not fitted, and for either of them if the model is not calibrated."""
         if self.calibration is None:
             if precision is not None or coverage is not None:
                 name = "precision" if precision is not None else "coverage"

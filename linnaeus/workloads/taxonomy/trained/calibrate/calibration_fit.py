@@ -49,7 +49,7 @@ def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def is_tuning(count: int) -> np.ndarray:
-    """Return True for a fifth of the photographs, bool [N], chosen by a hash."""
+    """Return bool [count], True for the photographs that choose temperatures and candidates: about a fifth, by a hash."""
     return hashes(key(1), np.arange(count)) % np.uint64(TUNING) == 0
 
 

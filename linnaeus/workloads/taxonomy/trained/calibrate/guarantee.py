@@ -98,8 +98,10 @@ def least_thresholds(paths: Paths, judged: np.ndarray) -> np.ndarray:
 
 
 def set_threshold(probability: Sequence[float] | np.ndarray, coverage: float) -> float:
-    """Return the probability that a class must reach to be in the prediction set of a rank, so that the set contains the truth with
-    probability `coverage` on average. `probability` [n]: of the true class of each photograph. 0, every class, if there are too few."""
+    """Return the least probability with which a class is in the prediction set of a rank.
+
+    On average the set then contains the true class with probability `coverage`. `probability`: [n], of the true class of each photograph.
+    With too few photographs the threshold is 0, so that every class is in the set."""
     found = np.sort(np.asarray(probability, dtype=np.float64))[::-1]
     number = math.ceil((len(found) + 1) * coverage)
     return 0.0 if number > len(found) else float(found[number - 1])

@@ -39,7 +39,9 @@ def check_model(index: FeatureIndex, model: TrainedClassifier) -> None:
 
 
 def nearest_ones(index: FeatureIndex, model: TrainedClassifier, inputs: Inputs, count: int, size: int, threads: int) -> Matches:
-    """Return the `count` nearest photographs of an index for each of N others, which are read in batches of `size`."""
+    """Return the `count` nearest photographs of an index for each photograph of `inputs`, or the reason why it cannot be read.
+
+    The rows are computed when they are read, in batches of `size` photographs."""
     return Matches(("photograph", "number", "nearest", "cosine", "error"), _nearest_rows(index, model, inputs, count, size, threads))
 
 
@@ -93,7 +95,9 @@ def odd_ones(index: FeatureIndex, count: int, device: torch.device) -> Matches:
 
 
 def write_matches(out: Path, matches: Matches) -> int:
-    """Write the rows to a .csv or .json file, a list of objects. Return their number. Raise `ConfigError` if it cannot be written."""
+    """Write the rows to a .csv file, or to a .json file as a list of objects. Return the number of rows.
+
+    Raise `ConfigError` if the file cannot be written."""
     rows = Counted(matches.rows)
     try:
         with replacing(out) as temporary, open(temporary, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:

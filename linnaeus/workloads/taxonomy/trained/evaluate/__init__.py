@@ -1,1 +1,1 @@
-"""The command `linnaeus evaluate --manifest`: the metrics of validation on any labelled photographs, and comparisons of models."""
+"""Score models on any labelled photographs with the metrics of validation, and compare them: `linnaeus evaluate --manifest`."""

@@ -40,7 +40,7 @@ def _rank_lines(measured: Measured, everything: Mapping[str, Any]) -> list[str]:
 
 
 def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
-    """Return a line per part: metrics of the finest rank."""
+    """Return a header and a line for each part, with metrics of `rank`. Only the `SHOWN` largest parts of each kind have a line."""
     titles = f"{'photos':>8s}{'top-1':>7s}{'95 %':>13s}{'top-5':>7s}{'hd1':>6s}{'ece':>5s}"
     lines = [f"{shorten(f'part, metrics of {rank}', LABEL):{LABEL}s}{titles}"]
     for kind in dict.fromkeys(str(part["kind"]) for part in parts):

@@ -24,9 +24,10 @@ OF_A_BUNDLE = 32  # photographs in a batch
 
 
 def evaluate(options: argparse.Namespace) -> list[str]:
-    """Score as the `options` of the command ask for. Return the lines to print.
+    """Score the models of a command on a manifest, and compare them. Write files with `--output`. Return the lines to print.
 
-    Raise `ConfigError` for a model or a manifest that cannot be read, or that have no taxon in common; then nothing is written."""
+    Raise `ConfigError` for an option without effect, for a model or a manifest that cannot be read, or that have no taxon in common; then
+    nothing is written. Raise it also for models without a common rank and files that cannot be written; then some files are written."""
     if foreign := [text for text in options.setting or [] if not text.startswith("data.")]:
         raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
     if options.output is not None and options.output.exists() and not options.output.is_dir():

@@ -1,8 +1,7 @@
-"""Differences between two models on the same photographs, with intervals, and the photographs on which they disagree.
+"""Compare two models on the same photographs: differences of metrics with intervals, and photographs on which the models disagree.
 
-A metric is compared over the photographs that both models could read and whose label at its rank both have. Both are computed on the same
-draws of observations, so that what the photographs have in common does not widen the interval of the difference.
-"""
+A metric at a rank is computed over the photographs that both models could read and whose taxon at that rank both models have. The intervals
+use the same draws of observations for both models, so that variation common to both does not widen them."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ def _translated(classes: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def label_of(rows: LabelRows, row: int, rank: str) -> str | None:
-    """Return the name of the label of a photograph, also if no model has it; None for null."""
+    """Return the name of the label of a photograph at a rank, also if no model has it; None for null, or if the table lacks the rank."""
     tree = rows.records.tree
     c = int(rows.records.labels[row, tree.rank_index(rank)]) if rank in tree.ranks else -1
     return tree.names[tree.rank_index(rank)][c] if c >= 0 else None

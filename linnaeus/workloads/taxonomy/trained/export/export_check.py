@@ -70,7 +70,9 @@ def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> 
 
 
 def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Metadata | None, str]:
-    """Return up to `most` validation photographs of a run, evenly spaced, with their metadata; none and the reason if none can be read."""
+    """Return up to `most` validation photographs of a run, evenly spaced, uint8 [H, W, 3], their metadata, and a reason in case of none.
+
+    Photographs that cannot be read are left out. The metadata are None if the data of the run cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
     images, read, reason = [], [], "the run has no validation photographs"

@@ -108,7 +108,7 @@ def _write_graph(form: str, program: ExportedProgram, classifier: TrainedClassif
 
 
 def write_onnx(program: ExportedProgram, classifier: TrainedClassifier, path: Path) -> None:
-    """Write an ONNX file; weights above 2 GB are in a second file beside it."""
+    """Write an ONNX file. Weights above 1.5 GiB are in a second file beside it."""
     names = input_names(classifier.components)
     logging.getLogger("onnxscript").setLevel(logging.ERROR)  # a line for every operation that is not folded
     with warnings.catch_warnings(action="ignore"):

@@ -20,7 +20,7 @@ IMAGE_INPUT, METADATA_INPUTS = "image", ("meta", "present")
 
 
 class ExportedNetwork(nn.Module):
-    """Returns `<rank>_probabilities` float [B, C_r] of each rank, coarse to fine, and `path` int64 [B, R], -1 where it has no taxon.
+    """Network with the results `<rank>_probabilities` float [B, C_r] of each rank, coarse to fine, and `path` int64 [B, R], -1 where it has no taxon.
 
     `image`: uint8 [B, 3, S, S]. `meta` float [B, F] and `present` bool [B, M], of `components.encode`, for a model with components."""
 

@@ -1,1 +1,1 @@
-"""The command `linnaeus predict`: answers for many photographs, and the formats of its files."""
+"""Predict the taxa on many photographs, and write the predictions in several formats: `linnaeus predict`."""

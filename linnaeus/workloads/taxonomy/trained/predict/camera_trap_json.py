@@ -136,6 +136,6 @@ def _plain(name: str) -> str:
 
 
 def _write_items(file: Any, rows: Iterable[dict[str, Any]] | Iterator[dict[str, Any]]) -> None:
-    """Write the items of a JSON list, one a line."""
+    """Write the items of a JSON list, one per line, without the brackets."""
     for number, row in enumerate(rows):
         file.write(f"{',' if number else ''}\n  {json.dumps(row, ensure_ascii=False)}")

@@ -81,7 +81,9 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def predict(options: argparse.Namespace) -> list[str]:
-    """Predict as `options` say. Return the lines to print."""
+    """Predict the taxa on photographs, and write the file `options.out`, if any. Return the lines to print.
+
+    Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained.checklist import restrict
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered

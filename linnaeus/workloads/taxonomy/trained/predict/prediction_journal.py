@@ -76,7 +76,7 @@ class Journal:
 
 
 def now() -> str:
-    """Return the time, such as 2026-05-01T16:10:00Z."""
+    """Return the current time in UTC, such as 2026-05-01T16:10:00Z."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

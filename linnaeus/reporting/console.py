@@ -51,8 +51,8 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StdoutHandler(logging.Handler):
-    """Handler of the current `sys.stdout`, which a live display replaces to print lines above its panel. On a terminal a long line is broken
-    between words, except the lines of the result, which have paths and commands to copy. `style`: `logger.console`."""
+    """Handler of the current `sys.stdout`, which a live display replaces to print lines above its panel. On a terminal a long line is
+    broken between words, except the lines of the result, which have paths and commands to copy. `style`: `logger.console`."""
 
     def __init__(self, style: str) -> None:
         super().__init__()

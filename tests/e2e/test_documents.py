@@ -17,10 +17,10 @@ from torch.distributed.run import parse_args
 import linnaeus.__main__
 import main
 from linnaeus.commands import COMMANDS, evaluate
-from linnaeus.config import compose
+from linnaeus.config import compose, typed_config
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
-from linnaeus.rundir.repeat import compose_run, run_config
+from linnaeus.rundir.repeat import compose_run
 from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
@@ -151,7 +151,7 @@ def check_settings(arguments: list[str], processes: int) -> None:
     if options.prints:
         compose_run(options.overrides, options.config_dir, missing_ok=True)
         return
-    config = None if options.multirun else run_config(options.overrides, options.config_dir)
+    config = None if options.multirun else typed_config(compose_run(options.overrides, options.config_dir))
     if config is None or config.launch.name != "process":
         request = read_request(options)
         for last in (0, -1) if options.multirun else (0,):

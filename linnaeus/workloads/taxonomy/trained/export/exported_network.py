@@ -20,9 +20,10 @@ IMAGE_INPUT, METADATA_INPUTS = "image", ("meta", "present")
 
 
 class ExportedNetwork(nn.Module):
-    """Network with the results `<rank>_probabilities` float [B, C_r] of each rank, coarse to fine, and `path` int64 [B, R], -1 where it has no taxon.
+    """Network whose results are `<rank>_probabilities` float [B, C_r] of each rank, coarse to fine, and `path` int64 [B, R].
 
-    `image`: uint8 [B, 3, S, S]. `meta` float [B, F] and `present` bool [B, M], of `components.encode`, for a model with components."""
+    `path` is -1 where it has no taxon. Inputs: `image` uint8 [B, 3, S, S]; `meta` float [B, F] and `present` bool [B, M], of
+    `components.encode`, for a model with components."""
 
     def __init__(self, classifier: TrainedClassifier) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
-"""A plugin that makes the pixels of photographs by Pillow alone, decoding and resizing: `plugins=[benchmarks.pillow_pixels]`.
+"""Decode and resize photographs by Pillow alone: a plugin, `plugins=[benchmarks.pillow_pixels]`.
 
-It replaces the functions of the decoder and of the augmentation. `benchmarks.data_accuracy` trains with it and without.
-"""
+It replaces functions of the decoder and of the augmentation. `benchmarks.data_accuracy` trains with it and without it."""
 
 import numpy as np
 from PIL import Image

@@ -78,8 +78,7 @@ def to_utf8(text: str) -> bytes:
 
 
 def to_json(content: Any, indent: int | None = 2) -> str:
-    """Return the JSON text of a content, with a final newline, in one line with `indent=None`. See `finite` for floats that JSON does not
-    have. Every JSON file of the program is written with it, except for the rows of `format_row`."""
+    """Return the JSON text of a value, with a final newline. `indent=None`: on one line. Floats that JSON does not have: see `finite`."""
     return json.dumps(finite(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 

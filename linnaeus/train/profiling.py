@@ -1,4 +1,4 @@
-"""`StepProfiler`: torch's profiler over a range of updates, for `debug.profile_steps`."""
+"""Profile a range of updates with torch's profiler, for `debug.profile_steps`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""`Training`: all parts of a run. `RunState`: running, interrupted or stopped. `Clock`: the wall time of a launch.
+"""Define `Training`, all parts of a run; `RunState`, running, interrupted or stopped; and `Clock`, the times of a launch.
 
 Only functions of this package take a `Training`. They read values from its parts and pass them to other parts. No code here depends
-on a particular workload (law 8): data, model and losses are reached through `workloads.base.Workload`.
-"""
+on a particular workload: data, model and losses are reached through `workloads.base.Workload`."""
 
 from __future__ import annotations
 

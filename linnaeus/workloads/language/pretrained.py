@@ -141,7 +141,10 @@ def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model:
 
 
 def _renamed(state: Mapping[str, Tensor], transposed: bool) -> dict[str, Tensor]:
-    """Return the weights under the names of `model/gpt.py`. A weight without a counterpart keeps its name, and is refused later by it."""
+    """Return the weights under the names of `model/gpt.py`, without causal masks and the copy of the embedding in a tied output layer.
+
+    `transposed`: matrices of blocks are [inputs, outputs], and are transposed. A weight without a counterpart keeps its name and is refused
+    later."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if CAUSAL_MASK.fullmatch(name):

@@ -1,7 +1,7 @@
-"""A folder of transformers: config.json, model.safetensors (or several files with their index), and the files of its tokenizer.
+"""Read a model in the format of transformers: a published GPT-2, or a folder that `linnaeus export` has written.
 
-GPT-2's published folders are read, and every folder that `linnaeus export` writes. Nothing in a folder is executed or unpickled.
-"""
+A folder has config.json, model.safetensors (or several files with their index), and the files of the tokenizer. Nothing in it is executed
+or unpickled."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ class Parts(NamedTuple):
 def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", plugins: Sequence[str] = ()) -> TrainedClassifier:
     """Return the classifier of a run directory or a bundle.
 
-    `checkpoint`: of a run: best (the default), newest, or a step. `plugins`: packages that a bundle may import. Raise `ConfigError` for a
-    path that is neither, for damaged files, and for a checkpoint that does not exist."""
+    `checkpoint`: best (the default), newest, or a step; for a run only. `plugins`: packages that a bundle may import. Raise `ConfigError`
+    for a path that is neither, a run of another workload, damaged files, and a checkpoint or a device that does not exist."""
     return TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device)
 
 

@@ -171,7 +171,9 @@ class TrainedClassifier:
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
     def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
-        """Return the features float32 [B, width] of B photographs as `read` returns them, with the metadata of each."""
+        """Return the features float32 [B, width] of B photographs as `read` returns them, with the metadata of each.
+
+        `normalize`: divide the features of each photograph by their length."""
         with torch.inference_mode():
             batch = self.batch(images, *encode(metadata, self.components))
             features: Tensor = self.model(dict(self.preparation(batch)))["features"].float()

@@ -1,4 +1,4 @@
-"""The formats `json`, `csv` and `parquet` of `linnaeus predict`: everything that the model predicts, for programs of one's own."""
+"""Write the formats `json`, `csv` and `parquet` of `linnaeus predict`: everything that the model predicts, for programs of one's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_json(path: Path, answered: Answered) -> None:
 
 
 def write_csv(path: Path, answered: Answered) -> None:
-    """Write the predicted taxon of each rank as CSV."""
+    """Write a row per photograph as CSV: the answer, the predicted taxon of each rank, probabilities, metadata and error."""
     ranks = answered.tree.ranks
     with open_text(path) as file:
         table = csv.DictWriter(file, columns(ranks), lineterminator="\n")
@@ -35,7 +35,7 @@ def write_csv(path: Path, answered: Answered) -> None:
 
 
 def write_parquet(path: Path, answered: Answered) -> None:
-    """Write the predicted taxon of each rank as Parquet. Raise `ConfigError` without pyarrow."""
+    """Write a row per photograph as Parquet, with the columns of the CSV. Raise `ConfigError` without pyarrow."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

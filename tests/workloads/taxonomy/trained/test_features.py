@@ -93,7 +93,7 @@ def test_photographs_that_cannot_be_read_are_named_and_have_no_features(finished
         assert [bool(row["error"]) for row in answers(tmp_path / "features.npy.csv")] == [False, True, False]
     matches = tmp_path / "matches.csv"
     assert nearest(out, finished.bundle, folder, "--out", matches) == 0
-    assert "1 photographs of" in capsys.readouterr().out
+    assert " was written: 1 photograph" in capsys.readouterr().out
     found = [(Path(row["photograph"]).name, row["number"], Path(row["nearest"]).name, bool(row["error"])) for row in answers(matches)]
     assert [one for one in found if one[1] in ("1", "")] == [
         ("a, b.jpg", "1", "a, b.jpg", False),
@@ -194,7 +194,7 @@ def test_a_stopped_command_leaves_the_files_of_an_earlier_one(finished, tmp_path
         (["text.npy", "--odd"], "text.npy is damaged"),
         (["other.npy", "--odd"], "it is not a file of `linnaeus embed`"),
         (["short.npy", "--odd"], "it does not belong to short.npy.csv and short.npy.json"),
-        (["one.npy", "--odd"], "has the features of 1 photographs; it must have 2 or more"),
+        (["one.npy", "--odd"], "has the features of 1 photograph; it must have 2 or more"),
     ],
 )
 def test_a_mistake_is_one_line(finished, tmp_path, monkeypatch, capsys, words, line):

@@ -17,7 +17,7 @@ from pathlib import Path
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
-from linnaeus.errors import escaped
+from linnaeus.errors import counted, escaped
 from linnaeus.workloads.taxonomy.trained.photograph_options import (
     add_photographs,
     check_out,
@@ -76,7 +76,8 @@ def embed(options: argparse.Namespace) -> list[str]:
             append(batch.names, batch.features, batch.errors)
             unread += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error is not None]
     seconds = time.monotonic() - start
-    lines = [f"{len(inputs) - len(unread):,} of {len(inputs):,} photographs, {model.width:,} features of each: {options.out}"]
+    photographs = counted(len(inputs), "photograph")
+    lines = [f"{len(inputs) - len(unread):,} of {photographs}, {model.width:,} features of each: {options.out}"]
     lines[0] += f" ({len(inputs) / seconds:,.1f} photographs/s)"
     return lines + _unread(unread)
 

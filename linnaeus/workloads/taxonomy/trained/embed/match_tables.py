@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.trained.embed.cosine_search import QUERIES, nearest, neighbours, pairs
 from linnaeus.workloads.taxonomy.trained.embed.embedding import Embedded, embed_batches
@@ -75,7 +75,7 @@ def _rows_of(held: Sequence[Embedded], index: FeatureIndex, device: torch.device
 
 def duplicates(index: FeatureIndex, above: float, device: torch.device) -> Matches:
     """Return the pairs of photographs of an index with a cosine of at least `above`, the nearest first. Raise as `pairs`."""
-    with PreparationProgress("comparing", len(index), f"{len(index):,} photographs") as progress:
+    with PreparationProgress("comparing", len(index), counted(len(index), "photograph")) as progress:
         found = pairs(index, above, device, progress.add)
     rows = ((index.names[int(a)], index.names[int(b)], float(cosine)) for a, b, cosine in zip(*found, strict=True))
     return Matches(("photograph", "other", "cosine"), rows)
@@ -84,7 +84,7 @@ def duplicates(index: FeatureIndex, above: float, device: torch.device) -> Match
 def odd_ones(index: FeatureIndex, count: int, device: torch.device) -> Matches:
     """Return the photographs of an index by their mean cosine with the `count` nearest others, the lowest first."""
     means, first = [], []
-    with PreparationProgress("comparing", len(index), f"{len(index):,} photographs") as progress:
+    with PreparationProgress("comparing", len(index), counted(len(index), "photograph")) as progress:
         for found in neighbours(index, count, device, progress.add):
             means.append(found.cosine.mean(1).cpu())
             first.append(found.row[:, 0].cpu())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
-from linnaeus.errors import ConfigError, escaped
+from linnaeus.errors import ConfigError, counted, escaped
 from linnaeus.workloads.taxonomy.trained.photograph_options import (
     OF_ALL,
     add_photographs,
@@ -100,15 +100,15 @@ def search(options: argparse.Namespace) -> list[str]:
     index = read_index(options.index)
     least = 2 if options.duplicates or options.odd else 1
     if len(index) < least:
-        raise ConfigError(f"INDEX: {options.index} has the features of {len(index)} photographs; it must have {least} or more")
+        raise ConfigError(f"INDEX: {options.index} has the features of {counted(len(index), 'photograph')}; it must have {least} or more")
     if index.unread:
-        print(f"{index.unread:,} photographs of {options.index} could not be read when it was written, and are left out")
+        print(f"left out, because they could not be read when {options.index} was written: {counted(index.unread, 'photograph')}")
     matches = _matches(options, index, device, threads)
     if options.out is None:
         shown = [_line(row) for row in islice(matches.rows, SHOWN)]
         more = sum(1 for _ in matches.rows)
-        return (shown or ["none"]) + ([f"and {more:,} more lines; --out matches.csv writes all"] if more else [])
-    return [f"{write_matches(options.out, matches):,} rows: {options.out}"]
+        return (shown or ["none"]) + ([f"and {more:,} more; --out matches.csv writes all"] if more else [])
+    return [f"{counted(write_matches(options.out, matches), 'row')}: {options.out}"]
 
 
 def _matches(options: argparse.Namespace, index: FeatureIndex, device: torch.device, threads: int) -> Matches:

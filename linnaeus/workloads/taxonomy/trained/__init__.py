@@ -1,4 +1,6 @@
-"""Trained classifiers in use: load a run or a bundle, predict, export. Nothing here imports the training loop, Hydra or a data source."""
+"""Load a trained classifier from a run directory or a bundle (the folder that `linnaeus export` writes), predict with it, and export it.
+
+This module imports neither the training loop nor Hydra nor a data source."""
 
 from linnaeus.workloads.taxonomy.trained.answers import Prediction, Taxon
 from linnaeus.workloads.taxonomy.trained.export.export_model import export_model

@@ -1,4 +1,4 @@
-"""`Prediction`: the answer for one photograph, and its form in JSON."""
+"""`Prediction`: the predicted taxa of one photograph, and `Answers`, which makes predictions from the probabilities of the network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class Taxon:
-    """A taxon and its probability. `lineage`: the names from the coarsest rank to its own, empty in holes, joined by `|`."""
+    """A taxon and its probability. `lineage`: names from the coarsest rank to its own, joined by `|`, empty at ranks without a taxon."""
 
     rank: str
     name: str
@@ -25,17 +25,17 @@ class Taxon:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one photograph."""
+    """Predicted taxa of one photograph."""
 
-    photograph: str | None  # its path; None for bytes and pixels
+    photograph: str | None  # path of the photograph; None if it was given as bytes or pixels
     ranks: Mapping[str, tuple[Taxon, ...]]  # rank -> the most probable taxa, the best first
     path: tuple[Taxon, ...]  # the predicted taxon of each rank, coarse to fine; ranks without one are left out
-    metadata: tuple[str, ...]  # components that were given and are read by the model
-    answer: Taxon | None = None  # the finest taxon of the path that has the stated precision; None: no taxon has, or not calibrated
-    precision: float | None = None  # the stated precision of `answer`; None: the model is not calibrated
+    metadata: tuple[str, ...]  # metadata components that were given and that the model reads
+    answer: Taxon | None = None  # finest taxon of `path` that reaches `precision`; None: no taxon does, or the model is not calibrated
+    precision: float | None = None  # promised precision of `answer`; None: the model is not calibrated
 
     def plain(self) -> dict[str, Any]:
-        """Return the prediction for JSON."""
+        """Return the prediction as a dict for JSON."""
         ranks = {rank: [plain_taxon(taxon) for taxon in taxa] for rank, taxa in self.ranks.items()}
         path = {taxon.rank: plain_taxon(taxon) for taxon in self.path}
         own = {"photograph": self.photograph, "path": path, "ranks": ranks, "metadata": list(self.metadata)}
@@ -46,30 +46,32 @@ class Prediction:
 
 
 def plain_taxon(taxon: Taxon) -> dict[str, Any]:
-    """Return a taxon for JSON, without its rank."""
+    """Return name, lineage, probability and key (if any) of a taxon as a dict for JSON, without its rank."""
     known = {} if taxon.key is None else {"key": taxon.key}
     return {"name": taxon.name, "lineage": taxon.lineage, "probability": taxon.probability} | known
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Results of the network for B photographs."""
+    """Probabilities and predicted paths of B photographs."""
 
-    probabilities: tuple[np.ndarray, ...]  # per rank float [B, C_r]: sums to 1, without the probability of no taxon at this rank
+    probabilities: tuple[np.ndarray, ...]  # per rank float [B, C_r]: each row sums to 1; the null class is left out
     path: np.ndarray  # int64 [B, R]: the predicted class of each rank, -1 for none
 
 
 class Asked(NamedTuple):
-    """Settings of the content of predictions."""
+    """Options of a call of `predict`: how many taxa a prediction lists, and when it has a rolled-up answer."""
 
-    top: int  # taxa of each rank
-    precision: float | None = None  # of the rolled-up answer; None: none
-    threshold: float = 0.0  # of the confidence of the rolled-up answer
-    sets: tuple[float, ...] | None = None  # per rank: least probability of the taxa, in place of `top`
+    top: int  # listed taxa per rank
+    precision: float | None = None  # promised precision of the rolled-up answer; None: predictions have no such answer
+    threshold: float = 0.0  # least confidence of the rolled-up answer
+    sets: tuple[float, ...] | None = None  # per rank: list the taxa with at least this probability, in place of the `top` best
 
 
 class Answers:
-    """Makes predictions from scores: the names of a tree, and the lineage of each taxon. `possible`: bool [T]; None: all taxa are."""
+    """Maker of `Prediction` objects from the probabilities of classes, with names and lineages from `tree`.
+
+    `possible`: bool [T] over all nodes of the tree, False for taxa that are never listed; None: all taxa may be listed."""
 
     def __init__(self, tree: TaxonomyTree, possible: np.ndarray | None = None) -> None:
         self.tree = tree
@@ -77,7 +79,7 @@ class Answers:
         self.lineages = [tree.lineage_ids(rank) for rank in tree.ranks]
 
     def taxon(self, rank: int, number: int, probability: float) -> Taxon:
-        """Return class `number` of the rank with index `rank`."""
+        """Return the taxon that is class `number` of the rank with index `rank`, with its probability."""
         tree = self.tree
         key = tree.keys[rank][number] if tree.keys else None
         return Taxon(tree.ranks[rank], tree.names[rank][number], self.lineages[rank][number], probability, key)
@@ -85,7 +87,7 @@ class Answers:
     def predictions(
         self, scored: Scored, names: Sequence[str | None], present: np.ndarray, components: Sequence[str], asked: Asked
     ) -> list[Prediction]:
-        """Return the predictions of B photographs. `present`: bool [B, M], the known `components`."""
+        """Return the predictions of B photographs with the paths `names`. `present`: bool [B, M], True for known metadata `components`."""
         least = asked.sets or (0.0,) * len(self.tree.ranks)
         best = [self._chosen(r, p, asked.top if asked.sets is None else None, least[r]) for r, p in enumerate(scored.probabilities)]
         confident = confident_paths(scored.probabilities, scored.path)
@@ -104,7 +106,9 @@ class Answers:
         return found
 
     def _chosen(self, rank: int, probability: np.ndarray, top: int | None, least: float) -> Sequence[np.ndarray]:
-        """Return the possible classes of a rank for each row of [B, C], the `top` most probable ones or else those of `_reaching`."""
+        """Return the classes to list for each row of `probability` [B, C], most probable first, without impossible taxa.
+
+        These are the `top` most probable classes, or, if `top` is None, those with a probability of at least `least`."""
         possible = None if self.possible is None else self.possible[rank]
         ranking = probability if possible is None else np.where(possible, probability, -1.0)
         rows = _reaching(ranking, least) if top is None else list(_best(ranking, top))
@@ -112,7 +116,9 @@ class Answers:
 
 
 def _reaching(probability: np.ndarray, least: float) -> list[np.ndarray]:
-    """Return for each row of [B, C] the classes whose probability is at least `least`, the greatest first; always the greatest."""
+    """Return, for each row of `probability` [B, C], the classes with at least `least`, most probable first.
+
+    The most probable class of a row is always included."""
     rows = []
     for row in probability:
         chosen = np.flatnonzero(row >= min(least, row.max(initial=0.0)))
@@ -121,7 +127,7 @@ def _reaching(probability: np.ndarray, least: float) -> list[np.ndarray]:
 
 
 def _best(probability: np.ndarray, count: int) -> np.ndarray:
-    """Return the classes of the `count` greatest of [B, C], int64 [B, count], the greatest first, ties to the lower class."""
+    """Return the `count` most probable classes of each row of [B, C], int64 [B, count], in descending order; ties go to the lower class."""
     count = min(count, probability.shape[1])
     if count < probability.shape[1] // 2:
         chosen = np.sort(np.argpartition(-probability, count - 1, axis=1)[:, :count], axis=1)

@@ -1,14 +1,14 @@
-"""A bundle: a folder that contains a trained classifier and everything that predictions need. Nothing in it is executed or pickled.
+"""Write and read bundles: folders with a trained classifier and everything that predictions need, but without code and pickles.
 
     config.json          format, version, the description of the network and of its input, SHA-256 of the other files
     model.safetensors    the weights
     taxonomy.json        the tree of taxa (`TaxonomyTree.to_dict`)
-    calibration.json     of a calibrated model: temperatures and thresholds
-    class_counts.csv     training photographs of each class
+    calibration.json     temperatures and thresholds, if the model is calibrated
+    class_counts.csv     number of training photographs of each class
     metrics.json         validation results of the run
     README.md            the model card
 
-It is read from no other place. `load_bundle` compares every file with its checksum.
+`load_bundle` reads nothing outside the folder, and compares each file that it reads with its checksum.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ FORMAT, VERSION = "linnaeus-model", 1
 CONFIG, WEIGHTS, TREE, CALIBRATION = "config.json", "model.safetensors", "taxonomy.json", "calibration.json"
 METRICS, CARD, COUNTS = "metrics.json", "README.md", "class_counts.csv"
 REQUIRED = (WEIGHTS, TREE)
-LARGEST_CONFIG = 64 << 20  # bytes
+LARGEST_CONFIG = 64 << 20  # bytes of config.json that are read at most
 
 
 def is_bundle(path: Path) -> bool:
-    """Return True if a folder contains a bundle, of any version."""
+    """Return True if a folder contains a bundle, of any format version."""
     return _config(path).get("format") == FORMAT
 
 
 def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, weights: InitialWeights, texts: Mapping[str, str]) -> None:
-    """Write a bundle to `folder`, which must not exist, as a whole or not at all. `texts`: name -> content of further files.
+    """Write a bundle to the new folder `folder`. After a failure the folder does not exist. `texts`: file name -> content of further files.
 
-    Raise `ConfigError` if the folder exists or cannot be written."""
+    Raise `ConfigError` if the folder exists already or cannot be written."""
     from safetensors.torch import save_file
 
     if folder.exists():
@@ -64,10 +64,10 @@ def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, wei
 
 
 def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description, TaxonomyTree, InitialWeights, Calibration | None]:
-    """Return the parts of a bundle. `plugins`: packages that may be imported if its model needs them.
+    """Return the description, tree, weights and calibration (None if not calibrated) of a bundle.
 
-    Raise `ConfigError` for a bundle
-    that is damaged or of another version, and for a file that is missing, cannot be read, or differs from its checksum."""
+    `plugins`: packages that may be imported if the model needs them. Raise `ConfigError` for a bundle that is damaged or of another
+    version, and for a file that is missing, cannot be read, or differs from its checksum."""
     config = _config(folder)
     try:
         if config.get("version") != VERSION:
@@ -104,7 +104,7 @@ def checked_file(folder: Path, name: str) -> Path | None:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json, {} if it is missing or not a description."""
+    """Return the content of config.json; {} if the file is missing, is not JSON, or is not a JSON object."""
     try:
         with open(folder / CONFIG, "rb") as file:
             content = json.loads(file.read(LARGEST_CONFIG))
@@ -114,7 +114,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _checked(folder: Path, name: str, files: Mapping[str, str]) -> str:
-    """Return the SHA-256 of a file. Raise `ConfigError` if it is not the one in `files`."""
+    """Return the SHA-256 of a file. Raise `ConfigError` if it differs from the one in `files` (file name -> SHA-256)."""
     found = file_digest(folder / name)
     if found != files[name]:
         raise ConfigError(f"{name} is not the file that was written (SHA-256 {found[:12]}, not {str(files[name])[:12]}); export it again")

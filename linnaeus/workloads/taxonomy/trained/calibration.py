@@ -1,4 +1,6 @@
-"""`Calibration`: a temperature per rank, thresholds of rolled-up answers with a stated precision, and thresholds of prediction sets."""
+"""`Calibration`: what `linnaeus calibrate` fits to a trained classifier, as an object and as JSON.
+
+It has a temperature per rank, thresholds of rolled-up answers (`rollup`) for several precisions, and thresholds of prediction sets."""
 
 from __future__ import annotations
 
@@ -13,27 +15,27 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Precision:
-    """Thresholds for a stated precision. `answered`: share of the photographs of the calibration that get an answer."""
+    """Thresholds of the confidence at which rolled-up answers reach a precision (share of right answers)."""
 
     precision: float
-    threshold: float  # with the confidence of the calibration; above 1: no answers
-    on_average: float
-    answered: float
+    threshold: float  # the precision is reached with the probability `Calibration.confidence`; above 1: no answers
+    on_average: float  # threshold at which the precision is reached on average
+    answered: float  # share of the calibration photographs that get an answer at `threshold`
 
 
 @dataclass(frozen=True)
 class Calibration:
     """Temperatures and thresholds for one set of weights, as `linnaeus calibrate` fits them."""
 
-    weights: str  # SHA-256
-    photographs: int
+    weights: str  # SHA-256 of the weights
+    photographs: int  # number of calibration photographs
     temperature: tuple[float, ...]  # per rank
-    confidence: float
+    confidence: float  # probability with which the thresholds of `precisions` reach their precision
     precisions: tuple[Precision, ...]
     sets: Mapping[str, tuple[float, ...]]  # coverage, as text -> least probability of a class of the set, per rank
 
     def threshold(self, precision: float) -> float:
-        """Return the threshold of a precision. Raise `ConfigError` if it was not fitted."""
+        """Return the threshold of rolled-up answers for a precision. Raise `ConfigError` if no threshold was fitted for it."""
         found = {one.precision: one.threshold for one in self.precisions}
         if precision not in found:
             listed = ", ".join(f"{value:g}" for value in found)
@@ -43,18 +45,22 @@ class Calibration:
         return found[precision]
 
     def set_thresholds(self, coverage: float) -> tuple[float, ...]:
-        """Return the thresholds of the sets of a coverage, per rank. Raise `ConfigError` if it was not fitted."""
+        """Return the least probability, per rank, of a class in the prediction sets of a coverage.
+
+        Raise `ConfigError` if no thresholds were fitted for this coverage."""
         if f"{coverage:g}" not in self.sets:
             raise ConfigError(f"coverage is {coverage:g}; the model is calibrated for {', '.join(self.sets)}")
         return self.sets[f"{coverage:g}"]
 
     def plain(self) -> dict[str, Any]:
-        """Return the calibration for JSON. `from_plain` reads it."""
+        """Return the calibration as a dict for JSON, which `from_plain` reads."""
         return {"version": VERSION} | asdict(self)
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any], ranks: int) -> Calibration:
-        """Return the calibration that `plain` wrote. Raise `ConfigError` for another content."""
+        """Return the calibration from the dict that `plain` returned. `ranks`: number of ranks of the model.
+
+        Raise `ConfigError` if the content is damaged, of another version, or of a model with another number of ranks."""
         try:
             if content["version"] != VERSION:
                 raise ConfigError(f"the calibration is of version {content['version']!r}; this program reads version {VERSION}")

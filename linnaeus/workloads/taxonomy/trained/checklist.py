@@ -1,12 +1,12 @@
-"""Read a checklist: a table with a header, such as the species list of a GBIF download, or a file with a name on each line.
+"""Read a checklist: taxa to which predictions are restricted, in a table such as the species list of a GBIF download or a list of names.
 
-Of a table these columns are read; case, spaces and punctuation of the header are ignored:
+These columns of a table are read; case, spaces and punctuation of the header are ignored:
 
     ranks           the ranks of the model, such as family, genus, species
     rank            taxonRank, rank
     name            canonicalName, scientificName, acceptedScientificName, scientific name, taxon name, taxon, name, species
 
-Without such a header, the names are whole lines, or the column with the most taxa of the model.
+In a file without such a header either each line is a name, or the names are in the column with the most taxa of the model.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 NAMES = ("canonicalname", "scientificname", "acceptedscientificname", "taxonname", "taxon", "name", "species")
 RANKS = ("taxonrank", "rank")
-HEAD, LARGEST = 1 << 20, 64 << 20  # bytes: of a header, of a list without one
+HEAD, LARGEST = 1 << 20, 64 << 20  # most bytes that are read: to find the header; of a list without a header
 DELIMITERS = ",\t;"
 
 
 def read_checklist(path: Path, index: TaxonIndex) -> tuple[Restriction, list[str]]:
-    """Return the restriction to the taxa of a file, and lines about what was read. Raise `ConfigError` for a file that cannot be read and
-    for one without a taxon of the model."""
+    """Return the restriction to the taxa that a file lists, and lines of text about rows that were not used.
+
+    Raise `ConfigError` for a file that cannot be read, and for a file that lists no taxon of the model."""
     source = f"--checklist {path}"
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
@@ -60,9 +61,9 @@ def read_checklist(path: Path, index: TaxonIndex) -> tuple[Restriction, list[str
 
 
 def restrict(model: TrainedClassifier, checklist: Path | None, clades: Sequence[str]) -> tuple[TrainedClassifier, list[str]]:
-    """Return a model whose predictions are among the taxa of a checklist and within clades, as far as they are given, and lines about them.
+    """Return the model with predictions restricted to a checklist (None: no checklist) and to clades, and lines of text for the user.
 
-    Raise `ConfigError` as `read_checklist` and `of_clades`, and if the checklist has no taxon of the clades."""
+    Raise `ConfigError` as `read_checklist` and `of_clades` do, and if no taxon of the checklist is in one of the clades."""
     if checklist is None and not clades:
         return model, []
     index = TaxonIndex(model.tree)
@@ -79,7 +80,9 @@ def restrict(model: TrainedClassifier, checklist: Path | None, clades: Sequence[
 
 
 def _lines(path: Path, most: int) -> list[str]:
-    """Return the lines of a file that are not blank, of its first `most` bytes if that is the size of a header."""
+    """Return the lines of a text file that are not blank, from its first `most` bytes.
+
+    Raise `ConfigError` for a file that cannot be read, and for one larger than `LARGEST` bytes if `most` is `LARGEST`."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(most + 1)
@@ -100,7 +103,7 @@ def _lines(path: Path, most: int) -> list[str]:
 
 
 def _columns(header: Sequence[str], index: TaxonIndex) -> dict[str, str]:
-    """Return plain name -> name of the columns that are read; {} if none of them has names."""
+    """Return the columns to read: normalised name (`plain_name`) -> name in the header; {} if no column has names of taxa."""
     known = {*NAMES, *map(plain_name, index.tree.ranks)}
     plain = {plain_name(name.strip().strip('"')): name.strip().strip('"') for name in reversed(header)}
     if not known & set(plain):
@@ -109,7 +112,7 @@ def _columns(header: Sequence[str], index: TaxonIndex) -> dict[str, str]:
 
 
 def _table_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
-    """Return the distinct rows of a table with a header, and lines about those that are not used."""
+    """Return the distinct rows of a table with a header, and lines of text about rows that are not used."""
     columns: dict[str, str] = {}
 
     def choose(header: Sequence[str]) -> list[str]:
@@ -128,7 +131,9 @@ def _table_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
 
 
 def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:
-    """Return the distinct rows, as plain name of the column -> cell without null cells."""
+    """Return the distinct rows of a table, each as normalised column name -> cell; null cells are left out.
+
+    `columns`: normalised name -> name in the table."""
     values = {plain: table.columns[name] for plain, name in columns.items()}
     codes, _ = distinct_lineages(np.stack([column.codes for column in values.values()], 1))
     rows = []
@@ -139,11 +144,12 @@ def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:
 
 
 def _row(cells: dict[str, str], index: TaxonIndex, lineage: Sequence[str]) -> Row:
-    """Return the names by which a row of a table is matched, in this order: its taxon at the finest rank of the model, its taxon at its own
-    rank, and its other names.
+    """Return the names by which a row of a table is matched with a taxon of the model. The first name that the model has is used.
 
-    The taxon at the finest given rank is also used if the row has neither a rank nor other names. Otherwise the genus of an unknown species
-    would allow all of its species. `lineage`: ranks of the model and of the table, coarse to fine."""
+    Their order: the taxon in the column of the model's finest rank, the taxon in the column of the rank that the row gives (`taxonRank`),
+    the names in name columns. A row with neither a given rank nor a name uses its finest taxon. In all other rows coarser taxa are not
+    used: the genus of a species that the model does not have would allow all species of the genus.
+    `lineage`: ranks of the model and of the table, coarse to fine."""
     ranks = [plain_name(rank) for rank in index.tree.ranks]
     own = next((cells[name].lower() for name in RANKS if name in cells), None)
     texts = [cells[name] for name in NAMES if name in cells and name not in ranks]
@@ -160,7 +166,7 @@ def _row(cells: dict[str, str], index: TaxonIndex, lineage: Sequence[str]) -> Ro
 
 
 def _line_rows(lines: Sequence[str], delimiter: str, index: TaxonIndex) -> list[Row]:
-    """Return the names of a file without a header: its lines, or the column of it that has the most taxa of the model."""
+    """Return a row per line of a file without a header. Its name is the line, or the cell in the column with the most taxa of the model."""
     whole = [spaced(line.strip().strip('"')) for line in lines]
     cells = [next(csv.reader([line], delimiter=delimiter), []) for line in lines]
     candidates = [whole] + [[spaced(row[i]) if i < len(row) else "" for row in cells] for i in range(max(map(len, cells), default=0))]

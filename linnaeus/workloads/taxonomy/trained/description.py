@@ -1,4 +1,4 @@
-"""`Description`: what is needed to build the network of a trained classifier and to make its input, besides its weights and its tree."""
+"""`Description`: the configuration from which the network of a trained classifier is built and its input is made."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.config import HeadConfig, ModelConfig, RecordsConfig, TimmConfig
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
-MAX_PIXELS = 100_000_000  # of a photograph, where the data of the run have no limit of their own
-MAX_SIDE = 8192  # pixels, the limit of data.image_size
+MAX_PIXELS = 100_000_000  # largest photograph, where the data of the run have no key `max_image_pixels`
+MAX_SIDE = 8192  # pixels, the upper limit of data.image_size
 
 
 @dataclass(frozen=True)
 class Description:
-    """Configuration of a trained classifier."""
+    """Configuration of a trained classifier's network and input, without weights and tree."""
 
     model: ModelConfig
     head: HeadConfig
-    image_sizes: tuple[int, ...]  # sides of the training images in pixels; the last one is that of predictions
+    image_sizes: tuple[int, ...]  # sides of the training images in pixels; predictions use the last one
     components: tuple[str, ...]  # metadata components, in the order of the network's input
-    tta: str  # augment.tta
-    max_image_pixels: int
+    tta: str  # augment.tta: test-time augmentation, "none" or "flip"
+    max_image_pixels: int  # photographs with more pixels are refused
     plugins: tuple[str, ...] = ()  # packages that define parts of the model
 
     @classmethod
     def of_run(cls, config: Config) -> Description:
-        """Return the description of the model of a run."""
+        """Return the description of the model that a run with this configuration trains."""
         limit = config.data.max_image_pixels if isinstance(config.data, RecordsConfig) else MAX_PIXELS
         components, plugins = tuple(config.data.components), tuple(config.plugins)
         return cls(config.model, config.head, image_sizes(config), components, config.augment.tta, limit, plugins)
 
     def plain(self) -> dict[str, Any]:
-        """Return the description for JSON. `from_plain` reads it."""
+        """Return the description as a dict for JSON, which `from_plain` reads."""
         return asdict(self) | {"mean": MEAN, "std": STD}
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any], allowed: Sequence[str] = ()) -> Description:
-        """Return the description that `plain` wrote. `allowed`: the packages that may be imported as its `plugins`.
+        """Return the description from the dict that `plain` returned. `allowed`: packages that may be imported if `plugins` has them.
 
-        Raise `ConfigError` for another content, and for packages that are not allowed: importing one runs its code."""
+        Raise `ConfigError` for damaged or impossible content, and for a package that is not allowed, since an import runs its code."""
         try:
             plugins, components = tuple(map(str, content["plugins"])), tuple(map(str, content["components"]))
             if unknown := [name for name in plugins if name not in allowed]:

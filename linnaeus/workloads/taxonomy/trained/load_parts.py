@@ -20,7 +20,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class Parts(NamedTuple):
-    """A trained classifier on disk."""
+    """Parts of a trained classifier, as read from disk."""
 
     description: Description
     tree: TaxonomyTree
@@ -29,15 +29,16 @@ class Parts(NamedTuple):
 
 
 def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", plugins: Sequence[str] = ()) -> TrainedClassifier:
-    """Return the classifier of a run directory or a bundle.
+    """Return the trained classifier of a run directory or a bundle (the folder that `linnaeus export` writes).
 
-    `checkpoint`: best (the default), newest, or a step; for a run only. `plugins`: packages that a bundle may import. Raise `ConfigError`
-    for a path that is neither, a run of another workload, damaged files, and a checkpoint or a device that does not exist."""
+    `checkpoint`: best (the default), newest, or a step; only for a run directory. `plugins`: packages that may be imported if the model of
+    a bundle needs them. Raise `ConfigError` for a path that is neither a run directory nor a bundle, a run of another workload, damaged
+    files, and a checkpoint or a device that does not exist."""
     return TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device)
 
 
 def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str] = ()) -> Parts:
-    """Return the parts of a run directory or a bundle. Raise as `load_model`."""
+    """Return the parts of the classifier in a run directory or a bundle. Arguments and errors are those of `load_model`."""
     if is_bundle(path):
         if checkpoint is not None:
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} is a bundle, which has one set of weights; leave it out")
@@ -53,7 +54,9 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
 
 
 def run_calibration(run: Path, weights: str, ranks: int) -> Calibration | None:
-    """Return the calibration of a run; None if it has none, or one of other weights. `weights`: SHA-256 of those that are used."""
+    """Return the calibration of a run; None if the run is not calibrated, or if other weights of it were calibrated.
+
+    `weights`: SHA-256 of the weights in use. `ranks`: number of ranks of the model. Raise `ConfigError` if the file is damaged."""
     content = read_json(run / CALIBRATION)
     if content is None or content.get("weights") != weights:
         return None
@@ -64,7 +67,7 @@ def run_calibration(run: Path, weights: str, ranks: int) -> Calibration | None:
 
 
 def configuration_of(run: Path) -> Config:
-    """Return the configuration of a run directory. Raise `ConfigError` for one that cannot be read."""
+    """Return the configuration of a run directory. Raise `ConfigError` if it cannot be read."""
     from linnaeus.rundir.saved_config import fill_defaults  # import omegaconf, which a bundle does not need
     from linnaeus.rundir.saved_run import read_configuration
 

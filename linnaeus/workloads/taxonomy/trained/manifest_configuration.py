@@ -1,4 +1,4 @@
-"""Return the configuration of a manifest that a command reads in place of the data of a run."""
+"""Make the configuration of a manifest (a CSV or Parquet table of photographs) that is given to a command with --manifest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from linnaeus.errors import ConfigError, quoted
 
 
 def manifest_configuration(path: str, overrides: Sequence[str]) -> Any:
-    """Return the configuration of data=manifest for a CSV or Parquet file. `overrides`: settings, such as data.date_column=when.
+    """Return the configuration `data` of data=manifest, with the path of a CSV or Parquet file.
 
-    Raise `ConfigError` if the file does not exist, or for an impossible setting."""
+    `overrides`: Hydra overrides, such as data.date_column=when. Raise `ConfigError` if the file does not exist, or for an impossible
+    override."""
     from linnaeus.config.load import compose
 
     if not Path(path).expanduser().is_file():
@@ -21,5 +22,5 @@ def manifest_configuration(path: str, overrides: Sequence[str]) -> Any:
 
 
 def _quoted_value(text: str) -> str:
-    """Return a text as the value of a Hydra override."""
+    """Return a text in double quotes, escaped, as the value of a Hydra override."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

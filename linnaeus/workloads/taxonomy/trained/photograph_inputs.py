@@ -1,4 +1,4 @@
-"""Photographs as arguments of `predict`: paths, bytes of an image file, arrays of pixels, or PIL pictures."""
+"""Read photographs that are arguments of `predict`: paths, bytes of an image file, arrays of pixels, or PIL images."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Photograph = str | os.PathLike[str] | bytes | np.ndarray | Any  # or a PIL pictu
 
 
 def is_one(photographs: Any) -> bool:
-    """Return True for one photograph, False for a list or another sequence of them."""
+    """Return True for one photograph, False for a list or another sequence of photographs."""
     return not isinstance(photographs, Sequence) or isinstance(photographs, str | bytes)
 
 
 def read_photograph(photograph: Photograph, short_side: int, max_pixels: int) -> np.ndarray:
-    """Return uint8 [H, W, 3] RGB with a short side of at most `short_side`.
+    """Return the pixels of a photograph, uint8 [H, W, 3] RGB, scaled down to a shorter side of `short_side` if that is larger.
 
-    Raise `NotAnImage` for bytes that cannot be decoded, `OSError` for a file that cannot be read, and `ConfigError` for another object."""
+    Raise `NotAnImage` for bytes that cannot be decoded or have more than `max_pixels` pixels, `OSError` for a file that cannot be read,
+    and `ConfigError` for an object of another type."""
     if isinstance(photograph, bytes):
         return decode(photograph, short_side, max_pixels)
     if isinstance(photograph, str | os.PathLike):
@@ -38,5 +39,5 @@ def read_photograph(photograph: Photograph, short_side: int, max_pixels: int) ->
 
 
 def name_of(photograph: Photograph) -> str | None:
-    """Return the path of a photograph, None if it has none."""
+    """Return the path of a photograph; None if the photograph is not given as a path."""
     return os.fspath(photograph) if isinstance(photograph, str | os.PathLike) else None

@@ -1,4 +1,4 @@
-"""Find the photographs of a command: files, folders and patterns, or the rows of a manifest with its place and time columns."""
+"""List the photographs that a command is to read: files, folders and patterns, or the rows of a manifest with places and times."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ MAGIC = frozenset("*?[")
 
 @dataclass(frozen=True)
 class Inputs:
-    """N photographs with their metadata. `names`: as they were given, or found in a folder."""
+    """N photographs of a command with their metadata. `names`: paths as they were given, or as they were found in a folder."""
 
     names: list[str]
     files: ImageFiles
     metadata: Metadata
     notes: tuple[str, ...] = ()
-    columns: Mapping[str, Column] = field(default_factory=dict)  # other columns of the manifest, by the name that was asked for
+    columns: Mapping[str, Column] = field(default_factory=dict)  # name in `copied` of `from_manifest` -> column of the manifest
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
-    """Return the photographs of files, folders and patterns such as `photos/*.jpg`, each once, in the order given and by name in folders.
+    """Return the photographs of `paths` (files, folders, and patterns such as `photos/*.jpg`), each once, in the order given.
 
-    `given`: place and time of all of them. Raise `ConfigError` for a path that does not exist, and if there are no photographs."""
+    Photographs of a folder are sorted by name. `given`: place and time of all photographs, as of `metadata_of`. Raise `ConfigError` for
+    a path that does not exist, and if there are no photographs."""
     found: dict[str, None] = {}
     others = 0
     for path in paths:
@@ -63,11 +64,11 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
 
 
 def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
-    """Return the rows of a CSV or Parquet manifest, with the metadata of its columns. Labels are not read.
+    """Return the photographs in the rows of a CSV or Parquet manifest, with the place and time in its columns. Labels are not read.
 
-    `overrides`: settings of data=manifest, such as data.date_column=when. `components`: those that the model reads. `copied`: other
-    columns, which are read if they are there. Impossible cells become null and are counted in the notes. Raise `ConfigError` for
-    a table that cannot be read."""
+    `overrides`: settings of data=manifest, such as data.date_column=when. `components`: metadata components that the model reads.
+    `copied`: further columns, which are returned if the manifest has them. Impossible cells become null and are counted in `notes`.
+    Raise `ConfigError` for a table that cannot be read."""
     config = replace(
         manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None, group_column=None
     )

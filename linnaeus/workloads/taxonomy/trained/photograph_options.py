@@ -1,4 +1,4 @@
-"""Options of the commands that read photographs: PHOTOS or a manifest, place and date of all, and the size of batches."""
+"""Add and check the options of commands that read photographs: PHOTOS or --manifest, place and date, and --batch-size."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OF_ALL = {  # option -> its meaning
     "elevation": "metres above the sea",
 }
 
-COMPONENT = {"elevation": "ELEVATION", "date": "TEMPORAL", "time": "TEMPORAL"}  # of the model that reads an option; the others: SPATIAL
+COMPONENT = {"elevation": "ELEVATION", "date": "TEMPORAL", "time": "TEMPORAL"}  # option -> metadata component; SPATIAL for the others
 
 
 def add_photographs(parser: argparse.ArgumentParser) -> None:
-    """Add PHOTOS and the options of photographs. The parser must use `parse_intermixed_args`."""
+    """Add PHOTOS, --manifest, --setting, place and date, and --batch-size to a parser. Parse with `parse_intermixed_args`."""
     add = parser.add_argument
     add("photos", nargs="*", metavar="PHOTOS", help="files, folders, or patterns such as 'photos/*.jpg'")
     add("--manifest", metavar="FILE", help="CSV or Parquet table with paths, places and dates, in place of PHOTOS")
@@ -51,13 +51,13 @@ def check_photographs(options: argparse.Namespace) -> None:
 
 
 def refuse_metadata(options: argparse.Namespace, reason: str) -> None:
-    """Raise `ConfigError` if place or date of all photographs is given. `reason`: for which it has no effect."""
+    """Raise `ConfigError` if an option of place or date (`OF_ALL`) is given. `reason`: end of the message, after "has no effect with"."""
     if given := [name for name in OF_ALL if getattr(options, name) is not None]:
         raise ConfigError(f"--{given[0]} has no effect with {reason}; leave it out")
 
 
 def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
-    """Raise `ConfigError` for a file that cannot be written because of its folder, or whose suffix is another one."""
+    """Raise `ConfigError` if `out` does not end in one of `suffixes`, or if its folder does not exist. None is accepted."""
     if out is not None and out.suffix.lower() not in suffixes:
         raise ConfigError(f"--out: {out} must end in {', '.join(suffixes)}")
     if out is not None and not out.resolve().parent.is_dir():
@@ -65,7 +65,9 @@ def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
 
 
 def photographs_of(options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
-    """Return the photographs that the options name. `components`, `copied`: as of `from_manifest`. Raise as it does."""
+    """Return the photographs that PHOTOS or --manifest give. `components`, `copied`: as of `from_manifest`.
+
+    Raise `ConfigError` as `from_paths` and `from_manifest` do."""
     from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths
 
     if options.manifest:
@@ -75,7 +77,7 @@ def photographs_of(options: argparse.Namespace, components: Sequence[str], copie
 
 
 def _without_effect(options: argparse.Namespace, components: Sequence[str]) -> list[str]:
-    """Return a line about the options that the model does not read."""
+    """Return a line of text that lists the given options of place and date that the model does not read; [] if it reads all."""
     unread: dict[str, list[str]] = {}  # component -> options
     for name in OF_ALL:
         component = COMPONENT.get(name, "SPATIAL")

@@ -1,5 +1,6 @@
-"""Place and time as arguments of `predict`: numbers and texts to `Metadata`. The values of a manifest are read by
-`manifest.metadata_columns`; here an impossible value is an error, since nobody looks at a count of one.
+"""Convert place and time that are arguments of `predict`, numbers and texts, to `Metadata`.
+
+An impossible value is an error here. In the cells of a manifest (`manifest.metadata_columns`) it becomes null and is counted.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ LIMITS = {  # argument -> least and largest value, unit
     "elevation": (LOWEST, HIGHEST, "metres"),
 }
 ARGUMENTS = (*LIMITS, "date", "time")
-NEEDS = {"latitude": "longitude", "longitude": "latitude", "uncertainty": "latitude", "time": "date"}
+NEEDS = {"latitude": "longitude", "longitude": "latitude", "uncertainty": "latitude", "time": "date"}  # argument -> the one it requires
 
 
 def metadata_of(count: int, given: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of `count` photographs, float32 [N] per quantity, NaN where unknown.
+    """Return the metadata of `count` photographs, float32 [count] per quantity, NaN where unknown.
 
-    `given`: argument of `ARGUMENTS` -> a value for all, a sequence of `count` values, or None. Raise `ConfigError` for a value that is
-    impossible or cannot be read, a sequence of another length, and a value that has no effect without another. One time and one uncertainty
-    for all apply to the photographs with a date and with coordinates."""
+    `given`: name in `ARGUMENTS` -> one value for all photographs, a sequence of `count` values, or None. One time for all is used for the
+    photographs that have a date, one uncertainty for those that have coordinates. Raise `ConfigError` for a value that is impossible or
+    cannot be read, for a sequence of another length, and for a value without the one that it requires (`NEEDS`)."""
     columns = {name: _column(name, given.get(name), count) for name in ARGUMENTS}
     for name in ("uncertainty", "time"):
         needed = columns[NEEDS[name]]
@@ -53,12 +54,12 @@ def metadata_of(count: int, given: Mapping[str, Any]) -> Metadata:
 
 
 def _is_column(value: Any) -> bool:
-    """Return True for values of the photographs one by one, False for one value of all."""
+    """Return True for a sequence with one value per photograph, False for one value for all photographs."""
     return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
 
 
 def _column(name: str, value: Any, count: int) -> list[Any]:
-    """Return the values of an argument, one per photograph; None, NaN and "" are unknown."""
+    """Return the values of an argument, one per photograph. None, NaN and "" are returned as None: unknown."""
     values = list(value) if _is_column(value) else [value] * count
     if len(values) != count:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Read the photographs of a command in batches, in threads ahead of the network."""
+"""Read the photographs of a command in batches. Threads read the next batches while the network computes."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
-AHEAD = 3  # batches that are read before the network needs them
+AHEAD = 3  # batches that are read in advance
 
 
 @dataclass(frozen=True)
 class ReadBatch:
-    """Photographs from `first` on. `found`: pixels as `TrainedClassifier.read` returns them, or the reason for which there are none."""
+    """Batch of `inputs` that begins with photograph number `first`.
+
+    `found`: for each photograph its pixels as `TrainedClassifier.read` returns them, or the reason why it cannot be read."""
 
     inputs: Inputs
     first: int
@@ -33,32 +35,34 @@ class ReadBatch:
 
     @cached_property
     def good(self) -> list[int]:
-        """Return the numbers in the batch of the photographs that were read."""
+        """Return the positions in the batch of the photographs that could be read."""
         return [i for i, image in enumerate(self.found) if not isinstance(image, str)]
 
     @property
     def images(self) -> list[np.ndarray]:
-        """Return the pixels of `good`."""
+        """Return the pixels of the photographs that could be read."""
         return [image for image in self.found if not isinstance(image, str)]
 
     @property
     def metadata(self) -> Metadata:
-        """Return the metadata of `good`."""
+        """Return the metadata of the photographs that could be read."""
         return self.inputs.metadata.take(np.array(self.good, dtype=np.int64) + self.first)
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all."""
+        """Return the names of all photographs of the batch."""
         return self.inputs.names[self.first : self.first + len(self)]
 
     @property
     def errors(self) -> list[str | None]:
-        """Return the reason for which each photograph was not read, None for those that were."""
+        """Return, for each photograph, the reason why it cannot be read; None if it was read."""
         return [image if isinstance(image, str) else None for image in self.found]
 
 
 def read_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: int, activity: str, done: int = 0) -> Iterator[ReadBatch]:
-    """Yield batches of `size` photographs, from photograph `done` on, and show the progress of an activity such as "predicting"."""
+    """Yield batches of `size` photographs, and show their progress. The first `done` photographs are skipped.
+
+    `activity`: shown beside the progress, such as "predicting". The pixels are scaled for `model`."""
     starts = range(done, len(inputs), size)
     with ThreadPoolExecutor(threads) as pool, PreparationProgress(activity, len(inputs), f"{len(inputs):,} photographs") as progress:
         read = lambda first: [pool.submit(_read, model, inputs, row) for row in range(first, min(first + size, len(inputs)))]
@@ -77,7 +81,7 @@ def read_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: i
 
 
 def _read(model: TrainedClassifier, inputs: Inputs, row: int) -> np.ndarray | str:
-    """Return a photograph as `TrainedClassifier.read` does, or the reason why it cannot be read."""
+    """Return the pixels of photograph `row` as `TrainedClassifier.read` does, or the reason why it cannot be read."""
     try:
         return inputs.files.decode(row, model.short_side, model.description.max_image_pixels)
     except OSError as error:

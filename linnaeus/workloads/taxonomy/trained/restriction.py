@@ -1,7 +1,7 @@
-"""`Restriction`: the taxa of a model that are possible, from names: those of a list, of a checklist, or of clades.
+"""`Restriction`: the taxa to which the predictions of a model are restricted, made from names in a list, a checklist, or --clade.
 
-A taxon allows all leaves at or below it, unless the list has finer taxa below it: checklists name the families of their species, too, and
-lists of species from observations name the kingdom of what nobody could determine.
+A listed taxon allows all leaves at or below it. If the list has finer taxa below it, only these count: checklists also name the families of
+their species, and lists of species from observations name the kingdom of organisms that nobody could identify.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Listed(NamedTuple):
     """Name of a taxon in a list, with its rank and its lineage if they are given."""
 
     name: str
-    rank: int | None = None  # None: of any rank, or as `TaxonIndex.nodes` reads it
-    lineage: str = ""
+    rank: int | None = None  # index of the rank; None: any rank; the name is read by `TaxonIndex.nodes`
+    lineage: str = ""  # names from the coarsest rank to this one, joined by `|`
 
 
 class Row(NamedTuple):
-    """A row of a list: a text for people, and the names that it may have in the model, the first that the model has being used."""
+    """Row of a list: `text` is shown in messages; the first of `names` that the model has determines the taxon."""
 
     text: str
     names: tuple[Listed, ...]
@@ -37,16 +37,16 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Restriction:
-    """Allowed leaves of a tree."""
+    """Leaves of a tree of taxa that predictions may name."""
 
     tree: TaxonomyTree
     leaves: np.ndarray  # bool [T]
-    unmatched: tuple[str, ...] = ()  # names that are not taxa of the model, each with the reason if it is another one
-    coarser: tuple[str, ...] = ()  # names of taxa that have finer ones of the list below them, and so allow nothing themselves
+    unmatched: tuple[str, ...] = ()  # listed names without a taxon in the model, or (with this reason in brackets) with several
+    coarser: tuple[str, ...] = ()  # listed taxa that allow no leaves because the list has finer taxa below them
 
     @cached_property
     def possible(self) -> np.ndarray:
-        """Return True for the allowed leaves and the taxa above them, bool [T]."""
+        """Return a mask over the nodes of the tree, bool [T], True for the allowed leaves and their ancestors."""
         return self.leaves | _have_below(self.tree, self.leaves)
 
     def counts(self) -> dict[str, int]:
@@ -55,11 +55,11 @@ class Restriction:
         return {rank: int(self.possible[offsets[r] : offsets[r + 1]].sum()) for r, rank in enumerate(self.tree.ranks)}
 
     def digest(self) -> str:
-        """Return a hash of the allowed leaves."""
+        """Return a hash of the allowed leaves, 32 hexadecimal digits."""
         return hashlib.sha256(np.packbits(self.leaves).tobytes()).hexdigest()[:32]
 
     def describe(self) -> list[str]:
-        """Return a line with the number of possible taxa, and others about names that allow nothing."""
+        """Return lines of text for the user: the number of possible taxa of each rank, and the listed names that have no effect."""
         sizes = dict(zip(self.tree.ranks, self.tree.sizes, strict=True))
         shown = ", ".join(f"{rank} {count:,} of {sizes[rank]:,}" for rank, count in self.counts().items())
         lines = [f"predictions are among the possible taxa: {shown}"]
@@ -71,7 +71,7 @@ class Restriction:
         return lines
 
     def within(self, other: Restriction | None) -> Restriction:
-        """Return the leaves that both allow. Raise `ConfigError` if there are none."""
+        """Return a restriction to the leaves that both this and `other` (None: all) allow. Raise `ConfigError` if no leaf is left."""
         if other is None:
             return self
         unmatched, coarser = (*other.unmatched, *self.unmatched), (*other.coarser, *self.coarser)
@@ -82,8 +82,9 @@ class Restriction:
 
 
 def of_rows(index: TaxonIndex, rows: Iterable[Row], source: str) -> Restriction:
-    """Return the restriction to the taxa of a list. `source`: of the list, for messages. Raise `ConfigError` if it has no taxon of the
-    model."""
+    """Return the restriction to the taxa of a list. `source`: option and file of the list, for messages.
+
+    Raise `ConfigError` if the list has no taxon of the model."""
     listed = np.zeros(index.tree.offsets[-1], dtype=bool)
     texts: dict[int, str] = {}
     unmatched: dict[str, None] = {}
@@ -105,8 +106,9 @@ def of_rows(index: TaxonIndex, rows: Iterable[Row], source: str) -> Restriction:
 
 
 def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
-    """Return the restriction to taxa that are given by their names, as `TaxonIndex.nodes` reads them. Warn about those that the model does
-    not have. Raise `ConfigError` if it has none of them."""
+    """Return the restriction to the taxa with these names, which `TaxonIndex.nodes` reads.
+
+    Warn about names that the model does not have. Raise `ConfigError` if it has none of them."""
     names = [names] if isinstance(names, str) else list(names)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise ConfigError(f"among: {quoted(wrong[0])} is not the name of a taxon; give a list of names")
@@ -118,7 +120,9 @@ def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
 
 
 def of_clades(index: TaxonIndex, clades: Sequence[str]) -> Restriction:
-    """Return the restriction to clades. Raise `ConfigError` for one that the model does not have, and for a name of several taxa."""
+    """Return the restriction to the taxa at or below those named in `clades`.
+
+    Raise `ConfigError` for a name that the model does not have, and for a name of several taxa."""
     for clade in clades:
         nodes = index.nodes(clade)
         if not nodes:
@@ -130,7 +134,7 @@ def of_clades(index: TaxonIndex, clades: Sequence[str]) -> Restriction:
 
 
 def _nodes(index: TaxonIndex, name: Listed) -> list[int]:
-    """Return the nodes that a name means: none, one, or several."""
+    """Return the nodes with a name: none, one, or several. If several taxa of a given rank have it, return [-1, -1]."""
     if name.rank is None:
         return index.nodes(name.name)
     found = index.find(name.rank, name.lineage, name.name)
@@ -138,7 +142,7 @@ def _nodes(index: TaxonIndex, name: Listed) -> list[int]:
 
 
 def _have_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
-    """Return the nodes that have one of the taxa below them, bool [T] from bool [T]."""
+    """Return a mask of the nodes that are an ancestor of a node in the mask `taxa`, bool [T]."""
     found = np.zeros_like(taxa)
     for r in reversed(range(len(tree.ranks))):
         above = tree.node_parent[np.flatnonzero((taxa | found) & (tree.node_rank == r))]
@@ -147,7 +151,7 @@ def _have_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
 
 
 def _leaves_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
-    """Return the leaves at or below the taxa, bool [T] from bool [T]."""
+    """Return a mask of the leaves at or below a node in the mask `taxa`, bool [T]."""
     inside = taxa.copy()
     for r in range(len(tree.ranks)):
         own = np.flatnonzero(tree.node_rank == r)

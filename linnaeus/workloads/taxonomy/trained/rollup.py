@@ -1,9 +1,9 @@
-"""Rolled-up answers: the finest taxon of the predicted path whose confidence reaches a threshold.
+"""Compute rolled-up answers: for each photograph, the finest taxon of the predicted path whose confidence reaches a threshold.
 
-The confidence of a taxon on the path is the least probability from the coarsest rank to its own, so that it never grows with depth. Heads
-of one distribution over the tree have such probabilities anyway; those with a classifier or a temperature per rank need not.
+The confidence of a taxon on the path is the least probability of itself and its ancestors, so that it never increases towards finer ranks.
+A head with one distribution over the tree has such probabilities already; heads with a classifier or a temperature per rank may not.
 
-An answer is right if it is the truth or an ancestor of it. Whether an answer that is finer than a known label is right is unknown.
+An answer is right if it is the true taxon or an ancestor of it. It is unknown if an answer that is finer than the label is right.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-NONE = -1  # rank of the answer where no taxon reaches the threshold
-RIGHT, WRONG, UNKNOWN = 0, 1, 2  # of an answer
+NONE = -1  # in place of the rank of an answer, if no taxon reaches the threshold
+RIGHT, WRONG, UNKNOWN = 0, 1, 2  # outcomes of an answer
 
 
 class Paths(NamedTuple):
     """Predicted paths of N photographs."""
 
-    path: np.ndarray  # int64 [N, R]: class of each rank, -1 for none
-    confidence: np.ndarray  # float64 [N, R], not growing from left to right; that of the nearest coarser taxon where there is none
+    path: np.ndarray  # int64 [N, R]: predicted class at each rank, coarse to fine; -1: no taxon at this rank
+    confidence: np.ndarray  # float64 [N, R], never increasing from left to right; where path is -1, that of the next coarser taxon
 
 
 def confident_paths(probabilities: tuple[np.ndarray, ...], path: np.ndarray) -> Paths:
-    """Return the paths with the confidence of each of their taxa. `probabilities`: per rank [N, C_r]. `path`: int64 [N, R]."""
+    """Return the paths of N photographs with the confidence of each taxon. `probabilities`: [N, C_r] per rank. `path`: int64 [N, R]."""
     columns = [
         np.where(own >= 0, np.take_along_axis(p, np.maximum(own, 0)[:, None], axis=1)[:, 0] if p.shape[1] else 1.0, np.inf)
         for p, own in zip(probabilities, path.T, strict=True)
@@ -34,17 +34,17 @@ def confident_paths(probabilities: tuple[np.ndarray, ...], path: np.ndarray) -> 
 
 
 def answer_ranks(paths: Paths, threshold: float) -> np.ndarray:
-    """Return the rank of the finest taxon of each path whose confidence is at least `threshold`, int64 [N]; NONE if none is."""
+    """Return the rank of the finest taxon of each path with a confidence of at least `threshold`, int64 [N]; `NONE` if no taxon has it."""
     reached = (paths.confidence >= threshold) & (paths.path >= 0)
     ranks = paths.path.shape[1]
     return np.where(reached.any(axis=1), ranks - 1 - np.argmax(reached[:, ::-1], axis=1), NONE)
 
 
 def outcomes(paths: Paths, label: np.ndarray) -> np.ndarray:
-    """Return RIGHT, WRONG or UNKNOWN for each taxon of each path as the answer, int8 [N, R]. `label`: int64 [N, R], -1 where unknown.
+    """Return RIGHT, WRONG or UNKNOWN for each taxon of each path, int8 [N, R], as if it were the answer. `label`: int64 [N, R], -1: null.
 
-    A taxon is right if it is the label at its rank, and wrong if it or a coarser taxon is not the label. Where its rank has no label, it is
-    right if the next finer label is right, otherwise unknown."""
+    A taxon is right if it equals the label at its rank, and wrong if it or a coarser taxon of the path differs from the label at its rank.
+    A taxon at a rank with a null label is right if the taxon at the next finer rank is right; otherwise it is unknown."""
     known = label >= 0
     same = known & (paths.path == label)
     wrong = np.logical_or.accumulate(known & (paths.path >= 0) & ~same, axis=1)

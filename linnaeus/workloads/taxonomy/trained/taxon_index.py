@@ -1,7 +1,8 @@
-"""`TaxonIndex`: find the taxa of a model by their lineages and names, as tables, lists and people write them.
+"""`TaxonIndex`: find the taxa of a model by lineages and names, as they are written in tables and lists.
 
-A taxon is matched by its lineage. Where lineages differ, for example because a table has no column for the kingdom, it is matched by its
-name, if one taxon has this name. The authorship after a name (`Quercus robur L.`) is left out if the name with it is not a taxon.
+A taxon is found by its lineage (names from the coarsest rank to its own). If no taxon has the lineage, for example because a table has no
+column for the kingdom, it is found by its name, if only one taxon has this name. If no taxon has a name with its authorship
+(`Quercus robur L.`), the name without the authorship is looked up.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ PARTICLES = {
     "van",
     "von",
     "zu",
-}  # of surnames
-SEVERAL = -2  # several taxa have the name
+}  # lower-case words that begin surnames
+SEVERAL = -2  # result of `TaxonIndex.find` if several taxa have the name
 
 
 class TaxonIndex:
-    """Taxa of a tree by lineage and by name."""
+    """Index of the taxa of a tree by lineage and by name."""
 
     def __init__(self, tree: TaxonomyTree) -> None:
         self.tree = tree
@@ -46,7 +47,7 @@ class TaxonIndex:
             self.names.append(found)
 
     def find(self, rank: int, lineage: str, name: str) -> int:
-        """Return the class of a rank with a lineage or else a name, -1 if there is none, `SEVERAL` if several have the name."""
+        """Return the class at a rank that has the lineage, or else the name; -1 if there is none, `SEVERAL` if several have the name."""
         if lineage in self.lineages[rank]:
             return self.lineages[rank][lineage]
         for form in forms(name):
@@ -55,9 +56,10 @@ class TaxonIndex:
         return -1
 
     def nodes(self, text: str) -> list[int]:
-        """Return the nodes that a text names: a name, a lineage such as `Rosales|Moraceae|Morus`, or one of a rank such as `genus:Morus`.
+        """Return the nodes of the tree that a text names; [] if there are none.
 
-        Of taxa of one name, those below another one of them are left out."""
+        The text is a name, a lineage such as `Rosales|Moraceae|Morus`, or either of them after a rank, such as `genus:Morus`. If taxa that
+        are ancestors of one another have the same name, the coarsest is returned."""
         rank, _, rest = text.partition(":")
         if rank in self.tree.ranks and rest:
             ranks, text = [self.tree.ranks.index(rank)], rest
@@ -73,7 +75,7 @@ class TaxonIndex:
         return []
 
     def _highest(self, nodes: Sequence[int]) -> list[int]:
-        """Return the nodes that are not below another one of them."""
+        """Return those of `nodes` that have no ancestor among `nodes`."""
         highest: list[int] = []
         given = set(nodes)
         for node in nodes:
@@ -84,7 +86,7 @@ class TaxonIndex:
         return highest
 
     def described(self, node: int) -> str:
-        """Return rank and lineage of a node, as `nodes` reads them."""
+        """Return rank and lineage of a node as a text that `nodes` reads, such as `genus:Rosales|Moraceae|Morus`."""
         rank = int(self.tree.node_rank[node])
         return f"{self.tree.ranks[rank]}:{self.tree.lineage_ids(rank)[node - self.tree.offsets[rank]]}"
 
@@ -95,10 +97,11 @@ def spaced(text: str) -> str:
 
 
 def forms(name: str) -> Iterator[str]:
-    """Yield a name, then the name without what may be its authorship: words from one that begins with a capital letter or a bracket.
+    """Yield a name, then the beginnings of it that remain when a possible authorship is cut off, longest first.
 
-    After the single word of a genus or a coarser taxon, the next word must have a full stop, a comma or a bracket: `Quercus L.` but not
-    `Quercus Robur`, so that a species with a capital letter is not taken for its genus."""
+    An authorship is a capitalised word and what follows, with brackets and particles such as `van` in front. If only one word remains, the
+    capitalised word must have a full stop, a comma or a bracket: `Quercus L.` yields `Quercus`, but `Quercus Robur`, a species with a
+    wrong capital letter, does not."""
     yield name
     words = name.split()
     for count in range(len(words) - 1, 0, -1):

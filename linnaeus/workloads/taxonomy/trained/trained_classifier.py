@@ -1,6 +1,6 @@
-"""`TrainedClassifier`: a classifier with its weights, for use: `predict` names taxa on photographs, and `embed` returns features.
+"""`TrainedClassifier`: a network with trained weights. `predict` returns the taxa on photographs, `embed` their features.
 
-Photographs are read, resized and normalised as in the validation of the run, by the same code.
+Photographs are read, resized and normalised by the code that does it in validation.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_name
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-BATCH = 32  # photographs of `predict` at once
-USUAL_PRECISION = 0.95
+BATCH = 32  # photographs per forward pass of `predict` and `embed`
+USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
 
 
 class TrainedClassifier:
-    """Network of a run or a bundle. Without a `calibration` there are no rolled-up answers."""
+    """Trained network of a run or a bundle with its tree of taxa. Without a calibration its predictions have no rolled-up answer."""
 
-    restriction: Restriction | None = None  # of the predictions; None: all taxa are possible
+    restriction: Restriction | None = None  # taxa that predictions may name; None: all taxa
 
     def __init__(
         self,
@@ -53,7 +53,9 @@ class TrainedClassifier:
         calibration: Calibration | None = None,
         device: str = "cpu",
     ) -> None:
-        """Raise `ConfigError` for weights of another network, or a device that does not exist."""
+        """Build the network on a device such as cpu or cuda, and load its weights.
+
+        Raise `ConfigError` for weights of another network, and for a device that does not exist."""
         self.description, self.tree, self.weights, self.calibration = description, tree, weights, calibration
         self.components, self.image_size = description.components, description.image_sizes[-1]
         self.short_side = DETAIL * self.image_size
@@ -63,18 +65,19 @@ class TrainedClassifier:
         self.model = model.to(self.device).eval()
         self.preparation = BatchPreparation(self.components, column_slices(self.components))
         self.pipeline = ValidationPipeline(self.image_size)
-        self.possible: Tensor | None = None  # bool [T], of a restriction
+        self.possible: Tensor | None = None  # bool [T], `Restriction.possible`; None: all taxa are possible
         self.answers = Answers(tree)
 
     def restricted(self, names: Sequence[str]) -> TrainedClassifier:
-        """Return a classifier with the same network, whose predictions are among the taxa with these names and those below them.
+        """Return a classifier with the same network whose predictions are restricted to the taxa with these names and taxa below them.
 
-        A name is that of a taxon of any rank, its lineage, or `genus:Morus`. A taxon with finer taxa of the list below it stands for
-        these. Warn about names that the model does not have: all are in `restriction.unmatched`. Raise `ConfigError` if it has none."""
+        A name is a name of any rank, a lineage such as `Rosales|Moraceae|Morus`, or `genus:Morus`. If the list also has finer taxa below a
+        taxon, only these count. Warn about names that the model does not have; `restriction.unmatched` lists them. Raise `ConfigError` if
+        the model has none of the names."""
         return self.limited(of_names(TaxonIndex(self.tree), names))
 
     def limited(self, restriction: Restriction) -> TrainedClassifier:
-        """Return a classifier with the same network that is limited by `restriction` and by the restriction of this classifier, if any.
+        """Return a classifier with the same network that is restricted by `restriction` and by the restriction of this classifier, if any.
 
         Raise `ConfigError` if the two restrictions have no taxon in common."""
         other = copy.copy(self)
@@ -99,13 +102,16 @@ class TrainedClassifier:
         coverage: float | None = None,
         among: Sequence[str] | None = None,
     ) -> Any:
-        """Return the `Prediction` of a photograph, or a list of them for a list of photographs.
+        """Return the `Prediction` of a photograph, or a list of predictions for a list of photographs.
 
-        A photograph is a path, the bytes of an image file, uint8 pixels [H, W, 3] in RGB, or a PIL picture. Place and time are one value
-        for all or one for each; None is unknown: degrees north and east, metres of uncertainty, a date such as 2026-05-01, the local time
-        such as 16:10, metres above the sea. `top`: taxa of each rank. Of a calibrated model: `precision` of the rolled-up answer, by
-        default 0.95 or, if that was not fitted, the lowest one; `coverage` of prediction sets, which take the place of the `top` taxa.
-        `among`: names of the taxa that are possible, as for `restricted`, which is faster for several calls.
+        A photograph is a path, the bytes of an image file, uint8 pixels [H, W, 3] in RGB, or a PIL image. Each of place and time is one
+        value for all photographs or a list with one value per photograph; None is unknown. Latitude and longitude are in degrees north and
+        east, the uncertainty of the coordinates in metres, the elevation in metres above the sea, `date` is like 2026-05-01, and `time`
+        is the local time, like 16:10. `top`: number of listed taxa per rank.
+
+        Two arguments need a calibrated model. `precision` of the rolled-up answer is by default 0.95, or the lowest fitted precision if
+        0.95 was not fitted. With `coverage`, a prediction lists the prediction sets of this coverage in place of the `top` taxa.
+        `among`: names of the possible taxa, as for `restricted`, which is faster for several calls.
 
         Raise `ConfigError` for an impossible value, `NotAnImage` for bytes that cannot be decoded, and `OSError` for a file that cannot be
         read."""
@@ -130,10 +136,10 @@ class TrainedClassifier:
         elevation: Any = None,
         normalize: bool = False,
     ) -> np.ndarray:
-        """Return the features float32 [width] of a photograph, or [N, width] of a list of N: the input of the head, for the finest rank.
+        """Return the features of a photograph, float32 [width], or of a list of N photographs, float32 [N, width].
 
-        Photographs, place and time are as for `predict`, and the errors, too. `normalize`: divide features by their length. There is no
-        test-time augmentation."""
+        Features are the input of the head for the finest rank. Photographs, place, time and errors are those of `predict`. `normalize`:
+        divide each feature vector by its length. Test-time augmentation is not used."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
         found = [np.empty((0, self.width), np.float32)]
@@ -143,7 +149,7 @@ class TrainedClassifier:
         return features[0] if is_one(photographs) else features
 
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
-        """Return the settings of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
+        """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
 
         Raise `ConfigError` for a precision or coverage that was not fitted, and for either of them if the model is not calibrated."""
         if self.calibration is None:
@@ -157,7 +163,7 @@ class TrainedClassifier:
         return Asked(top, chosen, self.calibration.threshold(chosen), sets)
 
     def read(self, photograph: Photograph) -> np.ndarray:
-        """Return a photograph as the network's input is made from, uint8 [H, W, 3]. Raise as `predict`."""
+        """Return the pixels of a photograph, uint8 [H, W, 3], scaled down to the size that `batch` needs. Raise as `predict` does."""
         try:
             return read_photograph(photograph, self.short_side, self.description.max_image_pixels)
         except NotAnImage as error:
@@ -166,14 +172,14 @@ class TrainedClassifier:
     def predict_pixels(
         self, images: Sequence[np.ndarray], metadata: Metadata, names: Sequence[str | None], asked: Asked
     ) -> list[Prediction]:
-        """Return the predictions of B photographs as `read` returns them, with the metadata of each."""
+        """Return the predictions of B photographs from their pixels (as `read` returns them), metadata and names."""
         meta, present = encode(metadata, self.components)
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
     def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
-        """Return the features float32 [B, width] of B photographs as `read` returns them, with the metadata of each.
+        """Return the features of B photographs, float32 [B, width], from their pixels (as `read` returns them) and metadata.
 
-        `normalize`: divide the features of each photograph by their length."""
+        `normalize`: divide each feature vector by its length."""
         with torch.inference_mode():
             batch = self.batch(images, *encode(metadata, self.components))
             features: Tensor = self.model(dict(self.preparation(batch)))["features"].float()
@@ -181,11 +187,11 @@ class TrainedClassifier:
 
     @property
     def width(self) -> int:
-        """Return the number of features."""
+        """Return the number of features of a photograph."""
         return self.model.trunk.width
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the weights and the image size, which determine features. That of a run is that of its bundle."""
+        """Return the SHA-256 of the weights and the image size, on which features depend. A run and its bundle have the same."""
         digest = hashlib.sha256(f"image size {self.image_size}".encode())
         for name, tensor in sorted(self.weights.state.items()):
             digest.update(f"\0{name} {tensor.dtype} {list(tensor.shape)}\0".encode())
@@ -193,20 +199,23 @@ class TrainedClassifier:
         return digest.hexdigest()
 
     def scored(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Scored:
-        """Return the probabilities of B photographs uint8 [H, W, 3] of any size. `meta`, `present`: of `components.encode`."""
+        """Return the probabilities and paths of B photographs, uint8 [H, W, 3] of any size. `meta`, `present`: from `components.encode`."""
         with torch.inference_mode():
             probabilities, path = self.results(self.batch(images, meta, present))
             return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy())
 
     def batch(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Batch:
-        """Return photographs as for `scored` as a batch on the model's device, with square images, not yet prepared."""
+        """Return the photographs and metadata of `scored` as tensors on the model's device, images cropped to uint8 [B, 3, S, S].
+
+        `preparation` then normalises the batch."""
         batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
         return {name: value.to(self.device) for name, value in batch.items()}
 
     def results(self, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Return the probabilities of each rank, float [B, C_r], and the path, int64 [B, R], of a batch on the model's device.
+        """Return the calibrated probabilities of each rank, float [B, C_r], and the predicted paths, int64 [B, R], of a batch.
 
-        `batch`: image uint8 [B, 3, S, S], meta float [B, F] and present bool [B, M]."""
+        `batch`, on the model's device: image uint8 [B, 3, S, S], meta float [B, F] and present bool [B, M]. Impossible taxa have
+        probability 0."""
         scores = self.scores(self.preparation(dict(batch)))
         temperature = self.calibration.temperature if self.calibration is not None else (1.0,) * len(self.tree.ranks)
         ranks = zip(scores.log_probs(), self.tree.sizes, temperature, strict=True)
@@ -214,7 +223,9 @@ class TrainedClassifier:
         return (probabilities, path) if self.possible is None else only_possible(probabilities, path, self.possible)
 
     def scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a prepared batch, given a possible taxon; with test-time augmentation the means of its views."""
+        """Return the scores of a normalised batch. With test-time augmentation they are means over the photograph and its mirror image.
+
+        With a restriction they are conditional on the possible taxa."""
         scores: Scores = self.model(dict(prepared))["scores"]
         if self.description.tta != "none":
             mirrored = self.model(dict(prepared) | {"image": prepared["image"].flip(3)})
@@ -223,7 +234,7 @@ class TrainedClassifier:
 
 
 def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any]) -> Iterator[tuple[Sequence[Photograph], Metadata]]:
-    """Yield the photographs in batches, with their metadata. `given`: as of `metadata_of`. Raise `ConfigError` as it does."""
+    """Yield the photographs in batches of at most `BATCH`, with their metadata. `given`, errors: as of `metadata_of`."""
     several: Sequence[Photograph] = [photographs] if is_one(photographs) else photographs  # type: ignore[assignment]
     metadata = metadata_of(len(several), given)
     for first in range(0, len(several), BATCH):
@@ -232,7 +243,7 @@ def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, 
 
 
 def torch_device(name: str) -> torch.device:
-    """Return the device of a name such as cpu or cuda. Raise `ConfigError` if it does not exist."""
+    """Return the torch device with a name such as cpu or cuda. Raise `ConfigError` if it does not exist."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError):
@@ -240,18 +251,18 @@ def torch_device(name: str) -> torch.device:
 
 
 def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> Tensor:
-    """Return the log-probabilities [B, size] of a rank's classes, from log-probabilities [B, size] or [B, size + 1] with the null label.
+    """Return the log-probabilities [B, size] of a rank's classes at a temperature, normalised so that the probabilities sum to 1.
 
-    They are conditional on a class at this rank, so their probabilities sum to 1. Where the tree has holes, those of the classes alone need
-    not."""
+    `log_probs`: [B, size], or [B, size + 1] with the null class last, which is dropped: the result is conditional on a taxon at this rank.
+    In a tree with missing ranks, the probabilities before normalisation may sum to less than 1."""
     classes = log_probs[:, :size] / temperature
     return classes - classes.logsumexp(1, keepdim=True) if classes.shape[1] else classes
 
 
 def only_possible(probabilities: Sequence[Tensor], path: Tensor, possible: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the probabilities [B, C_r] and the path [B, R] without impossible classes: probability 0, and -1.
+    """Return the probabilities [B, C_r] of each rank with 0 for impossible classes, and the path [B, R] with -1 in place of them.
 
-    `possible`: bool [T]. Only at a rank that has no possible class do scores give a probability to others."""
+    `possible`: bool [T]. This changes a rank only if it has no possible class: elsewhere the scores of impossible classes are 0 already."""
     masks = possible.split([p.shape[1] for p in probabilities])
     columns = [
         torch.where((own >= 0) & mask[own.clamp(min=0)], own, -1) if len(mask) else own

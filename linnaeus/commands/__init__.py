@@ -1,7 +1,7 @@
-"""Everything that is not training: `linnaeus NAME ...`, one thin module per command, imported only when it is called.
+"""Commands `linnaeus NAME ...`, which do everything but training: one thin module each, imported only when its command is called.
 
-A command module has a function `main(arguments: Sequence[str] | None = None) -> int` that parses ordinary `--options`, prints one line
-for a mistake and returns the exit status.
+A command module has a function `main(arguments: Sequence[str] | None = None) -> int` that parses ordinary `--options`, prints one line on a
+mistake of the user, and returns the exit status.
 """
 
 COMMANDS = {  # module -> its line in `linnaeus --help`

@@ -1,4 +1,4 @@
-"""`linnaeus biota export DIR`: write the embedded organisms as photographs with a manifest."""
+"""`linnaeus biota export DIR`: write the synthetic organisms of the demo as photographs with a manifest."""
 
 import sys
 

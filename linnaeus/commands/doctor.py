@@ -1,4 +1,4 @@
-"""`linnaeus doctor SOURCE [KEY=VALUE ...]`: report what is wrong with a source. See `linnaeus doctor --help`."""
+"""`linnaeus doctor SOURCE [KEY=VALUE ...]`: report what is wrong with a source of photographs. See `linnaeus doctor --help`."""
 
 from linnaeus.workloads.taxonomy.doctor.doctor_cli import main
 

@@ -1,4 +1,4 @@
-"""`linnaeus embed MODEL PHOTOS... --out FILE`: the features of photographs. See `linnaeus embed --help`."""
+"""`linnaeus embed MODEL PHOTOS... --out FILE`: write the feature vectors of photographs. See `linnaeus embed --help`."""
 
 from linnaeus.workloads.taxonomy.trained.embed.embed_cli import main
 

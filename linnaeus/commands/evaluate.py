@@ -15,12 +15,12 @@ from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges
 from linnaeus.errors import ConfigError
 
-OF_THE_RUN = ("overrides", "split", "image_size", "tta")  # options without effect with --manifest
-OF_A_MANIFEST = ("setting", "by", "clade", "compare", "batch_size", "device", "threads", "plugins")  # and without it
+OF_THE_RUN = ("overrides", "split", "image_size", "tta")  # options that have no effect with --manifest
+OF_A_MANIFEST = ("setting", "by", "clade", "compare", "batch_size", "device", "threads", "plugins")  # these have none without it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the results and the paths of the files. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    """Print the results and the paths of the files written. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
     with user_errors(2):
         options = parse(arguments)
         print("\n".join(_of_run(options) if options.manifest is None else _of_manifest(options)))
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options. Raise `ConfigError` for those that do not fit together."""
+    """Return the parsed command line. Raise `ConfigError` for options that exclude each other."""
     parser = OneLineParser(prog="linnaeus evaluate", description="Score a trained model on the rows of its run, or on a labelled manifest.")
     add = parser.add_argument
     add_model(parser, "model")
@@ -56,7 +56,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for an option without effect, and values out of range."""
+    """Raise `ConfigError` for an option without effect and for a value out of range."""
     idle, word = (OF_A_MANIFEST, "without") if options.manifest is None else (OF_THE_RUN, "with")
     for name in idle:
         if getattr(options, name):

@@ -1,4 +1,4 @@
-"""`linnaeus nearest INDEX MODEL PHOTOS...`: photographs that are alike. See `linnaeus nearest --help`."""
+"""`linnaeus nearest INDEX MODEL PHOTOS...`: find the photographs of an index that are most similar. See `linnaeus nearest --help`."""
 
 from linnaeus.workloads.taxonomy.trained.embed.nearest_cli import main
 

@@ -1,4 +1,4 @@
-"""`linnaeus predict MODEL PHOTOS... [--out FILE]`: the taxa on photographs. See `linnaeus predict --help`."""
+"""`linnaeus predict MODEL PHOTOS... [--out FILE]`: predict the taxa on photographs. See `linnaeus predict --help`."""
 
 from linnaeus.workloads.taxonomy.trained.predict.predict_cli import main
 

@@ -1,4 +1,4 @@
-"""`linnaeus prepare SOURCE OUT [KEY=VALUE ...]`: write a source into a store for training. See `linnaeus prepare --help`."""
+"""`linnaeus prepare SOURCE OUT [KEY=VALUE ...]`: write a source of photographs into a store for training. See `linnaeus prepare --help`."""
 
 from linnaeus.workloads.taxonomy.store.prepare_store import main
 

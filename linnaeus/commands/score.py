@@ -1,4 +1,4 @@
-"""`linnaeus score MODEL TEXT...`: the loss of a language model on texts. See `linnaeus score --help`."""
+"""`linnaeus score MODEL TEXT...`: compute the loss of a language model on texts. See `linnaeus score --help`."""
 
 from linnaeus.workloads.language.trained.score_cli import main
 

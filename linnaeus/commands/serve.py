@@ -1,4 +1,5 @@
-"""`linnaeus serve MODEL [--port 8000]`: answer photographs over HTTP, with a page in the browser. See `linnaeus serve --help`."""
+"""`linnaeus serve MODEL [--port 8000]`: predict the taxa on photographs sent over HTTP, with a page in the browser. See `linnaeus serve
+--help`."""
 
 from linnaeus.workloads.taxonomy.serving.serve_cli import main
 

@@ -1,4 +1,4 @@
-"""Metrics of a run: sums of training metrics between two log rows, and results of validation passes."""
+"""Compute the metrics of a run: means of training metrics for each log row, and the results of validation passes."""
 
 from linnaeus.metrics.tracker import MetricsTracker, StepMetricsLogger
 

@@ -1,4 +1,7 @@
-"""`Metrics` of a validation pass and `TrainingMetrics` of log rows: streaming, exact over batches and processes."""
+"""Define `Metrics` and `TrainingMetrics`, with which a workload accumulates validation and training metrics batch by batch.
+
+The results of a validation pass do not depend on the number of processes.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from linnaeus.progress import ValidationPass
 
 
 class Metrics(ABC):
-    """Accumulators of one validation pass.
+    """Accumulators of the metrics of one validation pass.
 
-    `sums` returns float sums per batch; the caller adds them in batch order, because float addition is order-sensitive. `count` adds
+    `sums` returns the float sums of one batch; the caller adds them in batch order, because float addition is order-sensitive. `count` adds
     integers in place, which is exact in any order; the caller all-reduces them. `compute` turns both totals into named results.
     """
 
-    width: int  # K, the length of `sums`
+    width: int  # K, the length of the result of `sums`
     counts: dict[str, Tensor]  # int64, on the device
 
     def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
@@ -31,32 +34,33 @@ class Metrics(ABC):
 
     @abstractmethod
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
-        """Return this batch's contributions to the sums, float64 [K]."""
+        """Return the float sums of one batch, float64 [K]. `outputs` are those of the model."""
 
     @abstractmethod
     def count(self, outputs: Any, batch: Batch) -> None:
-        """Add this batch to `counts`."""
+        """Add the integer counts of one batch to `counts`, in place."""
 
     @abstractmethod
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return named results such as `loss` and `species/top1`, NaN if a metric is undefined. `sums`: float64 [K] on the host, the total
-        of `sums`. It is called once with totals of 0 before the training, to list the names."""
+        """Return the results of the pass by name, such as `loss` and `species/top1`; NaN for an undefined metric. `sums`: float64 [K] on
+        the host, the results of the method `sums` added over all batches. `counts`: `self.counts` summed over all processes. The method is
+        called once with zeros before the training, to list the names."""
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return results that are computed only in the last validation of a run because they are slow, such as confidence intervals.
-        They cannot be monitored."""
+        """Return results that are computed only in the last validation of a run because they are slow, such as confidence intervals. They
+        cannot be monitored for the best checkpoint or early stopping. `counts` as in `compute`."""
         return {}
 
     def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return a row of named values for each class, for the table of an evaluation. `counts` as in `compute`."""
+        """Return a table row (column name -> value) for each class, for `linnaeus evaluate`. `counts` as in `compute`."""
         return []
 
 
 class TrainingMetrics:
-    """Integer counts of the training steps between two log rows, and the results of a row.
+    """Training metrics of one log row: integer counts of the micro-batches since the previous row, and the results computed from them.
 
     The base class counts nothing. Its results are `loss` and, with several tasks, `<task>/loss`. A subclass may add counts and results.
-    `MetricsTracker` sums the losses and sets everything to 0 after a row."""
+    `MetricsTracker` sums the losses, and sets the counts to 0 after each row."""
 
     tasks: tuple[str, ...]
     counts: dict[str, Tensor]  # int64, on the device
@@ -65,19 +69,20 @@ class TrainingMetrics:
         self.tasks, self.counts = tuple(tasks), {}
 
     def count(self, outputs: Any, batch: Batch) -> None:
-        """Add a micro-batch to `counts`, without a device sync."""
+        """Add the integer counts of a micro-batch to `counts`, in place and without a device sync."""
 
     def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return named results, one of them `loss`. `loss_sums` and `valid`: float64 [T] on the host, the totals of the workload's
-        `loss_sums` and `valid_counts`. The default: sum / valid of each task, NaN without valid labels, and the mean over the others."""
+        """Return the results of a log row by name; one of them must be `loss`. `loss_sums` and `valid`: float64 [T] on the host, the
+        workload's `loss_sums` and `valid_counts` added over all micro-batches since the previous row. By default the loss of a task is
+        `loss_sums / valid`, NaN without valid labels, and `loss` is the mean over the tasks with valid labels."""
         means = loss_sums / torch.where(valid > 0, valid, torch.nan)
         each = {f"{task}/loss": mean for task, mean in zip(self.tasks, means.tolist(), strict=True)}
         return {"loss": means.nanmean().item(), **(each if len(self.tasks) > 1 else {})}
 
 
 def check_counts(metrics: Any, fix: str = "float sums belong to `sums`") -> None:
-    """Raise `ConfigError` with the advice `fix` if `metrics.counts` has a tensor that is not int64: sums of floats depend on the order of
-    the batches."""
+    """Raise `ConfigError` with the advice `fix` if a tensor in `metrics.counts` is not int64: float sums depend on the order of the
+    batches."""
     for name, count in metrics.counts.items():
         if count.dtype != torch.int64:
             found = str(count.dtype).removeprefix("torch.")
@@ -85,7 +90,7 @@ def check_counts(metrics: Any, fix: str = "float sums belong to `sums`") -> None
 
 
 def check_results(results: Any, metrics: Any) -> dict[str, float]:
-    """Return the results of `metrics.compute`. Raise `ConfigError` if they are not a dict of texts and numbers."""
+    """Return `results`, which `metrics.compute` returned. Raise `ConfigError` if it is not a dict from strings to numbers."""
     name = f"{class_name(type(metrics))}.compute"
     if not isinstance(results, dict):
         raise ConfigError(f"{name} returns {described(results)}; it must return a dict of names and floats")

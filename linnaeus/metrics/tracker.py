@@ -1,7 +1,8 @@
-"""`MetricsTracker`: sums of training metrics between two log rows, and the best and last validation results.
+"""Accumulate the metrics of a run. `MetricsTracker` sums training metrics between two log rows and remembers the best and last validation
+results; `StepMetricsLogger` makes the log row of a step.
 
 The sums are on the device and are read once per row. Loss sums are float64 and are divided by the valid labels of the same updates, so a
-constant loss of 2 is reported as 2 for any accumulation and any log interval. `StepMetricsLogger` makes the log row of a step.
+constant loss of 2 is reported as 2 for any accumulation and any log interval.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from linnaeus.metrics.streaming import TrainingMetrics
 
-SMOOTHING = 0.98  # of the smoothed loss, per update
+SMOOTHING = 0.98  # decay of the smoothed loss per update
 
 
 class MetricsTracker:
@@ -24,10 +25,10 @@ class MetricsTracker:
     def __init__(
         self, tasks: tuple[str, ...], training_metrics: TrainingMetrics, device: torch.device, weights: Tensor | None = None
     ) -> None:
-        """`weights` [T]: task weights that change during the run. The tracker then sums the weighted losses with the weights of each
-        backward; None: the weights are constant."""
+        """`weights` [T]: the initial task weights if they change during the run; the losses of each micro-batch are then also summed with
+        the weights of its backward. None: the weights are constant."""
         self.tasks, self.training = tasks, training_metrics
-        self.weights = None if weights is None else weights.clone()  # of the last backward
+        self.weights = None if weights is None else weights.clone()  # those of the last backward
         self.weighted_sums = None if weights is None else torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.loss_sums = torch.zeros(len(tasks), dtype=torch.float64, device=device)
         self.valid = torch.zeros(len(tasks), dtype=torch.float64)  # summed over all processes
@@ -39,8 +40,8 @@ class MetricsTracker:
         self.best: dict[str, dict[str, float]] = {}
 
     def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor], weights: Tensor) -> None:
-        """Add one micro-batch. `loss_sums` [T] are those of the workload, `weights` [T] those of its backward. Does not synchronise with
-        the device."""
+        """Add the losses and counts of one micro-batch. `loss_sums` [T]: result of the workload's `loss_sums`. `weights` [T]: task weights
+        of its backward. This does not wait for the device."""
         self.loss_sums += loss_sums.detach()
         if self.weights is not None and self.weighted_sums is not None:
             self.weights.copy_(weights)
@@ -48,17 +49,19 @@ class MetricsTracker:
         self.training.count(outputs, batch)
 
     def add_update(self, valid: Tensor) -> None:
-        """Add one update. `valid` [T]: labels per task in the whole global batch."""
+        """Count one optimizer update. `valid` [T]: number (or total weight) of the valid labels of each task in the whole global batch."""
         self.valid += valid
         self.updates += 1
 
     def training_row(
         self, all_reduce: Callable[[Tensor], Tensor], total_loss: Callable[[Tensor, Tensor, Tensor], Tensor], weights: Tensor, peek: bool
     ) -> dict[str, float]:
-        """Return the means since the last row over all processes, and the weights of the last update. Clear the sums, except with `peek`.
+        """Return a row of training metrics: means over all processes since the last row, and the task weights of the last update. Then set
+        the sums to 0, unless `peek` is True.
 
-        `total_loss(sums, weights, denominators)`, all [T], returns the weighted loss; `weights` are the constant ones. This synchronises
-        with the device: call it for log rows only.
+        `all_reduce` returns the sum of a tensor over all processes. `total_loss(sums, weights, denominators)`, all [T], returns the
+        weighted loss. `weights` [T]: the task weights if they are constant; otherwise not used. This waits for the device: call it for log
+        rows only.
         """
         totals = all_reduce(self.loss_sums.clone()).cpu()
         last = (weights if self.weights is None else self.weights).to("cpu", torch.float64)
@@ -78,7 +81,8 @@ class MetricsTracker:
         return row | {f"train/{task}/weight": weight for task, weight in zip(self.tasks, last.tolist(), strict=True)}
 
     def _smooth(self, loss: float) -> tuple[float, float]:
-        """Return the exponential average of the loss over updates, which starts at 0, and the weight to divide it by for that reason."""
+        """Return the exponential moving average of the loss, updated with `loss`, and the sum of its weights. The average starts at 0;
+        dividing it by that sum removes the bias towards 0, as in Adam."""
         if not math.isfinite(loss):
             return self.smoothed, self.smoothed_weight
         keep = SMOOTHING**self.updates
@@ -91,10 +95,10 @@ class MetricsTracker:
         self.updates = 0
 
     def update_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
-        """Record results of a step, in addition to earlier results of the same step.
+        """Record validation results of `step`, in addition to earlier results of the same step.
 
-        Return True if `monitor` is as good as the best so far, or better; False if it is NaN or absent. Equal counts as best because
-        retention keeps the newest of equal checkpoints.
+        Return True if `results[monitor]` is at least as good as the best value so far (`mode`: min or max), False if it is worse, NaN or
+        absent. An equal value counts as best because retention keeps the newest of equal checkpoints.
         """
         self.last = {**self.last, **results} if step == self.last_step else dict(results)
         self.last_step = step
@@ -107,7 +111,7 @@ class MetricsTracker:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that is equal on all processes."""
+        """Return the part of the state that is equal on all processes."""
         return {
             "valid": self.valid.clone(),
             "updates": self.updates,
@@ -128,11 +132,12 @@ class MetricsTracker:
         self.best = {k: dict(v) for k, v in state["best"].items()}
 
     def rank_state_dict(self) -> dict[str, Tensor]:
-        """Return the sums of this process since the last row, copied to the host."""
+        """Return the sums of this process since the last log row, copied to the host."""
         return {name: total.cpu() for name, total in self._rank_sums().items()}
 
     def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
-        """Load the sums of this rank from `states`, one per saved rank. At another world size rank 0 loads their sum, the others 0."""
+        """Load the sums of this process from `states`, one for each process rank of the saved run. If `world_size` has changed, rank 0
+        loads the total of all `states`, and the other ranks load 0."""
         if len(states) == world_size:
             own = [states[rank]]
         else:
@@ -143,12 +148,12 @@ class MetricsTracker:
                 target += state[name].to(target.device)
 
     def _rank_sums(self) -> dict[str, Tensor]:
-        """Return the sums of this process by the names in a checkpoint, not copied."""
+        """Return the sums of this process by their names in a checkpoint. The tensors are not copied."""
         sums = {"loss_sums": self.loss_sums} | ({} if self.weighted_sums is None else {"weighted_sums": self.weighted_sums})
         return sums | {f"count/{name}": count for name, count in self.training.counts.items()}
 
     def dump_metrics_state(self) -> dict[str, Any]:
-        """Return the whole state as plain numbers, for `debug.dump_metrics=true`."""
+        """Return the whole state as plain numbers and lists, for `debug.dump_metrics=true`."""
         return {
             "tasks": list(self.tasks),
             "since_last_row": {
@@ -167,18 +172,19 @@ class MetricsTracker:
 
 
 class StepMetricsLogger:
-    """Make the log row of a step: the means of the tracker, and values of the optimizer, the weighting and the progress."""
+    """Builder of log rows: the means of a `MetricsTracker`, and values of the optimizer, the task weighting and the progress."""
 
     def __init__(
         self, tracker: MetricsTracker, all_reduce: Callable[[Tensor], Tensor], total_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> None:
-        """`total_loss` is that of the workload."""
+        """`all_reduce` returns the sum of a tensor over all processes. `total_loss`: `Workload.total_loss`."""
         self.tracker, self.all_reduce, self.total_loss = tracker, all_reduce, total_loss
 
     def row(
         self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, peek: bool = False, **more: float
     ) -> dict[str, float]:
-        """Return the log row. `more` is added under its own names. See `MetricsTracker.training_row` for `task_weights` and `peek`."""
+        """Return the log row of the current step. `more` is added under its own names. See `MetricsTracker.training_row` for `task_weights`
+        and `peek`."""
         row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
         return row | more

@@ -1,4 +1,5 @@
-"""Output of a run: console, train.log, metrics.jsonl, W&B, TensorBoard, progress reports, summary.json, report.html, the plan."""
+"""Write the output of a run: console, train.log, metrics.jsonl, W&B, TensorBoard, progress reports, summary.json, report.html, and the plan
+(its schedule as text)."""
 
 from linnaeus.reporting.console import attach_log_file, setup_logging
 from linnaeus.reporting.display import ProgressDisplay

@@ -1,8 +1,8 @@
-"""`batches-rank<r>.jsonl`: sample ids and a hash of every micro-batch of a process, with `debug.batch_hashes=true`.
+"""Write `batches-rank<r>.jsonl`: the sample ids and a hash of every micro-batch of process rank r, with `debug.batch_hashes=true`.
 
-Two runs on the same data have the same rows: the hash covers order, augmentation, mixing and masking, but not how the batch is split.
-`micro_batch` is the index of the micro-batch in its global batch, so the rows of all processes together are the rows of a run on one
-process. Hashing reads every byte of a batch on the host, which is slow.
+Two runs on the same data with the same micro-batch size write the same rows: the hash covers sample order, augmentation, mixing and
+masking. `micro_batch` is the index of the micro-batch in its global batch, so the rows of all processes together are the rows of a run on
+one process. Hashing reads every byte of a batch on the host, which is slow.
 """
 
 import hashlib
@@ -16,15 +16,16 @@ from linnaeus.reporting.rows import RowWriter
 
 
 class BatchRecord(RowWriter):
-    """Rows of one process."""
+    """Writer of the rows of one process."""
 
     def __init__(self, directory: Path, names: Callable[[Sequence[int]], list[str]], rank: int, world_size: int) -> None:
-        """`names` returns stable names of training samples for their dataset indices."""
+        """`names` returns the stable names of training samples, given their dataset indices."""
         super().__init__(directory / f"batches-rank{rank}.jsonl")
         self.names, self.rank, self.world_size = names, rank, world_size
 
     def truncate_after(self, global_step: int) -> int:
-        """Keep the rows of the updates up to `global_step`. Rank 0 also cuts the files of ranks that do not exist any more."""
+        """Remove the rows of updates after `global_step` and return their number. Rank 0 also does this in the files of process ranks that
+        this launch does not have."""
         if self.rank == 0:
             kept = {self.path.with_name(f"batches-rank{rank}.jsonl") for rank in range(self.world_size)}
             for path in set(self.path.parent.glob("batches-rank*.jsonl")) - kept:
@@ -32,7 +33,7 @@ class BatchRecord(RowWriter):
         return super().truncate_after(global_step)
 
     def window(self, global_step: int, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        """Write rows for the micro-batches, on the host, of the update that ends at `global_step`."""
+        """Write one row for each of the host micro-batches `batches`, which this process used in the update that ends at `global_step`."""
         for number, batch in enumerate(batches):
             samples = self.names(batch["sample"].tolist())
             micro_batch = number * self.world_size + self.rank
@@ -40,7 +41,7 @@ class BatchRecord(RowWriter):
 
 
 def batch_hash(batch: Mapping[str, Tensor]) -> str:
-    """Return the BLAKE2b hash of names, types, shapes and bytes of a host batch."""
+    """Return the BLAKE2b hash of the names, dtypes, shapes and bytes of the tensors of a host batch."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(batch.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

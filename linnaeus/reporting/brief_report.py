@@ -1,4 +1,4 @@
-"""Format the short form of a progress report, which fits 80 columns with a time stamp. train.log has the full one."""
+"""Format progress reports in a short form for the console, 80 columns wide including the time stamp. train.log contains the full form."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,8 @@ WIDTH = 70  # columns, without the time stamp
 
 
 def brief_report(report: ReportData, previous: ReportData | None) -> str:
-    """Return one line about the run, and a second one for what has changed since the `previous` report, if anything has."""
+    """Return one line of text with the progress and speed of the run. A second line has the settings that differ from those of the report
+    `previous`, if any do."""
     percent, step, _ = (part.text for part in progress(report))
     left = f"  {format_duration(report.clocks['time/eta_seconds'])} left" if "time/eta_seconds" in report.clocks else ""
     numbers = brief_numbers(report)
@@ -42,7 +43,7 @@ def brief_validation(step: int, key: str, metrics: Mapping[str, float], tasks: S
 
 
 def brief_numbers(report: ReportData) -> list[str]:
-    """Return the numbers of a report that a person follows, the most important first."""
+    """Return the main numbers of a report as texts (loss, samples per second, learning rate, ...), the most important first."""
     row, clocks = report.row, report.clocks
     first, *smoothed = [part.text for part in loss(report)] or [""]
     texts = [first] if first else []
@@ -59,7 +60,7 @@ def brief_numbers(report: ReportData) -> list[str]:
 
 
 def _settings(report: ReportData) -> list[str]:
-    """Return the texts that stay the same for many reports."""
+    """Return texts of the values that stay the same for many reports: skipped updates, phase, batch size, number of parameters."""
     skipped = report.row.get("train/skipped_updates")
     texts = [f"{skipped:.0f} updates skipped as non-finite"] if skipped else []
     texts += [part.text for part in phase(report) if part.name == "phase"]

@@ -1,8 +1,8 @@
 """Format the table of changes when a run continues with another configuration: length, remaining events, probabilities, learning rates.
 
-`run.allow=[trainer.length]` lets a run of 9 steps become one of 18: every percentage, the cosine and the final validations move. The
-table is printed at that start and saved as launches/<n>/moved.txt. It compares the resolved schedules of the saved and the new
-configuration.
+For example, `run.allow=[trainer.length]` lets a run of 9 steps continue to 18: every percentage, the cosine and the final validations move.
+The table compares the resolved schedules of the saved and the new configuration. It is printed when the run continues and saved as
+launches/<n>/moved.txt.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +36,10 @@ def describe_changes(
     old_train_size: int | None = None,
     probabilities: Sequence[str] = RAMPS,
 ) -> str:
-    """Return the table for a run that continues at `step` (updates made) with the configuration `new` instead of the saved one, `old`.
+    """Return the table for a run that has made `step` updates and continues with the configuration `new` instead of the saved one, `old`.
 
-    `train_size`, `components` and `probabilities` are those of the data now; `old_train_size` is the earlier number of training samples
-    if it differs."""
+    `train_size` (training samples), `components` (metadata components) and `probabilities` (names of scheduled probabilities) are those of
+    the data now. `old_train_size` is the earlier number of training samples, None if it is the same."""
     from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.identity import config_difference
@@ -69,7 +69,8 @@ def describe_changes(
 
 
 def _planned(config: Config, train_size: int, components: Sequence[str] | None, probabilities: Sequence[str]) -> _Plan:
-    """Resolve the schedule of a configuration. With `components` None, the components that it names are not checked."""
+    """Return the resolved schedule of a configuration. With `components` None, the metadata components that the configuration names are not
+    checked."""
     from linnaeus.optim.lr_schedulers import build_scheduler, scaled_lr
 
     length = training_length(config, train_size)
@@ -95,10 +96,10 @@ def _length(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _remaining(every: Every, step: int) -> str:
-    """Return the number and the steps of the events after `step`, such as `5: 20, 30 ... 60`.
+    """Return the number and the steps of the events after `step` as text, such as `5: 20, 30 ... 60`.
 
-    Up to four steps are listed; of more the first two and the last. Cadences in wall time follow, such as `every 15min`.
-    Return `none` if there are no events."""
+    Up to four steps are listed; of more, only the first two and the last. Cadences in wall time follow, such as `every 15min`. The text is
+    `none` if there are no events."""
     steps = [s for s in every.steps() if s > step]
     parts = [f"every {cadence}" for cadence in clock_cadences(every)]
     if steps:
@@ -122,7 +123,7 @@ def _ramps(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _phases(r: ResolvedSchedule, step: int) -> dict[str, str]:
-    """Return the phase of the next update and every phase with remaining updates."""
+    """Return a row for the phase of the next update, and rows for every phase that has updates after `step`."""
     if r.phases is None:
         return {}
     rows = {f"phase at step {step} (now)": r.phases.at(step)[0]} if step < r.last_step else {}
@@ -143,7 +144,8 @@ def _learning_rates(plan: _Plan, step: int, total: int) -> dict[str, str]:
 
 
 def _table(sections: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]) -> list[str]:
-    """Return lines: under the title of each section the rows that differ before and after, and the names of those that do not."""
+    """Return the lines of the table. Each section has its title, the rows whose texts `before` and `after` differ, and the names of the
+    rows that do not change. `sections`: title -> (rows before, rows after), each name -> text."""
     rows = [
         (title, name, before.get(name, "none"), after.get(name, "none"))
         for title, (before, after) in sections.items()

@@ -1,7 +1,7 @@
-"""Charts as plain SVG: scales, ticks and elements. A plotting library would add about a second of imports to every start.
+"""Draw charts as SVG text: scales, ticks and elements. A plotting library would add about a second of imports to every start.
 
-report.html (`curves.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) are drawn with it. Colours are attributes,
-which the classes of report.html's style sheet override, so that the charts of a page follow its theme.
+report.html (`curves.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) use this module. Colours are SVG
+attributes, which the style sheet of report.html overrides by class, so that its charts follow the light or dark theme of the page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def element(name: str, content: str = "", /, **attributes: float | str) -> str:
 
 
 def document(width: float, height: float, parts: Iterable[str]) -> str:
-    """Return an SVG file with a white background."""
+    """Return a complete SVG file that contains the elements `parts` on a white background."""
     head = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width:g} {height:g}", "font-family": FONT, "font-size": "12"}
     background = element("rect", width="100%", height="100%", fill="white")
     return element("svg", background + "\n".join(parts), width=width, height=height, **head) + "\n"
@@ -37,7 +37,7 @@ def document(width: float, height: float, parts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear or logarithmic map from the values `low`..`high` to the pixels `start`..`end`."""
+    """Linear or logarithmic map from the values `low`..`high` to the pixels `start`..`end`."""
 
     low: float
     high: float
@@ -85,7 +85,7 @@ def log_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 class Chart:
-    """A plot area whose axes are the scales `x` and `y`. Its methods append elements to `parts`, in drawing order."""
+    """Plot area whose axes are the scales `x` and `y`. Its methods append SVG elements to `parts`, in drawing order."""
 
     def __init__(self, x: Scale, y: Scale) -> None:
         self.x, self.y = x, y
@@ -99,18 +99,18 @@ class Chart:
         self.add("text", escape(text), class_="axis", x=x, y=y, text_anchor=anchor, fill=colour, **attributes)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = RULE, **attributes: float | str) -> None:
-        """Draw a straight line between two pixels."""
+        """Draw a straight line from the pixel (`x1`, `y1`) to the pixel (`x2`, `y2`)."""
         self.add("line", class_="grid", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)
 
     def y_axis(self, labels: Mapping[float, str]) -> None:
-        """Draw a line across the chart at each value and its label to the left."""
+        """Draw a horizontal line across the chart at each value of `labels` and write its label to the left."""
         for value, label in labels.items():
             self.line(self.x.start, self.y(value), self.x.end, self.y(value))
             self.text(self.x.start - 8, self.y(value) + 4, label, "end")
 
     def x_axis(self, labels: Mapping[float, str], colour: str = GREY, above: float = -18, tick: float = 0) -> None:
-        """Write the label of each value `above` pixels above the lower edge, and draw a mark `tick` pixels up from it. A label that would
-        overlap the one before it is left out."""
+        """Write the label of each value `above` pixels above the lower edge (below it if negative), and draw a mark from the edge `tick`
+        pixels upwards. A label that would overlap the one before it is left out."""
         free = -math.inf
         for value, label in sorted(labels.items()):
             x, half = self.x(value), len(label) * LETTER / 2
@@ -121,7 +121,7 @@ class Chart:
                 free = x + half + LETTER
 
     def curve(self, points: Sequence[tuple[float, float]], colour: str, class_: str = "", width: float = 2) -> None:
-        """Draw a line through `points`, (x, y) in values."""
+        """Draw a line through `points`, which are (x, y) values, not pixels."""
         path = "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
         self.add("path", d=path, class_=f"curve {class_}", fill="none", stroke=colour, stroke_width=width, stroke_linejoin="round")
 
@@ -131,8 +131,8 @@ class Chart:
         self.add("circle", about, class_=f"dot {class_}", cx=self.x(x), cy=self.y(y), r=radius, fill=colour, fill_opacity=0.9)
 
     def area(self, xs: tuple[float, float, float, float], colour: str, text: str = "", note: str = "", title: str = "") -> None:
-        """Fill a quadrangle from the lower to the upper edge, with `text` and `note` in its middle if they fit. `xs` are the values of its
-        corners: lower left, upper left, upper right, lower right."""
+        """Fill a quadrangle that reaches from the lower to the upper edge. `xs` are the x values of its corners: lower left, upper left,
+        upper right, lower right. `text` and `note` are written in its middle if they fit."""
         low, high, (a, b, c, d) = self.y.start, self.y.end, map(self.x, xs)
         corners = f"{a:.1f},{low:g} {b:.1f},{high:g} {c:.1f},{high:g} {d:.1f},{low:g}"
         self.add("polygon", element("title", escape(title)) if title else "", points=corners, fill=colour)

@@ -1,7 +1,8 @@
-"""The logger `linnaeus`: every line goes to train.log, and `logger.console` sets which lines are printed too.
+"""Set up the logger `linnaeus`: every line is written to train.log, and `logger.console` sets which lines are also printed.
 
-Three levels are used besides warnings and errors: DEBUG for the full account, INFO for what a person follows, RESULT for the end of a run.
-Lines logged before the run directory exists wait in memory and are the first lines of train.log, so an error before that leaves no file.
+Three levels are used besides warnings and errors: DEBUG for full reports, INFO for short lines on the progress, RESULT for the result at
+the end of a run. Lines logged before the run directory exists wait in memory and are the first lines of train.log, so an error before that
+leaves no file.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from linnaeus.streams import discard_output, fit_terminal
 
 LOGGER = logging.getLogger("linnaeus")
 RESULT = logging.INFO + 5  # level of the result of a run, which `quiet` prints too
-CONSOLE_ONLY = {"console_only": True}  # `extra` of a short line whose full account is in train.log
-LEVELS = {"auto": logging.INFO, "live": logging.INFO, "plain": logging.INFO, "quiet": RESULT, "full": logging.DEBUG}  # by style
+CONSOLE_ONLY = {"console_only": True}  # `extra` of a short line whose full form is logged to train.log
+# Value of `logger.console` -> lowest level that is printed.
+LEVELS = {"auto": logging.INFO, "live": logging.INFO, "plain": logging.INFO, "quiet": RESULT, "full": logging.DEBUG}
 TIME = len("12:03:01 ")  # columns of the time stamp on the console
 MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 
 
 class _LineFormatter(logging.Formatter):
-    """Formats records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`. `stamp_results`: also those of level RESULT.
-    Other texts replace the `hidden` ones.
+    """Formatter of log records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`.
 
-    Control characters of a message are escaped, except line breaks."""
+    `stamp_results`: False leaves out the time of records of level RESULT. `hidden`: text -> the text that replaces it. Control characters
+    of a message are escaped, except line breaks."""
 
     def __init__(self, datefmt: str, stamp_results: bool, hidden: Mapping[str, str]) -> None:
         super().__init__(datefmt=datefmt)
@@ -51,8 +53,9 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StdoutHandler(logging.Handler):
-    """Handler of the current `sys.stdout`, which a live display replaces to print lines above its panel. On a terminal a long line is
-    broken between words, except the lines of the result, which have paths and commands to copy. `style`: `logger.console`."""
+    """Handler that prints to the current `sys.stdout`, which a live display replaces in order to print lines above its panel. On a
+    terminal, long lines are wrapped between words, except those of level RESULT, whose paths and commands people copy. `style`: value of
+    `logger.console`."""
 
     def __init__(self, style: str) -> None:
         super().__init__()
@@ -103,15 +106,16 @@ class _LogFileHandler(logging.Handler):
         super().close()
 
 
-def _is_full_account(record: logging.LogRecord) -> bool:
+def _is_not_console_only(record: logging.LogRecord) -> bool:
     return not getattr(record, "console_only", False)
 
 
 def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[str, str] | None = None) -> logging.Logger:
-    """Replace the handlers of the logger `linnaeus` and return it: stdout and train.log on rank 0, errors to stderr on other ranks.
+    """Replace the handlers of the logger `linnaeus` and return the logger. Rank 0 logs to stdout and train.log, other ranks log errors to
+    stderr.
 
-    `style` is `logger.console`, a key of `LEVELS`. Every line is written to train.log once `attach_log_file` is called.
-    `hidden` (text -> shown text) are values of the environment (`config/environment.py`)."""
+    `style` is the value of `logger.console`, a key of `LEVELS`. Lines are written to train.log once `attach_log_file` is called. `hidden`
+    maps values of environment variables, which must not be logged, to the texts shown instead (`config/environment.py`)."""
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()
@@ -121,18 +125,18 @@ def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[s
     console.setLevel(LEVELS[style] if is_master else logging.ERROR)
     console.setFormatter(_LineFormatter("%H:%M:%S", stamp_results=False, hidden=hidden or {}))
     if style == "full":
-        console.addFilter(_is_full_account)
+        console.addFilter(_is_not_console_only)
     LOGGER.addHandler(console)
     if is_master:
         file = _LogFileHandler()
         file.setFormatter(_LineFormatter("%Y-%m-%d %H:%M:%S", stamp_results=True, hidden=hidden or {}))
-        file.addFilter(_is_full_account)
+        file.addFilter(_is_not_console_only)
         LOGGER.addHandler(file)
     return LOGGER
 
 
 def draws_panel() -> bool:
-    """Return True if this process may draw a panel: on rank 0, with `logger.console` auto or live, on a terminal."""
+    """Return True if this process may draw a live panel: on rank 0, with `logger.console` auto or live, on a terminal."""
     styles = [handler.style for handler in LOGGER.handlers if isinstance(handler, _StdoutHandler)]
     return styles in (["auto"], ["live"]) and is_terminal()
 
@@ -143,7 +147,7 @@ def is_terminal() -> bool:
 
 
 def attach_log_file(path: Path | str) -> None:
-    """Append the lines so far and all later ones to `path`, on rank 0 only."""
+    """Write the lines logged so far and all later ones to the end of the file `path`. Ranks other than 0 do nothing."""
     for handler in LOGGER.handlers:
         if isinstance(handler, _LogFileHandler):
             handler.attach(Path(path))

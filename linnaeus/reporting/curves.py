@@ -1,7 +1,7 @@
-"""Draw the line charts of report.html, from the rows of metrics.jsonl and timings.jsonl.
+"""Draw the line charts of report.html (loss, accuracy, learning rate, ...) from the rows of metrics.jsonl and timings.jsonl.
 
-A chart carries its points in the attribute `data-series`, from which the script of the page shows the values under the pointer. Without
-scripts it is a plain picture.
+Each chart is an SVG element with its points in the attribute `data-series`. The script of report.html reads them to show the values under
+the mouse pointer. Without scripts the chart is a static picture.
 """
 
 import json
@@ -18,8 +18,8 @@ from linnaeus.reporting.metric_tables import column_name, passes_and_tasks
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 34
-MAX_POINTS = 400  # per line; more would only thicken it
-MAX_DOTS = 60  # a line of at most so many points shows each of them and is not smoothed
+MAX_POINTS = 400  # per line; more points would only thicken the line
+MAX_DOTS = 60  # a line of at most this many points has a dot for each and is not smoothed
 CLASSES = 8  # s0 to s7 of the style sheet, one colour each
 
 Rows = Sequence[Mapping[str, Any]]
@@ -27,7 +27,8 @@ Points = list[tuple[float, float]]  # (global_step, value)
 
 
 def run_charts(metrics: Rows, timings: Rows, final: Mapping[str, Any]) -> list[str]:
-    """Return the charts of a run as HTML figures, without those that have no points. The order of tasks is that of the metrics `final`."""
+    """Return the charts of a run as HTML figures, leaving out those without points. `final`: the last value of each validation metric; the
+    order of its keys is the order of the tasks."""
     passes, tasks = passes_and_tasks(final or {key: None for row in metrics for key in row})
     normal = passes[0] if passes else "val"
     last = max((row["global_step"] for row in metrics), default=0)
@@ -73,7 +74,8 @@ def points(rows: Rows, key: str) -> Points:
 
 
 def matching(rows: Rows, pattern: str) -> dict[str, Points]:
-    """Return the points of every key that `pattern` matches, by its first group, in order of first appearance."""
+    """Return the points of every key of the rows that `pattern` matches. The text of the pattern's first group is the key of the result.
+    Keys are in order of first appearance."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return {match[1]: points(rows, key) for key in keys if (match := re.fullmatch(pattern, key))}
 
@@ -91,7 +93,8 @@ def thin(found: Points) -> Points:
 
 
 def smooth(found: Points, span: float = 0.04) -> Points:
-    """Return means over windows of `span` of the points, centred so that the line does not lag. Windows are narrower at both ends."""
+    """Return the moving average of the points. The window contains the fraction `span` of the points, and is centred so that the line does
+    not lag. It is narrower near both ends."""
     half, sums, means = max(1, round(span * len(found) / 2)), [0.0, *accumulate(y for _, y in found)], []
     for i, (x, _) in enumerate(found):
         reach = min(half, i, len(found) - 1 - i)
@@ -111,7 +114,8 @@ def line_chart(
     log: bool = False,
     note: str = "",
 ) -> str:
-    """Return an HTML figure; "" if no line has a point. `show` formats values of y. The x axis ends at `last` or at the last point.
+    """Return an HTML figure of `lines` (name -> points); "" if no line has a point. `show` formats values of y. The x axis ends at the
+    greater of `last` and the last point. `log`: logarithmic y axis. `note`: text beside the title.
 
     With `smoothed`, a line of more than `MAX_DOTS` points is drawn as its moving average over the faint line itself."""
     if log:

@@ -1,10 +1,10 @@
-"""Progress reports of a simulated run: the sections, throughput and schedule of the program without a model.
+"""Print the progress reports of a simulated run, to show their sections, throughput and schedule without a model.
 
     python -m linnaeus.reporting.demo --max-iters 100
     python -m linnaeus.reporting.demo --max-iters 50000 --every 5% --sections progress,loss,time,rates
 
-Reports are printed at 0 %, at the interval `--every` (a value of `schedule.report`), and at the last iteration: by default 101 of them
-for 100 iterations or more. Time is simulated: 0.1 s per iteration, a slower first one, and a validation every 25 %.
+Reports are printed at 0 %, at the interval `--every` (a value of `schedule.report`), and at the last iteration: by default 101 of them for
+100 iterations or more. Time is simulated: 0.1 s per iteration, a slower first one, and a validation every 25 %.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from linnaeus.reporting.throughput import Reading, Throughput, expected_seconds
 from linnaeus.schedule.events import Every
 from linnaeus.schedule.phases import Phases
 
-SECONDS, FIRST, VALIDATION = 0.1, 4.0, 3.0  # of an iteration; extra time of the first one; of a validation
+SECONDS, FIRST, VALIDATION = 0.1, 4.0, 3.0  # seconds per iteration; further seconds of the first one; seconds per validation
 MICRO_BATCH, ACCUMULATION, TOKENS, PARAMETERS = 12, 4, 64, 804_096
 MASKABLE = 786_432  # of the parameters: attention and MLPs of four layers of width 128
 PHASES = {
@@ -70,7 +70,7 @@ def _reading(step: int) -> Reading:
 
 
 def _data(step: int, total: int, phases: Phases, throughput: Throughput) -> ReportData:
-    """Return the data of a report. The last report includes the validation of its own step."""
+    """Return the data of the report at `step`. The last report includes the validation of its own step."""
     validations = [math.ceil(total * k / 4) for k in range(1, 5)]
     validated = [s for s in validations if s < step or step == total]
     connected = round((0.1 + 0.9 * min(1.0, 2 * step / total)) * MASKABLE)
@@ -111,7 +111,8 @@ def _clocks(step: int, total: int, throughput: Throughput, validations: Sequence
 
 
 def _row(step: int, total: int, lr_multiplier: float) -> dict[str, float]:
-    """Return a row of training metrics. The learning rate is that of the last update: warm-up, cosine, and multipliers of the phases."""
+    """Return a row of training metrics. The learning rate is that of the last update: warm-up and cosine, multiplied by the factors of the
+    phases."""
     share, update = step / total, max(0, step - 1)
     shape = min(1.0, 10 * (update + 1) / total) * (1 + math.cos(math.pi * update / total)) / 2
     row = {"train/lr": 1e-3 * shape * lr_multiplier}

@@ -1,7 +1,7 @@
-"""Display the progress of a run: a live panel on a terminal, one line a report elsewhere.
+"""Display the progress of a run: a live panel on a terminal, otherwise one line per report.
 
 The panel is redrawn by the training process itself, at step ends and between batches of a validation pass, at most every `REDRAW` seconds.
-There is no thread. rich is imported when a panel is drawn.
+No thread is used. rich is imported when a panel is drawn.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ LONG_PASS = 60.0  # seconds between two lines about a validation pass without a 
 class View:
     """Content of the panel of a run.
 
-    left: seconds until the end of the run, None before it can be estimated; `left_without_validation` if that excludes passes which have
-    not been timed. running: the validation pass that runs (words, batches done, batches, seconds left), None without one. report: the last
-    one. accuracy: the newest top-1 of each task, 0 to 1. notice: a line for the reader, such as a request to stop. validated: the step and
-    the text of the newest validation, None before one."""
+    left: estimated seconds until the end of the run, None before there is an estimate; `left_without_validation` is True if the estimate
+    excludes passes that have not been timed. running: the validation pass in progress (words, batches done, batches, seconds left), None
+    without one. report: the last progress report. accuracy: the newest top-1 of each task, 0 to 1. notice: a line for the reader, such as a
+    request to stop. validated: the step and the text of the newest validation, None before one."""
 
     total_steps: int
     step: int = 0
@@ -48,9 +48,10 @@ class View:
 
 
 class ProgressDisplay:
-    """Display of the progress, with a live panel while the block of `with` runs if `style` is auto or live and stdout is a terminal.
+    """Display of the progress of a run, a context manager. Within `with`, it shows a live panel if `style` (`logger.console`) is auto or
+    live and stdout is a terminal.
 
-    `due` may be called at every step: it reads a clock, without a panel not even that."""
+    `due` is cheap enough to be called at every step: it reads a clock, and only if there is a panel."""
 
     def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True) -> None:
         terminal = is_terminal()
@@ -85,16 +86,18 @@ class ProgressDisplay:
     # -- training --------------------------------------------------------------------------------------------------------
 
     def due(self) -> bool:
-        """Return True if the panel is to be redrawn: call `update`."""
+        """Return True if there is a panel and it is time to redraw it. The caller then calls `update`."""
         return self._live is not None and time.monotonic() >= self._next_redraw
 
     def update(self, step: int, left: float | None, validation_included: bool) -> None:
-        """Show that `step` updates are done, and the seconds until the end of the run (None without an estimate)."""
+        """Redraw the panel with `step` updates done and `left` seconds until the end of the run, None without an estimate.
+        `validation_included`: True if the estimate includes the remaining validation passes."""
         self._view.step, self._view.left, self._view.left_without_validation = step, left, not validation_included
         self._redraw()
 
     def report(self, data: ReportData) -> None:
-        """Show a report: in the panel, or as a line and a second one for what has changed since the last report."""
+        """Show a progress report in the panel. Without a panel, log it as one line, and a second one for settings that differ from those of
+        the last report."""
         previous, self._report = self._report, data
         if not self.live:
             log.info(brief_report(data, previous), extra=CONSOLE_ONLY)
@@ -102,7 +105,7 @@ class ProgressDisplay:
         self._view.report, self._view.step = data, data.step
 
     def start(self, step: int) -> None:
-        """Begin at `step`, the number of updates that earlier launches have made."""
+        """Show `step`, the number of updates that earlier launches have made, as the state of the run."""
         self._view.step = step
 
     def results(self, step: int, results: Mapping[str, float], tasks: tuple[str, ...]) -> None:
@@ -118,10 +121,10 @@ class ProgressDisplay:
 
     @contextlib.contextmanager
     def validation(self, step: int, key: str, total: int, left_after: float | None) -> Iterator[Callable[[int], None]]:
-        """Show a validation pass of `total` batches at `step` while the block runs. Yield a function to call with the number of batches
-        done.
+        """Show a validation pass of `total` batches at `step` while the `with` block runs. Yield a function that the caller calls with the
+        number of batches done.
 
-        left_after: seconds that the run takes after this pass, None if unknown."""
+        key: name of the pass, such as `val_mask_meta`. left_after: seconds that the run takes after this pass, None if unknown."""
         self._view.step = step
         words, start = pass_words(key), time.monotonic()
         next_line = start + LONG_PASS
@@ -148,8 +151,8 @@ class ProgressDisplay:
     # -- notices ---------------------------------------------------------------------------------------------------------
 
     def notice(self, text: str) -> None:
-        """Show a line at once, on rank 0. Safe in a signal handler: the text is written to the terminal without the locks of rich and
-        logging. It replaces the last row of a panel, so that the next redraw finds the cursor where it was."""
+        """Show a line at once, on rank 0. It is safe to call in a signal handler: the text is written to the terminal without the locks of
+        rich and logging. With a panel, it replaces the panel's last row, so that the next redraw finds the cursor where it was."""
         if not self.is_master:
             return
         self._view.notice = text

@@ -1,5 +1,5 @@
-"""Format the last lines of a run on the console: the result, its cost, where everything is, and what can be done next. They fit 80 columns;
-a longer path or command is a line of its own, so that it can be copied."""
+"""Format the last lines that a run prints: its result, the time and memory it took, the paths of its files, and commands to type next.
+Lines fit 80 columns; a longer path or command is a line of its own, so that it can be copied."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,10 +18,11 @@ def describe_end(
     commands: Sequence[str],
     updates: int,
 ) -> list[str]:
-    """Return the lines.
+    """Return the last lines of a run.
 
-    headline: the result in words of the workload; without it the losses in `final`. timings: `time/...` and `memory/...` of the run.
-    files: name -> path, one line each. commands: what to type next. updates: number of updates of the whole run."""
+    headline: the result as lines from the workload; if empty, the losses in `final` are shown. final: the newest result of each validation
+    metric. timings: `time/...` and `memory/...` of the run. files: name -> path, one line each. commands: commands to type next. updates:
+    number of updates of the whole run."""
     results = list(headline) or _losses(final)
     named = [(name, str(path)) for name, path in files.items()] + [("next", command) for command in commands]
     return [*results, _cost(timings, updates), *(line for name, text in named for line in _named(name, text))]

@@ -1,4 +1,4 @@
-"""Text for people: durations, rates, memory, values, and the lines of a progress report."""
+"""Format numbers for people: durations, rates, memory, values, and the lines of a progress report."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ INDENT = " " * 8  # of the second and later lines of a report, so that only perc
 
 
 def format_duration(seconds: float) -> str:
-    """Return `42s`, `3m05s`, `2h07m` or `3d04h`; `?` for a negative or non-finite number."""
+    """Return a duration as `42s`, `3m05s`, `2h07m` or `3d04h`; `?` for a negative or non-finite number."""
     if not math.isfinite(seconds) or seconds < 0:
         return "?"
     whole = round(seconds)
@@ -38,29 +38,29 @@ def _three_digits(value: float) -> str:
 
 
 def format_percent(share: float, digits: int = 1) -> str:
-    """Return a share of 0 to 1 as `88.5 %`."""
+    """Return a fraction from 0 to 1 as `88.5 %`."""
     return f"{100 * share:.{digits}f} %"
 
 
 def format_loss(value: float) -> str:
-    """Return a loss in four decimals, one from 1000 on in four significant digits."""
+    """Return a loss with four decimals, or with four significant digits if it is 1000 or more."""
     return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"
 
 
 def format_memory(mebibytes: float) -> str:
-    """Return `812 MiB` or `13.2 GiB`."""
+    """Return an amount of memory as `812 MiB` or `13.2 GiB`."""
     return f"{mebibytes / 1024:.1f} GiB" if mebibytes >= 1024 else f"{mebibytes:.0f} MiB"
 
 
 def format_value(value: float | int | str) -> str:
-    """Return a text unchanged, a whole number with separators, and any other number in four digits."""
+    """Return a string unchanged, an integer with thousands separators, and any other number with four significant digits."""
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def format_tick(value: float) -> str:
-    """Return a number for an axis, large ones with a unit: `0.5`, `1200`, `25k`, `3M`."""
+    """Return a number for the axis of a chart, a large one with a suffix: `0.5`, `1200`, `25k`, `3M`."""
     for limit, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / factor:g}{unit}"
@@ -68,12 +68,12 @@ def format_tick(value: float) -> str:
 
 
 def shorten(text: str, letters: int) -> str:
-    """Return `text` cut to `letters`, with an ellipsis where something is left out."""
+    """Return `text` cut to `letters` characters; the last one is an ellipsis if something is left out."""
     return text if len(text) <= letters else text[: letters - 1] + "…"
 
 
 def fit(texts: Sequence[str], width: int) -> str:
-    """Return the first texts, two blanks apart, that fit on a line of `width` columns."""
+    """Return one line of at most `width` columns: as many of the texts as fit, from the first on, separated by two blanks."""
     line = ""
     for text in texts:
         if len(line) + 2 * bool(line) + len(text) > width:
@@ -83,7 +83,8 @@ def fit(texts: Sequence[str], width: int) -> str:
 
 
 def pass_words(key: str) -> str:
-    """Return words for a validation pass: `without metadata` for `val_mask_meta`, `without spatial and temporal` for two components."""
+    """Return words for a validation pass: `all metadata` for `val`, `without metadata` for `val_mask_meta`, `without spatial and temporal`
+    for two components."""
     averaged = key.startswith("val_ema")
     masked = key.replace("val_ema", "val", 1).removeprefix("val").removeprefix("_mask").removeprefix("_")
     names = ["metadata"] if masked == "meta" else [name.lower() for name in masked.split("_") if name]
@@ -92,10 +93,10 @@ def pass_words(key: str) -> str:
 
 
 def layout(sections: Iterable[Sequence[str]]) -> str:
-    """Return the texts of all sections, two blanks apart, on lines of at most `WIDTH` columns.
+    """Return the texts of all sections, separated by two blanks, on lines of at most `WIDTH` columns.
 
-    A section that does not fit on the rest of a line starts a new one. A section longer than a line is broken between its texts; a
-    single text is never broken."""
+    A section that does not fit on the rest of a line starts a new one. A section longer than a line is broken between its texts; a single
+    text is never broken."""
     lines = [""]
     for texts in sections:
         whole = "  ".join(texts)

@@ -1,4 +1,4 @@
-"""Rows at the bottom of the terminal that are redrawn, with the lines of the logger above them. There is no thread."""
+"""Show rows at the bottom of the terminal that are redrawn in place, while the lines of the logger appear above them. No thread is used."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ REDRAW = 0.25  # seconds between two redraws
 
 
 def start_live(render: Callable[[int], Any]) -> Live:
-    """Return rows that `refresh` redraws and `stop` removes. `render` returns them for a terminal of that many columns.
+    """Start a live display of rich and return it; its `refresh` redraws the rows and its `stop` removes them. `render(columns)` returns the
+    rows for a terminal of that width.
 
-    Lines that are printed meanwhile are not broken: a path in them can be copied."""
+    Lines that are printed meanwhile are not wrapped, so that a path in them can be copied."""
     from rich.console import Console
     from rich.live import Live
 

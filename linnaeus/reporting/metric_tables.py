@@ -1,7 +1,8 @@
-"""The final metrics as HTML tables: a row per task, a column per validation pass, with the differences to the normal pass.
+"""Format the final validation metrics as HTML tables: a row per task and a column per validation pass, with the difference of each value
+from that of the normal pass.
 
-Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; the tables use nothing else of the workload. A difference is coloured only
-if it is larger than the uncertainty of both values, from `<key>_low` and `<key>_high`.
+Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; nothing else about the workload is needed. A difference is coloured only if
+it is larger than the uncertainty of the two values, computed from the 95 % intervals `<key>_low` to `<key>_high`.
 """
 
 import math
@@ -12,7 +13,7 @@ from typing import Any
 
 _SHARES = re.compile(r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece)(_low|_high)?")
 _LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|hd\d+|ece|aurc|perplexity|bits).*")
-_NOT_RATED = re.compile(r".*severity.*")  # also falls if a model fails on easy samples
+_NOT_RATED = re.compile(r".*severity.*")  # severity also falls if a model fails on easy samples
 _WORDS = (  # pattern of a metric -> words, in this order
     (r"^with_meta_(.*)$", r"\1, rows with metadata"),
     (r"^with_([A-Z_]+)_([a-z].*)$", r"\2, rows with \1"),
@@ -35,27 +36,28 @@ _WORDS = (  # pattern of a metric -> words, in this order
 
 
 def is_share(metric: str) -> bool:
-    """Return True if a metric is a share, which is shown in per cent."""
+    """Return True if a metric is a fraction from 0 to 1, which is shown in per cent."""
     return bool(_SHARES.fullmatch(metric))
 
 
 def show_value(metric: str, value: float | None) -> str:
-    """Return the text of a metric: per cent for a share, an en dash for an undefined value."""
+    """Return the value of a metric as text: per cent for a fraction, an en dash for None (undefined)."""
     if value is None:
         return "–"
     return f"{100 * value:.1f} %" if is_share(metric) and 0 <= value <= 1 else f"{value:.4g}"
 
 
 def passes_and_tasks(final: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the validation passes, the normal one first, and the tasks, both in the order of their keys."""
+    """Return the names of the validation passes, the normal one first, and the names of the tasks, both in the order of the keys of
+    `final`."""
     keys = [parts for key in final if len(parts := key.split("/")) in (2, 3) and parts[0].startswith("val")]
     passes = dict.fromkeys(parts[0] for parts in keys)
     return sorted(passes, key=lambda name: "_mask_" in name), list(dict.fromkeys(parts[1] for parts in keys if len(parts) == 3))
 
 
 def final_tables(final: Mapping[str, float | None]) -> str:
-    """Return a table of top-1 by task, one of the metrics over all tasks, and the other metrics by task folded; "" without a
-    validation."""
+    """Return HTML tables: top-1 accuracy by task, the metrics over all tasks, and, folded, the other metrics by task. Return "" if `final`
+    has no validation metrics."""
     passes, tasks = passes_and_tasks(final)
     if not passes:
         return ""
@@ -74,19 +76,19 @@ def final_tables(final: Mapping[str, float | None]) -> str:
 
 
 def _label(metric: str) -> str:
-    """Return words for a metric: `Least expected height: distance in the tree` for `crm_hd1`."""
+    """Return words for the name of a metric: `Least expected height: distance in the tree` for `crm_hd1`."""
     stem, _, bound = metric.rpartition("_")
     name, interval = (stem, f", {bound} end of 95 %") if bound in ("low", "high") else (metric, "")
     text = name
     for pattern, words in _WORDS:
         text = re.sub(pattern, words, text)
-    if text != name:  # other names are those of a workload: as they are
+    if text != name:  # any other name is the workload's own and is not changed
         text = text[:1].upper() + text[1:]
     return text.replace("_", " ") + interval
 
 
 def _table(title: str, final: Mapping[str, float | None], rows: Sequence[tuple[str, str, list[str]]], passes: Sequence[str]) -> str:
-    """Return a table with a column per pass. `rows`: (name, metric, the key in `final` for each pass)."""
+    """Return an HTML table with a column per validation pass. `rows`: (name, metric, the key in `final` for each pass)."""
     head = "".join(f"<th>{escape(column_name(name))}</th>" for name in passes)
     body = "".join(
         f"<tr><td>{escape(name)}</td>{''.join(_cell(final, metric, key, keys[0]) for key in keys)}</tr>"
@@ -97,14 +99,15 @@ def _table(title: str, final: Mapping[str, float | None], rows: Sequence[tuple[s
 
 
 def column_name(name: str) -> str:
-    """Return the heading of a pass: `without spatial` for `val_mask_SPATIAL`."""
+    """Return the column heading of a validation pass: `without spatial` for `val_mask_SPATIAL`."""
     base, masked, components = name.partition("_mask_")
     weights = " (EMA)" if base.startswith("val_ema") else ""
     return (f"without {'metadata' if components == 'meta' else components.replace('_', ' + ').lower()}" if masked else "normal") + weights
 
 
 def _cell(final: Mapping[str, float | None], metric: str, key: str, normal_key: str) -> str:
-    """Return the cell of a value, with its difference to the normal pass if it is of another pass."""
+    """Return the table cell of `final[key]`. If `key` is of another pass than `normal_key`, which is of the normal one, the cell includes
+    the difference of the two values."""
     value, normal = final.get(key), final.get(normal_key)
     shown = show_value(metric, value)
     if value is None or normal is None or key == normal_key:
@@ -118,6 +121,6 @@ def _cell(final: Mapping[str, float | None], metric: str, key: str, normal_key: 
 
 
 def _half_width(final: Mapping[str, float | None], key: str) -> float:
-    """Return half of the 95 % interval of a metric; infinity without one."""
+    """Return half the width of the 95 % interval of `final[key]`; infinity if it has no interval."""
     low, high = final.get(f"{key}_low"), final.get(f"{key}_high")
     return (high - low) / 2 if low is not None and high is not None else math.inf

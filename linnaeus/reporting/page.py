@@ -1,4 +1,5 @@
-"""Write the document of report.html, with its style sheet and the script that shows the values under the pointer. It makes no request."""
+"""Make the HTML document of report.html, with its style sheet and the script that shows values under the mouse pointer. The page makes no
+network request."""
 
 from html import escape
 
@@ -88,7 +89,7 @@ for (const svg of document.querySelectorAll('svg[data-series]')) {
 
 
 def page(title: str, body: str) -> str:
-    """Return an HTML document with the HTML `body`."""
+    """Return an HTML document with the given title and the HTML `body`, which is inserted without escaping."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escape(title)}</title>'

@@ -1,7 +1,7 @@
 """Draw the panel of a run on a terminal: at most ten rows, fitted to the width.
 
-Bars for the run, the validation pass that runs, and the supply of data; the last report; a table of the tasks. Only the named colours of
-the terminal are used, so it can be read on light and dark backgrounds.
+It has bars for the run, for the validation pass in progress and for the time not spent waiting for data; the numbers of the last report;
+and a table of the tasks. Only the named colours of the terminal are used, so it can be read on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ def render(view: View, width: int) -> Group:
 
 
 def preparation_row(share: float, text: str, width: int) -> Table:
-    """Return the bar of the preparation of data, before the panel of the run. `share`: what is done, 0 to 1."""
+    """Return a row with a bar for the preparation of data, which precedes the panel of the run. `share`: fraction done, 0 to 1. `text`:
+    written after the bar."""
     grid = _grid(width)
     grid.add_row("preparing", *_bar(share), text)
     return grid
 
 
 def _grid(width: int) -> Table:
-    """Return a table for bars: name, bar, percentage, text."""
+    """Return an empty table for bars, with the columns name, bar, percentage and text."""
     grid = Table.grid(padding=(0, GAP, 0, 0), expand=True)
     grid.add_column(width=NAME, no_wrap=True)
     grid.add_column(ratio=1)
@@ -81,7 +82,7 @@ def _step(view: View) -> str:
 
 
 def time_left(view: View) -> str:
-    """Return `, 3m05s left`, the only remaining time that is shown of a run."""
+    """Return the time left of the whole run as `, 3m05s left`; "" without an estimate."""
     if view.left is None:
         return ""
     return f", {format_duration(max(0.0, view.left))}{' + validation' * view.left_without_validation} left"
@@ -95,7 +96,8 @@ def _last_validation(view: View) -> str:
 
 
 def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> list[Text]:
-    """Return a head and the rows loss, top-1 and weight, a column for each task that fits, the finest first; [] before the first loss."""
+    """Return the lines of the table of tasks: a head, and the rows loss, top-1 and weight, with a column for each task that fits, the
+    finest task first. Return [] before the first loss."""
     all_names, column = list(reversed(report.tasks)), NUMBER + GAP
     fits = NAME + len(all_names) * column <= width
     names = all_names if fits else all_names[: max(1, (width - NAME - LEFT_OUT) // column)]

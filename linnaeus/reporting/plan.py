@@ -1,4 +1,4 @@
-"""Format the plan of a run: its schedule as text, printed by `plan=true` and at every start, and saved as schedule.txt."""
+"""Format the plan of a run, its schedule as text, which is printed with `plan=true` and at every start, and saved as schedule.txt."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ NAME_WIDTH = 28  # columns
 
 
 def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
-    """Return the plan as text. Steps are counted from 1."""
+    """Return the schedule of a run as text. Steps are counted from 1."""
     micro = resolved.micro_batch_size or resolved.global_batch_size // world_size
     accumulation = resolved.global_batch_size // (micro * world_size)
     lines = ["schedule"]
@@ -43,7 +43,7 @@ def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
 
 
 def _ramps(resolved: ResolvedSchedule) -> list[str]:
-    """Return the lines of the probabilities and of the share of connected weights, each under its own title."""
+    """Return the lines of the probabilities and of the share of connected weights, each under a title."""
     lines: list[str] = []
     ramps = resolved.ramps()
     density = ramps.pop(DENSITY, None)
@@ -75,7 +75,7 @@ def _epochs(resolved: ResolvedSchedule) -> str:
 
 
 def describe_event(every: Every) -> str:
-    """Return the steps of an event: `12 times: 20, 40, 60, 80, 100, ... 240  (every 20steps)`."""
+    """Return the steps of an event as text: `12 times: 20, 40, 60, 80, 100, ... 240 (every 20steps)`."""
     steps = every.steps()
     clock = clock_cadences(every)
     times = "once" if len(steps) == 1 else f"{len(steps)} times"
@@ -87,19 +87,19 @@ def describe_event(every: Every) -> str:
 
 
 def clock_cadences(every: Every) -> list[str]:
-    """Return the cadences that are wall times, such as `15min`."""
+    """Return the cadences of an event that are wall times, such as `15min`."""
     return [c for c in every.cadences if c.endswith(("s", "min", "h")) and not c.endswith(("steps", "epochs"))]
 
 
 def abbreviate(steps: Sequence[int]) -> str:
-    """Return all steps, or the first few and the last."""
+    """Return steps as text: all of them, or the first few and the last."""
     if len(steps) <= MAX_SHOWN + 1:
         return ", ".join(map(str, steps))
     return f"{', '.join(map(str, steps[: MAX_SHOWN - 1]))}, ... {steps[-1]}"
 
 
 def describe_ramp(ramp: Ramp) -> str:
-    """Return `0 -> 0.6, from step 11 to step 63`."""
+    """Return a ramp as text: `0 -> 0.6, from step 11 to step 63`."""
     off = "" if ramp.off_step is None else f"; 0 from step {ramp.off_step}"
     if ramp.is_constant:
         return f"{ramp.start:g}{off}"
@@ -109,12 +109,12 @@ def describe_ramp(ramp: Ramp) -> str:
 
 
 def describe_augmentation(resolved: ResolvedSchedule) -> str:
-    """Return `on; off from step 90 to step 100 (augment.off_last)`."""
+    """Return the end of augmentation as text: `on; off from step 90 to step 100 (augment.off_last)`."""
     return f"on; off from step {resolved.augmentation_end} to step {resolved.total_steps} (augment.off_last)"
 
 
 def describe_image_sizes(sizes: ImageSizes) -> str:
-    """Return `128, 160 from step 27, ... 224 from step 80`: the first few and the last."""
+    """Return the image sizes as text: `128, 160 from step 27, ... 224 from step 80`; of many, the first few and the last."""
     (_, first), *others = sizes.stages
     texts = [str(first), *(f"{side} from step {step}" for step, side in others)]
     return ", ".join(texts if len(texts) <= MAX_SHOWN else [*texts[: MAX_SHOWN - 2], f"... {texts[-1]}"])
@@ -171,7 +171,7 @@ def _early_stop(resolved: ResolvedSchedule) -> str:
 
 
 def unreached(resolved: ResolvedSchedule) -> list[str]:
-    """Return a line for each setting of the schedule that takes no effect, or not all of it, in the steps of the run."""
+    """Return a line for each setting of the schedule that has no effect, or only part of it, within the steps of the run."""
     last = resolved.last_step
     notes = [
         f"{name}: {', '.join(e.cadences)} does not occur within the run of {counted(last, 'step')}"

@@ -1,7 +1,7 @@
-"""Display the progress of the preparation of data, before the first update: a bar on a terminal, a line now and then elsewhere.
+"""Display the progress of the preparation of data, before the first update: a bar on a terminal, otherwise a log line once a minute.
 
-It is shown only if the preparation takes long enough to be waited for. As in `display.py`, there is no thread, and rich is imported when
-something is drawn.
+Nothing is shown if the preparation takes less than `REDRAW` seconds (bar) or `FIRST_LINE` seconds (lines). As in `display.py`, no thread is
+used, and rich is imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ log = logging.getLogger("linnaeus")
 
 T = TypeVar("T")
 
-FIRST_LINE, NEXT_LINE = 5.0, 60.0  # seconds before the first line without a bar, and between two
+FIRST_LINE, NEXT_LINE = 5.0, 60.0  # seconds before the first log line, and between two log lines
 
 
 class PreparationProgress:
-    """Shows the share of `total` that is done of an activity such as "reading the text", inside a block of `with`.
+    """Progress of an activity such as "reading the text", which is shown while a `with` block runs.
 
-    done: the amount so far. amount: words for `total`, such as "340 MB"."""
+    total: the amount of work, in any unit. amount: words for `total`, such as "340 MB". done: the amount done so far, in the unit of
+    `total`."""
 
     def __init__(self, activity: str, total: int, amount: str) -> None:
         self.activity, self.total, self.amount, self.done = activity, total, amount, 0
@@ -47,7 +48,7 @@ class PreparationProgress:
                 live.stop()
 
     def add(self, number: int) -> None:
-        """Count `number` more of the total."""
+        """Add `number` to the amount done. Redraw the bar or log a line if it is time."""
         self.done += number
         now = time.monotonic()
         if now < self._due or not 0 < self.done < self.total:
@@ -62,7 +63,7 @@ class PreparationProgress:
             log.info("%s: %.0f %% of %s, about %s left", self.activity, share, self.amount, format_duration(self._left))
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, and count each of them when the next one is asked for."""
+        """Yield the items. Each counts as 1 of `total`, at the moment when the caller requests the next one."""
         for item in items:
             yield item
             self.add(1)

@@ -1,9 +1,9 @@
-"""Progress reports: from the state of a run at one step to lines for a person and a row of reports.jsonl.
+"""Format progress reports: the state of a run at one step becomes lines for a person and a row of reports.jsonl.
 
-A report is made of sections, which `logger.report_sections` lists in their order. A section is a function from a `ReportData` to parts: a
-name, a value and a text. A value that the configuration determines goes to reports.jsonl under its name. Times and rates are only shown;
-their rows are in timings.jsonl. A value that is not available has no part. To add a section, write its function and add it to
-`SECTIONS` and to the choices of `logger.report_sections`.
+A report has sections, which `logger.report_sections` lists in their order. A section is a function that takes a `ReportData` and returns
+parts, each with a name, a value and a text. A value that the configuration determines goes to reports.jsonl under its name. Times and rates
+are only shown; their rows are in timings.jsonl. A value that is not available has no part. To add a section, write its function and add it
+to `SECTIONS` and to the choices of `logger.report_sections`.
 """
 
 import math
@@ -20,13 +20,11 @@ class ReportData:
 
     All fields but `clocks` are determined by the configuration, the number of processes and `step`.
 
-    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first one.
-    `units`: name and number of the units that the samples so far contain: `("tokens", 3_932_160)`.
-    `batch`: samples per micro-batch, micro-batches per update on one process, processes.
-    `validation`: the newest result of each pass (`val/loss`); `validated` is the step of the last pass, -1 before the first one.
-    `more`: rows of the curriculum, of growth and of the workload.
-    `clocks`: the `time/...` (means and sums of this launch; wall_seconds of all launches), `recent/...` (over the last reports) and
-    `memory/...` that are available."""
+    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first one. `units`: name and
+    number of the units that the samples so far contain: `("tokens", 3_932_160)`. `batch`: samples per micro-batch, micro-batches per update
+    on one process, processes. `validation`: the newest result of each pass (`val/loss`); `validated` is the step of the last pass, -1
+    before the first one. `more`: values of the curriculum, of growth and of the workload, by name. `clocks`: the available values among
+    `time/...` (means and sums of this launch; wall_seconds of all launches), `recent/...` (over the last reports) and `memory/...`."""
 
     step: int
     total_steps: int
@@ -45,7 +43,7 @@ class ReportData:
 
 
 class Part(NamedTuple):
-    """An empty `text` is not shown; a part with an empty `name` is not in the row."""
+    """One value of a report. `text` is shown unless it is empty; `value` is in the row of reports.jsonl unless `name` is empty."""
 
     name: str
     value: float | int | str = 0
@@ -53,7 +51,7 @@ class Part(NamedTuple):
 
 
 def _available(values: Mapping[str, Any], texts: Mapping[str, Callable[[Any], str]]) -> list[Part]:
-    """Return a part for each of the `texts` whose value is available."""
+    """Return a part for each name in `texts` that is also in `values`. `texts`: name -> the function that formats its value."""
     return [Part(name, values[name], text(values[name])) for name, text in texts.items() if name in values]
 
 
@@ -184,12 +182,12 @@ def phase(s: ReportData) -> list[Part]:
 
 
 def growth(s: ReportData) -> list[Part]:
-    """Return share and number of the connected weights."""
+    """Return the fraction and the number of connected weights of a network with `growth`."""
     return _available(s.more, {"growth/density": lambda v: f"{100 * v:.2f}% connected", "growth/connected_now": lambda v: ""})
 
 
 def workload(s: ReportData) -> list[Part]:
-    """Return all other rows of the workload under their names."""
+    """Return all values of `more` that are not of the phase or of growth, under their names."""
     rows = {name: value for name, value in s.more.items() if name.partition("/")[0] not in ("phase", "growth")}
     return [Part(name, value, f"{name} {format_value(value)}") for name, value in rows.items()]
 
@@ -201,7 +199,7 @@ SECTIONS: dict[str, Callable[[ReportData], list[Part]]] = {
 
 
 def describe_report(sections: Sequence[str], data: ReportData) -> tuple[str, dict[str, Any]]:
-    """Return the lines of a report of these `SECTIONS`, and its row."""
+    """Return the text of a report with the given sections (names in `SECTIONS`), and its row for reports.jsonl."""
     parts = [SECTIONS[name](data) for name in sections]
     text = layout([part.text for part in section if part.text] for section in parts)
     return text, {part.name: part.value for section in parts for part in section if part.name}

@@ -2,8 +2,8 @@
 
     linnaeus report outputs/<experiment>/<run name>
 
-writes the page again, also for a run that was interrupted or is in progress. A missing or short file makes a shorter page, not an error.
-The page makes no request, so it can be sent by mail.
+This command writes the page again, also for a run that was interrupted or is in progress. If a file is missing or short, the page is
+shorter; this is not an error. The page makes no network request, so it can be sent by mail.
 """
 
 import argparse
@@ -27,17 +27,17 @@ DEFAULTS: dict[str, Any] = {"best": {}, "final": {}, "samples_per_second": None,
 
 
 def write_summary(path: Path | str, status: str, global_step: int, **values: Any) -> None:
-    """Write summary.json to `path`, at each change of status. NaN and infinities become null.
+    """Write summary.json to `path`. It is called at each change of the status. NaN and infinities become null.
 
-    Of `values`, `best` is `{monitor: {value, global_step}}`, `final` are metrics such as `val/species/top1`, and `wall_seconds` is that of
-    all launches."""
+    In `values`, `best` is `{monitor: {value, global_step}}`, `final` contains metrics such as `val/species/top1`, and `wall_seconds` is the
+    time of all launches."""
     assert status in STATUSES, status
     content = {"status": status, "global_step": global_step} | DEFAULTS | values
     write_atomic(path, to_json(strict(content)))
 
 
 def strict(value: Any) -> Any:
-    """Return a value for JSON, with NaN and infinities as null."""
+    """Return a copy of `value` in which NaN and infinities are None, since JSON does not have them."""
     if isinstance(value, Mapping):
         return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write_report(run_dir: Path | str, title: str | None = None, sections: Sequence[tuple[str, str]] | None = None) -> Path:
     """Write `run_dir`/report.html and return its path.
 
-    `title` is `experiment / name` by default. `sections` are (title, HTML) from the workload, inserted without a check; None keeps those
-    of the page that exists."""
+    `title` is `experiment / name` by default. `sections` are pairs (title, HTML) from the workload, inserted without escaping; None keeps
+    the sections of the page that exists."""
     run_dir = Path(run_dir)
     path = run_dir / "report.html"
     title = title or " / ".join(run_dir.resolve().parts[-2:])
@@ -128,7 +128,7 @@ def _header(title: str, summary: Mapping[str, Any], record: Mapping[str, Any]) -
 
 
 def _devices(record: Mapping[str, Any]) -> str:
-    """Return `4 processes on 4 x NVIDIA H200`."""
+    """Return the processes and devices of a run as text, such as `4 processes on 4 x NVIDIA H200`."""
     devices, world = record.get("devices"), record.get("world_size")
     if isinstance(devices, list):
         names = sorted(set(map(str, devices)))
@@ -138,8 +138,8 @@ def _devices(record: Mapping[str, Any]) -> str:
 
 
 def _key_figures(summary: Mapping[str, Any], final: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Return cards with the accuracies of the two finest tasks, the validation loss, the number of updates, the speed, and how many times
-    as fast training would be if data cost no time."""
+    """Return cards with the main figures of a run: the accuracies of the two finest tasks, the validation loss, the number of updates, the
+    time, the speed, and how many times as fast training would be if it never waited for data."""
     passes, tasks = passes_and_tasks(final)
     cards: list[tuple[str, str, str]] = []
     for task in reversed(tasks):  # the finest rank is the last one
@@ -164,7 +164,7 @@ def _key_figures(summary: Mapping[str, Any], final: Mapping[str, Any], metrics: 
 
 
 def _best(summary: Mapping[str, Any]) -> str:
-    """Return `best val/loss 0.91 at step 800` from `{monitor: {value, global_step}}`."""
+    """Return the best value of the monitored metric as text, such as `best val/loss 0.91 at step 800`; "" if there is none."""
     for monitor, best in (summary.get("best") or {}).items():
         if isinstance(best, dict) and best.get("value") is not None:
             return f"best {monitor} {show_value(monitor.rpartition('/')[2], best['value'])} at step {best.get('global_step', 0):,}"
@@ -172,7 +172,8 @@ def _best(summary: Mapping[str, Any]) -> str:
 
 
 def _picture(path: Path) -> str:
-    """Return the schedule without what precedes the SVG element: a document type would name an outside address."""
+    """Return the section with the SVG file `path`; "" if it does not exist. Text before the `<svg>` element is left out, since a document
+    type contains an outside address."""
     text = _text(path)
     start = text.find("<svg")
     return _section("Schedule", f'<div class="picture">{text[start:]}</div>') if start >= 0 else ""

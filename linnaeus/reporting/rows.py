@@ -1,10 +1,14 @@
-"""Write and read rows as lines of JSON: metrics.jsonl, reports.jsonl and timings.jsonl. Two runs can be compared with `cmp metrics.jsonl`.
+"""Write and read metrics.jsonl, reports.jsonl and timings.jsonl: one row of metrics per line, as JSON.
 
-A row starts with `global_step`; its other keys are in alphabetical order. Floats are in Python's shortest exact form, NaN (an undefined
-metric) is null, infinities are 1e999, which every JSON reader parses as infinity. A row is written at once, so a killed process loses none;
-`sync` flushes the rows to the disk. While the disk refuses writes, rows wait in memory, up to `MAX_PENDING_BYTES`, and every further row
-and `sync` tries again. Resuming cuts the file back to the rows that the checkpoint counted; the run writes the same rows again. Damaged
-lines are removed and named then; every reader leaves them out.
+Format: a row starts with `global_step`; its other keys are in alphabetical order. A float has the fewest digits that restore its exact
+value. NaN (an undefined metric) is written as null, an infinity as 1e999, which JSON readers parse as infinity. Equal runs write equal
+bytes, so `cmp` can compare their metrics.jsonl.
+
+Writing: each row is passed to the operating system at once, so a killed process loses none. `sync` also flushes the rows to the disk. If
+the disk refuses a write, the rows wait in memory, up to `MAX_PENDING_BYTES`, and every later row and `sync` tries again.
+
+Resuming: a checkpoint contains the number of rows that had been written. A resumed run removes the rows after these, then writes them
+again. It also removes damaged lines and logs their numbers. All functions that read rows skip damaged lines.
 """
 
 import errno
@@ -24,12 +28,12 @@ from linnaeus.files import json_object, no_follow, sync_file, write_atomic
 log = logging.getLogger("linnaeus")
 
 PLAIN = {int, float, str, bool, type(None)}
-MAX_PENDING_BYTES = 64 << 20  # per file, about 100,000 rows; with more the run fails
+MAX_PENDING_BYTES = 64 << 20  # per file, about 100,000 rows; if more rows wait, the run fails
 
 
 def format_row(global_step: int, row: Mapping[str, Any]) -> str:
-    """Return one line of JSON without its newline. Values are numbers, strings, booleans, None or lists of strings. Raise `AssertionError`
-    for a tensor: reading it would wait for the device."""
+    """Return a row as one line of JSON without its newline. Values are numbers, strings, booleans, None or lists of strings. Raise
+    `AssertionError` for a tensor: reading it would wait for the device."""
     items = {"global_step": global_step} | {key: row[key] for key in sorted(row) if key != "global_step"}
     if all(type(value) in PLAIN and (type(value) is not float or math.isfinite(value)) for value in items.values()):
         return json.dumps(items)  # the same text as below in half the time
@@ -45,10 +49,10 @@ def _value(key: str, value: Any) -> str:
 
 
 class RowWriter:
-    """Writer that appends rows to a file, which it opens at the first row. `sync` may be called from another thread.
+    """Writer that appends rows to the file `path`, which it opens at the first row. `sync` may be called from another thread.
 
-    `rows`: number of rows in the file. `of_step`: number of these of the newest step. `lost`: number of rows that a checkpoint counted and
-    that the file no longer contains."""
+    `rows`: number of rows in the file. `of_step`: number of rows of the newest step. `lost`: number of rows that had been written when a
+    checkpoint was saved and that the file no longer contains."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -74,8 +78,7 @@ class RowWriter:
                 raise OSError(error.errno, f"{error.strerror}; {len(self._pending) >> 20} MiB of rows wait to be written", str(self.path))
 
     def _write_pending(self) -> OSError | None:
-        """Write the pending rows and return the error that prevents it, None if all are written. Log the first error and the
-        recovery."""
+        """Write the pending rows. Return None if all are written, otherwise the error. Log the first error and the recovery."""
         try:
             if self._descriptor is None:
                 self._descriptor = self._open()
@@ -99,14 +102,16 @@ class RowWriter:
         return no_follow(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def counters(self) -> dict[str, int]:
-        """Return the arguments of `truncate` for a checkpoint of the newest step."""
+        """Return the row counts to save in a checkpoint of the newest step. They are arguments of `truncate`."""
         return {"rows": self.rows, "of_step": self.of_step, "lost": self.lost}
 
     def truncate(self, global_step: int, rows: int, of_step: int | None = None, lost: int = 0) -> int:
-        """Cut the file back to the `rows` rows, `of_step` of them of the step `global_step`, that a checkpoint of that step counted. `lost`
-        rows had been lost before. Return the number of rows removed; it is negative if rows are missing.
+        """Cut the file back to the first `rows` rows, which it had when a checkpoint of `global_step` was saved; `of_step` of them are rows
+        of that step. `lost`: number of rows that were already lost then. Return the number of rows removed, or minus the number of rows
+        missing.
 
-        If a line is damaged or missing, line numbers are of no use: keep all rows of earlier steps and the first `of_step` of the step."""
+        If a line is damaged or missing, line numbers cannot be used. Then all intact rows of earlier steps and the first `of_step` rows of
+        `global_step` are kept."""
         self.close()
         found, (kept, end) = self.rows, whole_lines(self.path, rows)
         if kept == rows and _are_rows_until(self.path, rows, global_step):
@@ -118,14 +123,14 @@ class RowWriter:
         return found - rows if kept >= rows else kept - rows
 
     def truncate_after(self, global_step: int) -> int:
-        """Keep the rows up to `global_step`. Return the number of lines removed."""
+        """Remove the rows after `global_step` and damaged lines. Return the number of lines removed."""
         self.close()
         found, self.rows = self.rows, self._keep_intact(global_step, None)
         return found - self.rows
 
     def _keep_intact(self, global_step: int, of_step: int | None) -> int:
-        """Keep the intact rows before `global_step` and the first `of_step` of that step. Log which lines are damaged. Return the number
-        of rows kept."""
+        """Keep the intact rows before `global_step` and the first `of_step` rows of that step (None: all of them). Log which lines are
+        damaged. Return the number of rows kept."""
         kept, damaged, at_step = [], [], 0
         lines = list(complete_lines(self.path))
         for number, line in enumerate(lines, 1):
@@ -169,7 +174,7 @@ class RowWriter:
             self._unsynced_name = False
 
     def close(self) -> None:
-        """Write the pending rows and close the file. Log an error for rows that cannot be written; they are lost."""
+        """Write the pending rows and close the file. If they cannot be written, they are lost, which is logged as an error."""
         with self._lock:
             if self._pending and self._write_pending() is not None:
                 log.error("%d bytes of rows are lost: %s cannot be written", len(self._pending), self.path)
@@ -185,7 +190,7 @@ class RowWriter:
 
 
 def whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
-    """Return the number of complete lines, at most `limit`, and the offset of their end; zeros if the file does not exist."""
+    """Return the number of complete lines, at most `limit`, and the byte offset of their end; zeros if the file does not exist."""
     lines = end = 0
     if path.exists():
         with open(path, "rb") as file:
@@ -204,7 +209,7 @@ def complete_lines(path: Path) -> Iterator[bytes]:
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """Return the row in a line, None if the line is damaged."""
+    """Return the row in a line of JSON; None if the line is damaged."""
     row = json_object(line)
     return row if row is not None and type(row.get("global_step")) is int else None
 
@@ -219,13 +224,13 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
 
 
 def _are_rows_until(path: Path, rows: int, global_step: int) -> bool:
-    """Return True if the first `rows` lines are intact rows up to `global_step`."""
+    """Return True if the first `rows` lines of the file are intact rows of steps up to `global_step`."""
     first = (parse_row(line) for line in itertools.islice(complete_lines(path), rows))
     return all(row is not None and row["global_step"] <= global_step for row in first)
 
 
 def _name_lines(numbers: Sequence[int]) -> str:
-    """Return the number of damaged lines, and the first five of them."""
+    """Return a text with the number of damaged lines and the line numbers of the first five. `numbers`: all their line numbers."""
     return f"{len(numbers)} damaged lines ({', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''})"
 
 
@@ -236,10 +241,13 @@ Row = tuple[str, int, dict[str, Any]]  # (stream, position, row)
 
 
 class Sink(Protocol):
-    """A destination besides the files, such as W&B. `start` is called before the first row; rows after `global_step` are logged again.
+    """Destination of rows besides the files, such as W&B.
 
-    `position` is the 1-based number of the row in its `stream`. A resumed run repeats the positions after its checkpoint, so the sink can
-    recognise a row that it has already sent. `earlier` are the rows up to `global_step`, in the order of their steps."""
+    `start` is called before the first row. The run continues after `global_step`, so rows of later steps that an earlier launch logged are
+    logged again; `earlier` are the rows up to `global_step`, in the order of their steps.
+
+    `position` is the 1-based number of a row in its `stream` (metrics or timings). A resumed run repeats the positions after its
+    checkpoint, so the sink can recognise a row that it has already sent."""
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None: ...
 
@@ -251,9 +259,9 @@ class Sink(Protocol):
 
 
 class LogSinks:
-    """metrics.jsonl and timings.jsonl of a run directory, and further sinks under the same names. A row of metrics contains only what the
-    configuration determines; a row of timings contains times, throughput and memory. With `directory` None (ranks other than 0) every
-    method does nothing."""
+    """All destinations of the log rows of a run: metrics.jsonl and timings.jsonl in `directory`, and further `sinks`, which get the same
+    rows. A row of metrics contains only values that the configuration determines; a row of timings contains times, throughput and memory.
+    With `directory` None (ranks other than 0) every method does nothing."""
 
     def __init__(self, directory: Path | None, sinks: Sequence[Sink] = ()) -> None:
         self.sinks = list(sinks)
@@ -261,7 +269,7 @@ class LogSinks:
         self._all: list[Any] = [*self.files.values(), *self.sinks]
 
     def log(self, global_step: int, row: Mapping[str, Any], stream: str = "metrics") -> None:
-        """Write a row of metrics or of `timings`."""
+        """Write a row to the file of `stream` (metrics or timings) and to all sinks."""
         file = self.files.get(stream)
         if file is None:
             return
@@ -270,8 +278,9 @@ class LogSinks:
             sink.log(global_step, row, stream=stream, position=file.rows + file.lost)
 
     def resume(self, state: Mapping[str, int], global_step: int) -> list[str]:
-        """Cut metrics.jsonl back to the rows that the checkpoint counted and timings.jsonl to its step. Return a warning if rows are
-        missing. `state` is that of `state_dict`; an empty one removes all rows."""
+        """Cut metrics.jsonl back to the rows that it had at a checkpoint of `global_step`, remove later rows from timings.jsonl, and start
+        the sinks. Return a warning if rows are missing, otherwise []. `state`: result of `state_dict` in the checkpoint; if it is empty,
+        all rows are removed."""
         if not self.files:
             return []
         discarded = self.files["metrics"].truncate(global_step, **(state or {"rows": 0}))
@@ -283,18 +292,18 @@ class LogSinks:
         return [f"metrics.jsonl lacks {-discarded} rows that the checkpoint counted"] if discarded < 0 else []
 
     def _rows(self) -> Iterator[Row]:
-        """Yield the rows of the files, in the order of their steps."""
+        """Yield the rows of both files, in the order of their steps."""
         streams = [
             [(name, position, row) for position, row in enumerate(read_rows(file.path), 1 + file.lost)] for name, file in self.files.items()
         ]
         yield from heapq.merge(*streams, key=lambda found: found[2]["global_step"])
 
     def state_dict(self) -> dict[str, int]:
-        """Return the numbers of rows of metrics so far."""
+        """Return the row counts of metrics.jsonl for a checkpoint."""
         return self.files["metrics"].counters() if self.files else {"rows": 0}
 
     def sync(self) -> None:
-        """Wait until all rows are on the disk; called before a checkpoint is committed."""
+        """Wait until all rows are on the disk and the sinks have sent theirs. Called before a checkpoint is committed."""
         for each in self._all:
             each.sync()
 

@@ -1,8 +1,8 @@
-"""schedule.svg: the schedule of a run as one picture over the steps.
+"""Draw schedule.svg, the schedule of a run as one picture over the steps.
 
 From the top: epochs, learning rate, phases of a curriculum, probabilities, a row of marks for each kind of event, mixing levels,
-augmentation, image sizes, steps.
-Dotted lines mark 25, 50 and 75 % of the run, a red one the step at which `early_stop.max_steps` ends it.
+augmentation, image sizes, steps. Dotted lines mark 25, 50 and 75 % of the run, a red line marks the step at which `early_stop.max_steps`
+ends it.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def schedule_picture(resolved: ResolvedSchedule, lr_at: Callable[[int], float], 
 
 
 class _Picture:
-    """Panels of one schedule, each below the one before it."""
+    """Picture of one schedule: panels, each below the one before it."""
 
     def __init__(self, resolved: ResolvedSchedule, lr_at: Callable[[int], float]) -> None:
         self.r, self.lr_at = resolved, lr_at
@@ -45,7 +45,8 @@ class _Picture:
         return document(WIDTH, self.bottom + 48, [part for chart in self.charts for part in chart.parts])
 
     def _panel(self, name: str, height: float, gap: float = 0.0, high: float | None = None) -> Chart:
-        """Add a panel with an axis from 0 to `high`, its name beside the upper end; without `high` a row, its name beside the middle."""
+        """Add a panel below the others and return it. With `high` its y axis goes from 0 to `high`, and its name is beside the upper end.
+        Without `high` it is a row without an axis, and its name is beside the middle."""
         chart = Chart(self.x, Scale(0, high or 1.0, self.bottom + height, self.bottom))
         if high is None:
             chart.text(LEFT - 10, self.bottom + height / 2 + 4, name, "end", INK)
@@ -68,7 +69,8 @@ class _Picture:
         chart.x_axis({step: f"{what}, step {step:,}" for what, step in r.lr_milestones if (what, step) not in of_phases}, tick=-5)
 
     def _phases(self) -> None:
-        """Draw the border between two phases from the step at which the fade starts, below, to the step at which it ends, above."""
+        """Draw the phases as areas. The border between two of them goes from the step at which the fade starts, at the bottom, to the step
+        at which it ends, at the top."""
         if self.r.phases is None:
             return
         chart, total = self._panel("phases", 46, 28), self.r.total_steps
@@ -142,7 +144,7 @@ class _Picture:
                 chart.area((start, start, end, end), AREA_COLOURS[i % 4], str(side))
 
     def _frame(self) -> None:
-        """Draw title, both axes, the marks of the run and its last step."""
+        """Draw the title, the axes of epochs and steps, and the lines that mark 25, 50 and 75 % of the run and its last step."""
         self.bottom += 24
         r, bottom, right = self.r, self.bottom, WIDTH - RIGHT
         epochs = Chart(Scale(0, r.total_steps / r.steps_per_epoch, LEFT, right), Scale(0, 1, TOP, 0))
@@ -171,7 +173,7 @@ class _Picture:
 
 
 def _sampled(total: int, corners: Sequence[int]) -> list[int]:
-    """Return steps from 0 to `total` - 1 at most about a pixel apart, with each corner and the steps on both sides of it."""
+    """Return sorted steps from 0 to `total` - 1, at most about a pixel apart, including each of `corners` and the steps next to it."""
     count = min(total, WIDTH - LEFT - RIGHT)
     even = {i * (total - 1) // max(1, count - 1) for i in range(count)}
     return sorted(even | {step for c in corners for step in (c - 1, c, c + 1) if 0 <= step < total})

@@ -1,4 +1,5 @@
-"""TensorBoard event files: the same rows under the same names, numbers only."""
+"""Write the rows of metrics.jsonl and timings.jsonl to TensorBoard event files under the same names; values that are not numbers are left
+out."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +11,8 @@ from linnaeus.reporting.rows import Row
 
 
 class TensorBoardLogger:
-    """Event files in `directory/tensorboard`, opened at the first row. TensorBoard does not show rows that earlier launches wrote after the
-    step from which the run continues."""
+    """Writer of event files in `directory/tensorboard`, which are created at the first row. TensorBoard hides the rows that earlier
+    launches wrote after the step from which the run continues."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(directory) / "tensorboard"
@@ -20,7 +21,8 @@ class TensorBoardLogger:
         self._failed = False
 
     def start(self, global_step: int, earlier: Iterable[Row] = ()) -> None:
-        """Continue from `global_step`. The event files of earlier launches have the rows before."""
+        """Set the step from which the run continues. The rows `earlier` are not written, since the event files of earlier launches contain
+        them."""
         self._purge_step = global_step + 1
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:
@@ -35,7 +37,8 @@ class TensorBoardLogger:
 
     @contextmanager
     def _disabled_by_errors(self) -> Iterator[None]:
-        """Stop logging until the next launch if the block fails: the writer's thread ends with its first disk error."""
+        """Run the `with` block. If it fails, log a warning and stop logging until the next launch: the writer's thread ends with its first
+        disk error."""
         try:
             yield
         except (ImportError, OSError, UnicodeEncodeError) as error:  # the last: a path that is not UTF-8

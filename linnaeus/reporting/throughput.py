@@ -1,11 +1,12 @@
-"""Speed over the last reports of this launch, time that is left, and model FLOPs utilisation (MFU): FLOP/s used over peak FLOP/s.
+"""Compute the speed over the last reports of this launch, the time that is left, and the model FLOPs utilisation (MFU): FLOP/s used over
+peak FLOP/s.
 
 The first update of a launch starts loader workers and compiles; validation and saving are timed separately. None of these are part of the
 speed, so the time left is accurate soon after each start.
 
-Peak figures are the makers' for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, plain float32 for float32. Data
-sheets often include structured sparsity, which doubles them. Without a figure (an unlisted device, a MIG part, another precision) no MFU
-is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU.
+Peak figures are those of the makers for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, plain float32 for
+float32. Data sheets often include structured sparsity, which doubles them. Without a figure (an unlisted device, a MIG part, another
+precision) no MFU is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU.
 """
 
 import re
@@ -18,8 +19,8 @@ REPORTS = 10  # intervals between reports over which the speed is averaged
 
 
 class Reading(NamedTuple):
-    """Counters at one moment. Of this launch: seconds of training and, within them, of waiting for data. Of the run: step, samples, and
-    units of the workload such as tokens."""
+    """Counters at one moment. `seconds` and `waiting` are those of this launch: seconds of training, and the part of them spent waiting for
+    data. `step`, `samples` and `units` (such as tokens) are totals of the run."""
 
     seconds: float
     waiting: float
@@ -29,24 +30,26 @@ class Reading(NamedTuple):
 
 
 class Throughput:
-    """The speed over the last reports. `restart` at the start of a launch and after its first update; `update` at each report."""
+    """Speed over the last `reports` reports. Call `restart` at the start of a launch and after its first update, `update` at each
+    report."""
 
     def __init__(self, reports: int = REPORTS) -> None:
         self._readings: deque[Reading] = deque(maxlen=reports + 1)
 
     def restart(self, reading: Reading) -> None:
-        """Measure from this reading on."""
+        """Forget earlier readings and measure from this reading on."""
         self._readings.clear()
         self._readings.append(reading)
 
     def update(self, reading: Reading) -> None:
-        """Add the reading of a report. A reading at the step of the last one is ignored."""
+        """Add the reading of a report. It is ignored if its step is that of the last reading."""
         if not self._readings or reading.step > self._readings[-1].step:
             self._readings.append(reading)
 
     def rates(self, units: str | None = None, latest: Reading | None = None) -> dict[str, float]:
-        """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (0 to 1) and,
-        for named `units`, `recent/<units>_per_second`; {} before two readings. `latest`: a reading after the last report."""
+        """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (fraction of the
+        time, 0 to 1) and, with a name in `units`, `recent/<units>_per_second`; {} before two readings. `latest`: a reading newer than that
+        of the last report, at which the measured time then ends."""
         if not self._readings or (latest or self._readings[-1]).step <= self._readings[0].step:
             return {}
         first, last = self._readings[0], latest or self._readings[-1]
@@ -63,9 +66,9 @@ class Throughput:
 
 
 def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int) -> float | None:
-    """Return the seconds that the events at the sorted `steps` take from `step` on, that of `step` included.
+    """Return the estimated seconds that the remaining events take: those of the sorted `steps` from `step` on, including `step`.
 
-    Each is expected to take the mean of the `done` events, which took `spent` seconds. Return 0 without a remaining event, None before
+    Each is expected to take the mean of the `done` events, which took `spent` seconds. Return 0 if no event remains, otherwise None before
     the first event is done."""
     left = len(steps) - bisect_left(steps, step)
     if not left:
@@ -75,7 +78,7 @@ def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int) -
 
 # -- model FLOPs utilisation ---------------------------------------------------------------------------------------------------
 
-# Name in the driver -> dense TFLOP/s at (bf16, fp16, float32). None: no such units, or several published figures.
+# Name in the driver -> dense TFLOP/s at (bf16, fp16, float32). None: the device has no such units, or several figures are published.
 # Compared in Nov 2026 with quotations of the makers' tables: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another);
 # H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with float32 accumulation. A30 also by its clock:
 # 56 processors x 1,024 multiply-adds x 1.44 GHz.
@@ -97,7 +100,7 @@ _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
 
 
 def peak_flops(device: str, precision: str) -> float | None:
-    """Return the peak FLOP/s of the device of this name at `trainer.precision`; None without a figure."""
+    """Return the peak FLOP/s at `trainer.precision` of the device with this name (that of the driver); None if it is not known."""
     if precision not in ("bf16", "fp16", "float32") or "MIG" in device:
         return None
     figures = next((figures for pattern, figures in _PEAKS.items() if re.fullmatch(pattern, device)), (None, None, None))
@@ -106,5 +109,5 @@ def peak_flops(device: str, precision: str) -> float | None:
 
 
 def utilisation(flops_per_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
-    """Return the MFU, 0 to 1. `samples_per_second` is that of all `devices` together, `peak` the FLOP/s of one."""
+    """Return the MFU, 0 to 1. `samples_per_second` is the speed of all `devices` together, `peak` the peak FLOP/s of one device."""
     return flops_per_sample * samples_per_second / (peak * devices)

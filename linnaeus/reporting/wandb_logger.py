@@ -1,14 +1,14 @@
-"""Log to Weights & Biases on rank 0; offline without an account. Its errors do not fail the run; a hang blocks it for a limited time.
+"""Log rows to Weights & Biases on rank 0. Its errors do not stop the run, and a hang of it blocks the run for a limited time only.
 
-The W&B process can die or hang, and its library then waits without a limit. One thread makes all calls of W&B and reads rows from a queue.
-Other threads wait for it with a timeout. A process that does not answer is killed.
+The W&B process can die or hang, and its library then waits without a limit. So one thread makes all calls of W&B and reads rows from a
+queue. Other threads wait for it with a timeout. A W&B process that does not answer is killed.
 
 A run directory has one W&B run. Each launch first sends the rows that earlier launches have logged, from metrics.jsonl and timings.jsonl.
 
-Offline, it sends all of them: W&B writes its file in blocks of 32 KiB, so the folder of a killed launch lacks its last rows, and
+An offline launch sends all of them: W&B writes its file in blocks of 32 KiB, so the folder of a killed launch lacks its last rows, and
 `wandb sync` does not join several folders of one run. A launch that ends deletes the folders of earlier launches; one folder with every row
-is left. Online, `SentRows` records each row before it is sent, so no row is sent twice. Rows that a kill of the W&B process has taken
-before their upload stay missing there. A checkpoint waits up to `WAIT_TIMEOUT` seconds for the queue to be sent.
+is left. In an online launch, `SentRows` records each row before it is sent, so no row is sent twice. Rows that were lost because the W&B
+process was killed before their upload stay missing at W&B. A checkpoint waits up to `WAIT_TIMEOUT` seconds for the queue to be sent.
 """
 
 import atexit
@@ -31,13 +31,13 @@ from linnaeus.reporting.rows import Row, whole_lines
 START_TIMEOUT = 100.0  # seconds; W&B itself stops trying to reach its server after 90 s and then names the reason
 SEND_TIMEOUT = 60.0  # a row takes milliseconds; only the rows behind a blocked one wait for it
 MAX_QUEUED = 1_000  # rows; a checkpoint and the end of the run wait for them, 3 ms each
-WAIT_TIMEOUT = 10.0  # of a checkpoint, the end, or a full queue; torchrun kills a run 30 s after a stop signal
-FINISH_TIMEOUT = 100.0  # the upload at the end, if the process still answers; `wandb sync` sends the rest
-KILL_TIMEOUT = 2.0  # until a killed process has ended, unless it hangs in a failed disk
+WAIT_TIMEOUT = 10.0  # for which a checkpoint, the end of the run, or a full queue waits; torchrun kills a run 30 s after a stop signal
+FINISH_TIMEOUT = 100.0  # for the upload at the end, if the process still answers; `wandb sync` sends the rest
+KILL_TIMEOUT = 2.0  # for a killed process to end; longer only if it hangs in a failed disk
 
 
 class WandbLogger:
-    """Sends rows to W&B, with `global_step` as the x axis of every chart. `mode` is online or offline."""
+    """Sender of rows to W&B, with `global_step` as the x axis of every chart. `mode` is online or offline."""
 
     def __init__(self, directory: Path, *, run_id: str, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
         self._condition = threading.Condition()  # guards all attributes below; not held during calls of W&B
@@ -111,7 +111,7 @@ class WandbLogger:
         return self._started and not self._stopped
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
-        """Queue the rows of earlier launches. Their null is NaN (`format_row`)."""
+        """Queue the rows `earlier`, which earlier launches have logged. A null in them means NaN (`format_row`)."""
         for stream, position, row in earlier:
             found = {key: math.nan if value is None else value for key, value in row.items()}
             self.log(row["global_step"], found, stream=stream, position=position)
@@ -149,7 +149,7 @@ class WandbLogger:
         atexit.unregister(self.close)
 
     def _wait(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `done` or until W&B is stopped; return False after `timeout` seconds."""
+        """Wait until `done()` is True or W&B is stopped. Return False if neither has happened after `timeout` seconds."""
         with self._condition:
             return self._condition.wait_for(lambda: done() or self._stopped, timeout)
 
@@ -203,8 +203,9 @@ def _kill_children_of(thread: threading.Thread) -> None:
 
 
 class SentRows:
-    """Number of rows of each stream that were sent, with `saved` in all online launches of a run, as wandb/sent.json. Used by
-    one thread. The file is written before a row is sent, so a row that the resumed run logs again is not sent again."""
+    """Number of rows of each stream that were sent to W&B. With `saved`, it is that of all online launches of the run, stored as
+    wandb/sent.json. Used by one thread. The file is written before a row is sent, so a row that the resumed run logs again is not sent
+    again."""
 
     def __init__(self, run: Path, saved: bool) -> None:
         self._path = run / "wandb" / "sent.json"
@@ -216,7 +217,8 @@ class SentRows:
         self._rows: dict[str, int] = rows
 
     def record(self, stream: str, position: int) -> int | None:
-        """Record row number `position` of its stream as sent. Return the number of rows sent so far; None if it was sent before."""
+        """Record row number `position` of its stream as sent. Return the number of rows sent so far, or None if this row had been sent
+        before."""
         if position <= self._rows.get(stream, 0):
             return None
         self._rows[stream] = position

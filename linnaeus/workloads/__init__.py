@@ -1,4 +1,5 @@
-"""Research programs on the training loop. The loop uses them only through `workloads.base`."""
+"""Build the workload of a run: the research program (data, model, losses and metrics) that is plugged into the training loop. The loop uses
+it only through the abstract classes of `workloads.base`."""
 
 from __future__ import annotations
 

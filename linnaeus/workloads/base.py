@@ -1,8 +1,8 @@
 """The abstract classes that a workload and its model implement. The loop uses a research program only through them (law 8).
 
-A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`.
-It provides data, model, losses, metrics and validation passes. The loop provides sample order, windows, devices, precision, gradients,
-task weights, schedules, checkpoints and logs.
+A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`. The
+workload provides data, model, losses, metrics and validation passes. The loop provides sample order, windows, devices, precision,
+gradients, task weights, schedules, checkpoints and logs.
 
 The loader makes a batch (`data.samples.Batch`) on the host, and the loop moves it to the device and passes it to the workload.
 """
@@ -39,14 +39,14 @@ class Model(nn.Module, ABC):
         """Return the parameters of the last layer that all tasks share. Gradients of single tasks are measured there."""
 
     def trunk_parameters(self) -> list[nn.Parameter]:
-        """Return all parameters that all tasks share, for `weighting.place=trunk`. An empty list refuses this setting."""
+        """Return all parameters that all tasks share, for `weighting.place=trunk`. If the list is empty, that setting is refused."""
         return []
 
     def compiled_parts(self) -> list[nn.Module]:
         """Return the parts that `trainer.compile` compiles one by one.
 
-        The layers after the last shared one must be separate parts, otherwise the gradient of a task at that layer runs the whole
-        backward. Each part needs a class with its own `forward`: torch 2.11 does not compile a bare `nn.Sequential`, without a warning."""
+        The layers after the last shared one must be separate parts, otherwise the gradient of a task at that layer runs the whole backward.
+        Each part must be of a class with its own `forward`: torch 2.11 leaves a bare `nn.Sequential` uncompiled without a warning."""
         return [self]
 
     def maskable_parameters(self) -> list[str]:
@@ -54,16 +54,16 @@ class Model(nn.Module, ABC):
         return []
 
     def flops_per_sample(self) -> float | None:
-        """Return the floating-point operations of forward and backward for one sample; None if unknown, then MFU is not reported."""
+        """Return the floating-point operations of forward and backward for one sample. If it is None (unknown), MFU is not reported."""
         return None
 
     def active_parameters(self) -> int | None:
-        """Return the number of parameters used in a forward; None means all trained parameters."""
+        """Return the number of parameters that one forward uses; None if it uses all trained parameters."""
         return None
 
 
 class Workload(ABC):
-    """Data, model, losses and metrics of one configuration. A subclass must define the members without a default."""
+    """Data, model, losses and metrics of one configuration. A subclass must define all members that have no default."""
 
     tasks: tuple[str, ...]
     train_size: int  # training samples
@@ -89,8 +89,8 @@ class Workload(ABC):
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Set `train_set` and `validation_set`.
 
-        schedule: gives datasets their probabilities; it is pickled for loader workers. directory: the run directory, which may not
-        exist yet."""
+        schedule: source of the probabilities that the datasets read, pickled for loader workers. directory: the run directory, which may
+        not exist yet."""
 
     @abstractmethod
     def build_model(self) -> Model:
@@ -106,7 +106,7 @@ class Workload(ABC):
 
     @abstractmethod
     def metrics(self, device: torch.device) -> Metrics:
-        """Return empty metrics of one validation pass."""
+        """Return new metrics for one validation pass, with all counts 0."""
 
     # -- what has a default ----------------------------------------------------------------------------------------------
 
@@ -116,11 +116,12 @@ class Workload(ABC):
         return None
 
     def training_metrics(self, device: torch.device) -> TrainingMetrics:
-        """Return empty metrics of training rows; by default the losses."""
+        """Return new metrics for the log rows of training, with all counts 0. The default has the losses only."""
         return TrainingMetrics(self.tasks)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
-        """Return the model's input from a device batch: normalised, mixed, with the `masked` components of a validation pass masked."""
+        """Return the model's input from a device batch: normalised, mixed, and with the metadata components `masked` by a validation pass
+        masked."""
         return batch
 
     def predict(self, model: nn.Module, batch: Batch) -> Any:
@@ -137,8 +138,8 @@ class Workload(ABC):
         return (weights * sums / denominators.clamp(min=1)).sum()
 
     def separate_loss_sums(self, outputs: Any) -> Sequence[Tensor] | None:
-        """Return the result of the last `loss_sums` as T scalars, so that backward of one task runs through its own head only.
-        None: the loop indexes the result of `loss_sums` instead."""
+        """Return the result of the last `loss_sums` as T scalars, so that backward of one task runs through its own head only. If it is
+        None, the loop indexes the result of `loss_sums` instead."""
         return None
 
     def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
@@ -163,7 +164,8 @@ class Workload(ABC):
         return []
 
     def headline(self, final: Mapping[str, float]) -> list[str]:
-        """Return the result of a run in at most three lines of at most 79 columns, printed at its end. []: the validation losses."""
+        """Return the result of a run, printed at its end, as at most three lines of at most 79 columns. If there are none, the validation
+        losses are printed."""
         return []
 
     def next_commands(self, run: Path) -> list[str]:
@@ -173,19 +175,21 @@ class Workload(ABC):
     def faster_data(self, slow_disk: bool) -> str | None:
         """Return the setting that makes the data of this run faster to read, as a clause for a line of advice; None if there is none.
 
-        slow_disk: True if loading mostly waits for the disk, False if it is limited by the CPU. More workers are proposed independently."""
+        slow_disk: True if loading mostly waits for the disk, False if it is limited by the CPU. The advice to use more workers is given by
+        the caller."""
         return None
 
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
-        """Return additional rows of a progress report, by name. Called on rank 0 only.
+        """Return values to add to a progress report, by name. Called on rank 0 only.
 
-        They must be functions of the configuration and the state at this step, not of clocks. Rows whose name begins with `phase` are
+        They must be functions of the configuration and the state at this step, not of clocks. Values whose names begin with `phase` are
         shown together."""
         return {}
 
     def prepare_evaluation(self, run: Path, split: str) -> None:
-        """Prepare the workload to score the model of the run directory `run`, before `build_datasets`: validate the rows of `split`,
-        `validation` or `test`. Raise `ConfigError` if the data have no such rows, or other classes than the run."""
+        """Prepare the workload to score the model of the run directory `run`. Called before `build_datasets`, which then uses the rows
+        of `split` (`validation` or `test`) for validation. Raise `ConfigError` if the data have no such rows, or other classes than the
+        run."""
         if split != "validation":
             raise ConfigError(f"--split={split}: the data of this workload have no {split} rows; use validation")
 
@@ -195,7 +199,8 @@ class Workload(ABC):
 
 
 def check_no_decay(module: Any) -> None:
-    """Raise `ConfigError` if `module.no_decay` has a name that is not a parameter of `module`: a misspelt one would have weight decay."""
+    """Raise `ConfigError` if `module.no_decay` has a name that is not a parameter of `module`: weight decay would be applied to the
+    parameter that was meant."""
     known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     unknown = sorted(set(module.no_decay) - known)
     if unknown:

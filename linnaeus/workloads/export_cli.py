@@ -1,9 +1,9 @@
-"""The command `linnaeus export`: write the model of a run as a folder for other machines and programs. Its workload writes it.
+"""The command `linnaeus export`: write the model of a run as a folder for other machines and programs. The workload of the run writes it.
 
     linnaeus export RUN OUT [--checkpoint best|newest|STEP]
     linnaeus export RUN|BUNDLE OUT --form onnx,torch_export,timm
 
-A classifier becomes a bundle or the forms of `--form`, a language model a folder of transformers.
+A classifier is written as a bundle or in the forms of `--form`, a language model as a folder that the library transformers loads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Load the trained model of a run directory or a bundle: the workload that it was trained with does it, by its module `trained`.
+"""Load the trained model of a run directory or a bundle (a folder that `linnaeus export` writes), by the module `trained` of its workload.
 
 That module has `load_model(path, **options)`, and `export_model(options)` for `linnaeus export` (`export_cli.py`).
 """
@@ -20,14 +20,15 @@ TRANSFORMERS = ("gpt2", "gpt_neox")  # architectures of transformers that a lang
 
 
 def load(path: Path, options: Mapping[str, Any]) -> Any:
-    """Return the model. `options` are passed to `load_model(path, **options)` of the module `trained` of its workload.
+    """Return the trained model of `path`, a run directory or a bundle. `options` are passed to `load_model(path, **options)` of the module
+    `trained` of its workload.
 
-    Raise `ConfigError` for a path that is neither run nor bundle, and for a workload without such a module."""
+    Raise `ConfigError` if `path` is neither a run nor a bundle, and for a workload without such a module."""
     return trained_module(path).load_model(path, **options)
 
 
 def trained_module(path: Path) -> ModuleType:
-    """Return the module `trained` of the workload of a run directory or a bundle. Raise as `load`."""
+    """Return the module `trained` of the workload of a run directory or a bundle. Raise `ConfigError` in the same cases as `load`."""
     name = workload_of(path)
     module = workload_module(name)
     try:
@@ -39,7 +40,7 @@ def trained_module(path: Path) -> ModuleType:
 
 
 def workload_of(path: Path) -> str:
-    """Return the name of the workload of a run directory or a bundle. Raise `ConfigError` for another path."""
+    """Return the name of the workload of a run directory or a bundle. Raise `ConfigError` for any other path."""
     bundle = read_json(path / "config.json") or {}
     if bundle.get("format") == "linnaeus-model":
         name = bundle.get("workload")
@@ -56,7 +57,8 @@ def workload_of(path: Path) -> str:
 
 
 def validated(run: Path, source: str) -> dict[str, Any]:
-    """Return the metrics of the validation passes of a run on the weights of `source`, by name; {} if they were not validated."""
+    """Return the validation metrics of a run at the checkpoint `source`, a path that contains `step-N`, by name; {} if that step was not
+    validated."""
     step = re.search(r"step-\d+", source)
     files = sorted((run / "validation" / step[0]).glob("*.json")) if step else []
     contents = [read_json(file) or {} for file in files]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def build_workload(config: Config) -> LanguageWorkload:
-    """Return the workload of `config`; reads the data. Raise `ConfigError` for data or settings that cannot be used."""
+    """Return the language workload of `config`. The call reads the data. Raise `ConfigError` for data or settings that cannot be used."""
     from linnaeus.workloads.language.workload import LanguageWorkload
 
     return LanguageWorkload(config)

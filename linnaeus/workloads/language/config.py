@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
 
-DIRECTIONS = {"perplexity": "min", "bits_per_byte": "min", "top1": "max", "score": "max"}  # by the last part of a metric's name
+DIRECTIONS = {"perplexity": "min", "bits_per_byte": "min", "top1": "max", "score": "max"}  # last part of a metric -> direction
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class LanguageDataConfig(DataConfig):
-    """The settings that `data=text` and `data=tokens` share."""
+    """Settings that `data=text` and `data=tokens` share."""
 
     block: int = setting("tokens per window: the number predicted at once and the longest context of the model", low=1)
     order: str = setting("windows: every token once per epoch, shifted each epoch; random: random offsets", choices=("windows", "random"))

@@ -1,8 +1,8 @@
 """Read text files, cut them into documents and select the validation documents, before anything is tokenized.
 
-`scan_texts` reads every file once and keeps its hash and those of its documents, not the text. Files that are not read (empty, matching
-no source, or up to `data.max_bad_fraction` in another encoding) are counted in notes and listed in dataset.json; a file in another
-encoding is named with the offset of the error.
+`scan_texts` reads every file once and keeps its hash and those of its documents, not the text. Some files are left out: empty files, files
+that match no source, and files in another encoding (at most `data.max_bad_fraction` of all files). Notes contain their numbers and
+dataset.json their names; for a file in another encoding a note has its name and the offset of the error.
 """
 
 import codecs
@@ -25,7 +25,7 @@ from linnaeus.workloads.language.text_pieces import read_pieces, reading_progres
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file of documents. `name` is its path relative to the folder, `source` the number of its source (0 without named sources)."""
+    """One file of documents. `name` is its path relative to the folder, `source` the number of its source (0 without named sources)."""
 
     name: str
     path: Path
@@ -36,7 +36,7 @@ class TextFile:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The scanned files and their D documents. Documents are numbered over all files, by source and then by file name."""
+    """Scanned files and their D documents. Documents are numbered over all files, ordered by source and then by file name."""
 
     files: tuple[TextFile, ...]
     digests: np.ndarray  # uint64 [D]: hash of each document's text
@@ -52,8 +52,8 @@ class Corpus:
         return tuple(self.config.sources or ())
 
     def documents(self, activity: str) -> Iterator[tuple[str, Iterator[str]]]:
-        """Yield (file name, pieces of the text) of each document; the pieces must be read before the next document. Show the progress under
-        the name `activity`. Raise `ConfigError` if a file has changed since the scan."""
+        """Yield (file name, pieces of the text) of each document; the caller must read the pieces before the next document. Show the
+        progress of reading under the name `activity`. Raise `ConfigError` if a file has changed since the scan."""
         with reading_progress(activity, sum(file.bytes for file in self.files)) as progress:
             for file in self.files:
                 for pieces in split_documents(self._pieces(file, progress), self.config.separator):
@@ -71,7 +71,7 @@ class Corpus:
 
 
 def scan_texts(config: TextConfig) -> Corpus:
-    """Read the files that `config` selects. Raise `ConfigError` if they do not contain text, or if more of them than
+    """Read the files that `config` selects and return the corpus. Raise `ConfigError` if they do not contain text, or if more of them than
     `data.max_bad_fraction` cannot be decoded."""
     _check_encoding(config.encoding)
     if config.separator == "":
@@ -105,15 +105,15 @@ def scan_texts(config: TextConfig) -> Corpus:
 
 
 class Scan:
-    """Documents of the files read so far: 24 bytes for each, because there may be millions."""
+    """Record of the documents of all files read so far: 24 bytes for each document, because there may be millions."""
 
     def __init__(self, config: TextConfig, found: FoundFiles, progress: PreparationProgress) -> None:
         self.config, self.found, self._progress = config, found, progress
         self._arrays = self._digests, self._lengths, self._sources = array("Q"), array("q"), array("q")
 
     def read(self, path: Path, source: int) -> TextFile | None:
-        """Add the documents of a file and return the file; None: it is empty. Raise `UnicodeError` for another encoding; then nothing is
-        added."""
+        """Add the documents of the file `path` of source number `source`. Return the file, or None if it is empty. Raise `UnicodeError` if
+        it is in another encoding; none of its documents are added then."""
         digest, before, read = hashlib.sha256(), len(self._digests), self._progress.done
         try:
             for pieces in split_documents(read_pieces(path, self.config.encoding, digest, self._progress), self.config.separator):
@@ -132,15 +132,15 @@ class Scan:
         return TextFile(self.found.name(path), path, self._progress.done - read, digest.hexdigest(), source)
 
     def documents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return hashes uint64 [D], numbers of characters int64 [D] and sources int64 [D]."""
+        """Return the hashes (uint64 [D]), numbers of characters (int64 [D]) and source numbers (int64 [D]) of all documents."""
         return np.array(self._digests, np.uint64), np.array(self._lengths, np.int64), np.array(self._sources, np.int64)
 
 
 def held_out(corpus: Corpus) -> np.ndarray:
-    """Return which documents are for validation, bool [D].
+    """Return bool [D], True for the documents that are for validation.
 
-    A hash of each document's own text decides, so other documents do not move it, and two equal documents are on the same side. If by
-    chance all documents of a source are on one side, the one nearest to the threshold moves to the other side."""
+    A hash of each document's own text decides, so other documents do not change the choice, and equal documents are in the same split. If
+    by chance all documents of a source are in one split, the document nearest to the threshold is moved to the other."""
     draws = randomness.uniforms(randomness.key(corpus.config.split_seed, randomness.SPLIT), corpus.digests)
     chosen = draws < corpus.config.validation_fraction
     for source in range(max(1, len(corpus.sources))):
@@ -171,7 +171,7 @@ def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:
 
 
 def _check_not_empty(found: FoundFiles, remaining: set[int], config: TextConfig, bad: int) -> None:
-    """Raise `ConfigError` if no file contains text, or if no file of one source does.
+    """Raise `ConfigError` if no file contains text, or if no file of one source contains text.
 
     remaining: the numbers of the sources with text. bad: the number of files that could not be decoded."""
     if not remaining:
@@ -184,8 +184,8 @@ def _check_not_empty(found: FoundFiles, remaining: set[int], config: TextConfig,
 
 
 def _check_split(digests: np.ndarray, document_sources: np.ndarray, config: TextConfig) -> None:
-    """Raise `ConfigError` if all documents of a source are equal, so all would be on one side, or if a seed is set but nothing is
-    split at random."""
+    """Raise `ConfigError` if all documents of a source are equal, since all of them would then be in the same split. Also raise it if
+    `data.split_seed` is set but no source is split at random."""
     several = False
     for number, key in enumerate([f"data.sources.{name}" for name in config.sources or ()] or ["data.path"]):
         own = digests[document_sources == number]
@@ -213,8 +213,8 @@ def _origin(config: TextConfig) -> str:
 
 
 def _left_out_notes(left_out: dict[str, list[str]]) -> list[str]:
-    """Return a line about empty files and one about files that match no source, with the first five names. Files in another encoding
-    have a line each elsewhere."""
+    """Return a line about the empty files and a line about the files that match no source, with the first five names. Files in another
+    encoding are not included; `scan_texts` adds a line for each."""
     unmatched, empty = left_out["no source"], left_out["empty"]
     names = unmatched[:5] + ["..."] * (len(unmatched) > 5)
     lines = [f"left out: {counted(len(empty), 'empty file')}"] if empty else []

@@ -21,8 +21,8 @@ SEPARATOR = "-" * 16
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print continuations of the prompts to stdout, and a line about the model and the speed to stderr. The same command prints the same
-    text. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    """Print continuations of the prompts to stdout, and a line about the model and the speed to stderr. Equal commands print equal text.
+    Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # otherwise a character outside the terminal's encoding loses all text
     with user_errors(2):
@@ -93,7 +93,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def available_device(device: str) -> str:
-    """Return the device of `--device`; `auto` is CUDA if the machine has it. Raise `ConfigError` for CUDA without a device."""
+    """Return the device for the option `--device`: cpu or cuda. `auto` is cuda if the machine has it. Raise `ConfigError` for cuda on a
+    machine without it."""
     import torch
 
     if device == "auto":
@@ -104,7 +105,8 @@ def available_device(device: str) -> str:
 
 
 def _prompts(options: argparse.Namespace) -> list[str]:
-    """Return the prompts in the order of the options; without any, one empty prompt, which starts a document."""
+    """Return the prompts of the options `--prompt` and `--prompt-file`, in order. Without any, return one empty prompt, which starts a
+    document."""
     texts = list(options.prompt or [])
     for file in options.prompt_file or []:
         try:
@@ -115,7 +117,8 @@ def _prompts(options: argparse.Namespace) -> list[str]:
 
 
 def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]:
-    """Return the weights of `--dimension` options, scaled to sum to 1. A dimension that is not given has weight 1 before scaling."""
+    """Return the weight of each dimension in `names`, scaled to sum to 1. `given`: values of the option `--dimension`, NAME=WEIGHT. A
+    dimension that is not given has weight 1 before scaling."""
     from linnaeus.schedule.phases import normalised_weights
 
     weights = dict.fromkeys(names, 1.0)

@@ -1,17 +1,18 @@
 """Generate text: continue a batch of prompts of any lengths, one token at a time, with a key/value cache.
 
-**Rows.** The tokens of a row have positions 0, 1, ... Shorter prompts are padded on the right, where causal attention does not read, and
-new tokens overwrite the padding. So a prompt is continued as it would be alone. (Logits in a batch and alone agree to rounding.)
+**Rows.** A row of the batch is a prompt and its new tokens, at positions 0, 1, ... Shorter prompts are padded on the right, where causal
+attention does not read, and new tokens overwrite the padding. So a prompt is continued as it would be alone. (Logits in a batch and alone
+agree to rounding.)
 
-**Draws.** The n-th new token of a prompt is drawn with a function of (seed, the prompt, its number among equal prompts, n), so prompts may
-be batched in any way. No generator with a state is used.
+**Draws.** The n-th new token of a prompt is drawn with a number that is a function of (seed, the prompt, its index among equal prompts, n),
+so prompts may be batched in any way. No random generator with a state is used.
 
-**Beyond the block.** A row of `block` tokens drops its oldest `slide` tokens, and the rest is read again from position 0: `window_start`
-is a function of the row's length alone. With `slide=1` every token has a full block of context and costs reading a block; a larger slide
-costs less and leaves at least `block - slide + 1` tokens of context.
+**Beyond the block.** When a row has `block` tokens, its oldest `slide` tokens are dropped, and the rest is read again from position 0.
+`window_start` is a function of the row's length alone. With `slide=1` every token has a full block of context, and each new token costs
+reading a block. A larger slide costs less and leaves at least `block - slide + 1` tokens of context.
 
-**Sampling.** Probabilities are float64 and in the order of the vocabulary, so rounding errors of the logits move the bounds between tokens
-no more than those errors themselves.
+**Sampling.** Probabilities are float64 and in the order of the vocabulary, so rounding errors of the logits shift the bounds between tokens
+by no more than those errors.
 """
 
 from collections import Counter
@@ -29,13 +30,14 @@ from linnaeus.randomness import GENERATION, key, uniforms
 from linnaeus.workloads.language.model.causal_attention import Attend
 from linnaeus.workloads.language.model.gpt import GPT
 
-SPAN = 64  # a step attends to a multiple of this many positions: few tensor shapes, and not the whole block for a short text
+SPAN = 64  # a step attends to a multiple of this many positions: few tensor shapes, and less than the block for a short text
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """`temperature` divides the logits; 0 selects the most probable token. `top_k` keeps the k most probable tokens. `top_p` keeps the
-    fewest most probable tokens whose probabilities, after both, sum to at least p. None: keep all."""
+    """Rule by which the next token is drawn. `temperature` divides the logits; 0 selects the most probable token. `top_k` keeps the k most
+    probable tokens; None keeps all. `top_p`, applied after both, keeps the fewest most probable tokens whose probabilities sum to at least
+    p; None keeps all."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -51,7 +53,7 @@ class Sampling:
 
 
 def window_start(length: int, block: int, slide: int) -> int:
-    """Return the index of the first token of the window, for a sequence of `length` tokens: max(0, length - block), rounded up to a
+    """Return the index of the first token that the model reads of a sequence of `length` tokens: max(0, length - block), rounded up to a
     multiple of `slide`."""
     return -(-max(length - block, 0) // slide) * slide
 
@@ -69,11 +71,11 @@ def generate(
 ) -> list[list[int]]:
     """Return up to `length` new tokens for each prompt (a non-empty list of token ids), computed on the model's device.
 
-    A row ends before one of `stop_tokens`, or when `stop_when` of its new tokens returns True. The model runs in evaluation mode; its
-    mode is restored. Raise `ConfigError` for an invalid prompt or slide, and for logits that are not finite.
+    A row ends before one of `stop_tokens`, or when `stop_when(its new tokens)` returns True. The model runs in evaluation mode; its mode is
+    restored. Raise `ConfigError` for an invalid prompt or slide, and for logits that are not finite.
 
-    `slide`, by default a quarter of the block: the context is seven eighths of the block on average, and a new token costs reading three
-    old ones."""
+    `slide` is the number of tokens dropped when the block is full. By default it is a quarter of the block: the context is then seven
+    eighths of the block on average, and a new token costs reading three old ones."""
     slide = max(1, model.block // 4) if slide is None else slide
     _check(model, prompts, slide)
     numbers = _draw_numbers(seed, prompts, length).to(model.token.weight.device)
@@ -101,19 +103,19 @@ def generate(
 
 
 class IncrementalDecoder:
-    """Cache for growing sequences. `sequences` are B lists of token ids; between two calls of `next_logits` the caller appends at
-    most one token to each."""
+    """Decoder that computes the next logits of growing sequences with a key/value cache. `sequences` are B lists of token ids; between two
+    calls of `next_logits` the caller appends at most one token to each."""
 
     def __init__(self, model: GPT, sequences: Sequence[list[int]], max_new_tokens: int, slide: int) -> None:
-        """`max_new_tokens`: the most tokens that a sequence grows by."""
+        """`max_new_tokens`: the largest number of tokens that the caller appends to a sequence."""
         self.model, self.sequences, self.slide = model, sequences, slide
         self.device = model.token.weight.device
-        self.starts = [-1] * len(sequences)  # the token of each sequence at position 0 of the cache; -1: nothing is cached
+        self.starts = [-1] * len(sequences)  # index of the token of each sequence that is at position 0 of the cache; -1: nothing is cached
         positions = min(model.block, max(len(tokens) for tokens in sequences) + max_new_tokens)
         self.cache = KeyValueCache(model, len(sequences), positions)
 
     def next_logits(self) -> Tensor:
-        """Return the logits of the token after each sequence, [B, vocabulary]."""
+        """Return the logits of the token that follows each sequence, [B, vocabulary]."""
         starts = [window_start(len(tokens), self.model.block, self.slide) for tokens in self.sequences]
         moved = [row for row, start in enumerate(starts) if start != self.starts[row]]
         self.starts = starts
@@ -125,7 +127,7 @@ class IncrementalDecoder:
         return logits
 
     def _read(self, rows: list[int]) -> Tensor:
-        """Read the whole windows of some rows; return their logits [rows, vocabulary]."""
+        """Read the whole windows of the sequences `rows` into the cache. Return the logits after them, [rows, vocabulary]."""
         windows = [self.sequences[row][self.starts[row] :] for row in rows]
         lengths = torch.tensor([len(window) for window in windows])
         tokens = nn.utils.rnn.pad_sequence([torch.tensor(window) for window in windows], batch_first=True)
@@ -134,8 +136,8 @@ class IncrementalDecoder:
         return self._logits(last)
 
     def _step(self) -> Tensor:
-        """Read the last token of each row after its cached tokens; return logits [B, vocabulary]. The results of rows whose window has
-        moved are not used, and `_read` overwrites their cache."""
+        """Read the last token of each sequence, after its cached tokens. Return the logits [B, vocabulary]. If the window of a sequence has
+        moved, its result is not used, and `_read` overwrites its cache."""
         last = torch.tensor([[tokens[-1]] for tokens in self.sequences], device=self.device)
         ends = [min(len(tokens) - start, self.cache.positions) - 1 for tokens, start in zip(self.sequences, self.starts, strict=True)]
         positions = torch.tensor(ends, device=self.device)
@@ -143,7 +145,7 @@ class IncrementalDecoder:
         return self._logits(features[:, 0])
 
     def _logits(self, features: Tensor) -> Tensor:
-        """Return logits without those of the embedding's padding rows, which are not tokens."""
+        """Return the logits of features, without those of the padding rows of the embedding, which are not tokens."""
         return self.model.logits(features)[:, : self.model.vocabulary]
 
 
@@ -157,11 +159,11 @@ class KeyValueCache:
         self.keys, self.values = like.new_zeros(2, size.layers, rows, size.heads, positions, size.width // size.heads)
 
     def read(self, rows: Tensor) -> Sequence[Attend]:
-        """Return the functions for reading whole sequences from position 0 into `rows`, int64 [R]."""
+        """Return the attention functions for reading whole sequences from position 0 on. `rows` int64 [R]: their rows in the cache."""
         return [partial(self._read, layer, rows) for layer in range(self.layers)]
 
     def step(self, positions: Tensor, end: int) -> Sequence[Attend]:
-        """Return the functions for reading one more token of every row, at `positions` int64 [B], all below `end`."""
+        """Return the attention functions for reading one more token of every row, at `positions` int64 [B], which are all below `end`."""
         span = min(-(-end // SPAN) * SPAN, self.positions)
         filled = torch.arange(span, device=positions.device) <= positions[:, None]
         return [partial(self._step, layer, positions, filled[:, None, None]) for layer in range(self.layers)]
@@ -172,8 +174,8 @@ class KeyValueCache:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     def _step(self, layer: int, positions: Tensor, filled: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the attention output of one new token per row. `filled` bool [B, 1, 1, span]: the positions with a token, the new one
-        included."""
+        """Return the attention output of one new token per row. `filled` bool [B, 1, 1, span]: True at the positions of tokens read so far,
+        including the new one."""
         rows = torch.arange(len(positions), device=positions.device)
         self.keys[layer][rows, :, positions] = key[:, :, 0]
         self.values[layer][rows, :, positions] = value[:, :, 0]
@@ -182,7 +184,8 @@ class KeyValueCache:
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Return the probabilities, float64 [B, V] with rows that sum to 1, from logits [B, V]. The temperature must not be 0."""
+    """Return the probability of each token after temperature, `top_k` and `top_p`, float64 [B, V] with rows that sum to 1, from logits [B,
+    V]. The temperature must not be 0."""
     logits = logits.double()
     logits = (logits - logits.amax(1, keepdim=True)) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[1]:
@@ -198,8 +201,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
-    """Return a token for each row of logits [B, V], int64 [B], by inverting the distribution function at `uniforms`, float64 [B] in
-    [0, 1)."""
+    """Return a token drawn for each row of logits [B, V], int64 [B]: the inverse of the cumulative distribution at `uniforms`, float64 [B]
+    in [0, 1)."""
     if sampling.temperature == 0:
         return logits.argmax(1)
     cumulative = probabilities(logits, sampling).cumsum(1)

@@ -1,11 +1,12 @@
 """Metrics of next-token prediction, and tables of their final values.
 
-`loss` in nats per token, `perplexity`, `bits_per_byte`, and in validation `top1`. `bits_per_byte` is the loss in bits divided by the UTF-8
-bytes of the predicted tokens, so that different tokenizers compare. The end marker has no bytes, but its loss counts.
+The metrics are `loss` in nats per token, `perplexity`, `bits_per_byte`, and in validation `top1`. `bits_per_byte` is the loss in bits
+divided by the UTF-8 bytes of the predicted tokens, so that models with different tokenizers can be compared. The end marker has no bytes,
+but its loss counts.
 
-With named sources, validation adds `source/NAME/loss`, the loss of that source's tokens. With dimensions in the model, validation adds
-`dimension/NAME/score`: the loss in nats per token without that dimension, minus the loss with it, over the windows that were also
-computed without it (every D-th window).
+With named sources, validation adds `source/NAME/loss`, the loss of that source's tokens. With D dimensions in the model, validation adds
+`dimension/NAME/score`: the loss in nats per token without that dimension, minus the loss with it. It is measured on every D-th window, for
+which the loss without the dimension is computed as well.
 """
 
 import math
@@ -24,11 +25,11 @@ COLUMNS = {"loss": "nats/token", "perplexity": "perplexity", "bits_per_byte": "b
 
 
 class LanguageTrainingMetrics(TrainingMetrics):
-    """`loss`, `perplexity` and `bits_per_byte` of training rows. `top1` is not computed: the argmax over 50,257 logits costs 1 % of a
-    step."""
+    """Metrics of training rows: `loss`, `perplexity` and `bits_per_byte`. `top1` is not computed: the argmax over 50,257 logits costs 1 %
+    of a step."""
 
     def __init__(self, byte_lengths: np.ndarray | None, device: torch.device) -> None:
-        """`byte_lengths` int64 [V]: bytes of each token; None: unknown, bits per byte are NaN."""
+        """`byte_lengths` int64 [V]: number of bytes of each token; None: unknown, so `bits_per_byte` is NaN."""
         super().__init__(("tokens",))
         self._byte_lengths = torch.as_tensor(byte_lengths, device=device) if byte_lengths is not None else None
         self.counts = {"bytes": torch.zeros((), dtype=torch.int64, device=device)}
@@ -46,15 +47,16 @@ class LanguageMetrics(Metrics):
     def __init__(
         self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()
     ) -> None:
-        """`byte_lengths` as above. `dimensions`: the D names in the model. `sources`: the S names in the text."""
+        """`byte_lengths`: as in `LanguageTrainingMetrics`. `dimensions`: names of the model's D dimensions. `sources`: names of the text's
+        S sources."""
         self.dimensions, self.sources = tuple(dimensions), tuple(sources)
         self.width = 2 + 2 * len(self.sources) + 2 * len(self.dimensions)
         self._byte_lengths = torch.as_tensor(byte_lengths, device=device) if byte_lengths is not None else None
         self.counts = {name: torch.zeros((), dtype=torch.int64, device=device) for name in ("bytes", "correct")}
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Return float64 [2 + 2 S + 2 D]: sum and number of losses; sums per source, numbers per source; sums of the loss increase
-        without each dimension, numbers of tokens of these."""
+        """Return float64 [2 + 2 S + 2 D]: the sum and the number of losses; the same for each source, first all sums; then for each
+        dimension the sum of the loss increase without it, and for each dimension the number of tokens for which it was measured."""
         losses, known = outputs["losses"].double(), (batch["target"] != IGNORED).double()
         parts = [torch.stack([losses.sum(), known.sum()])]
         if self.sources:
@@ -80,7 +82,7 @@ class LanguageMetrics(Metrics):
 
 
 def _count_bytes(total: Tensor, byte_lengths: Tensor | None, target: Tensor) -> None:
-    """Add to `total` the bytes of the tokens of `target`, int64 [B, T]; nothing if the lengths are unknown."""
+    """Add the number of bytes of the tokens in `target`, int64 [B, T], to `total`. Do nothing if the lengths are unknown."""
     if byte_lengths is not None:
         total += (byte_lengths[target.clamp(min=0)] * (target != IGNORED)).sum()
 
@@ -96,9 +98,10 @@ def _mean(total: float, number: float) -> float:
 
 
 def result_tables(final: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return {title: lines} of the tables of a run: validation passes, and if there are any, sources and dimensions.
+    """Return the tables of a run's results, {title: lines}: one of the validation passes and, if the run has them, one of the sources and
+    one of the dimensions.
 
-    `final`: the newest result of each validation metric. `weights`: those of the dimensions in the last update."""
+    `final`: the newest result of each validation metric. `weights`: dimension -> its weight in the last update."""
     tables = {"Prediction of the next token": [f"{'':12s}" + "".join(f"{column:>12s}" for column in COLUMNS.values())]}
     for key in dict.fromkeys(name.partition("/")[0] for name in final):
         values = [final.get(f"{key}/{name}", math.nan) * (100 if name == "top1" else 1) for name in COLUMNS]

@@ -1,11 +1,12 @@
 """Select the window of each position of an epoch when phases of the schedule mix named sources.
 
-A position draws its source with a uniform number, keyed by (seed, epoch, position), from the mixture at its update. The k-th draw of a
-source in the run takes the k-th window of a sequence of keyed permutations of its windows, one per pass (seed, source, pass): a window
-repeats only after all windows of its source were used. An epoch whose mixture is proportional to the numbers of windows is not drawn: it
-has every window once, in the usual order, and does not advance the passes.
+The mixture is the probability of each source at each update. A position draws its source from the mixture at its update, with a uniform
+number keyed by (seed, epoch, position). The windows of a source are used in passes: each pass is a permutation of all its windows, keyed by
+(seed, source, pass), and the k-th draw of the source in the run takes the k-th window of these passes. So a window repeats only after all
+windows of its source were used. If the mixture of an epoch is proportional to the numbers of windows, nothing is drawn: the epoch has every
+window once, in the usual order, and the passes do not advance.
 
-An epoch is a pure function of seed, epoch and schedule; the draws of earlier epochs are recounted where they are needed.
+An epoch is a pure function of seed, epoch and schedule; where the numbers of draws in earlier epochs are needed, they are counted again.
 """
 
 from collections.abc import Sequence
@@ -19,22 +20,24 @@ SOURCE, WINDOW = 0, 1  # draws of the stream MIXTURE
 
 
 class Mixture:
-    """Random draws of a run from S sources with `names` and numbers of windows `window_counts`, int64 [S]."""
+    """Choice of windows from S sources for all epochs of a run. `names`: names of the sources. `window_counts` int64 [S]: number of windows
+    of each."""
 
     def __init__(self, seed: int, schedule: OpsSchedule, names: Sequence[str], window_counts: np.ndarray) -> None:
         self.seed, self.schedule, self.names, self.window_counts = seed, schedule, tuple(names), window_counts
         resolved = schedule.resolved
-        # Positions used per epoch: `data.last_batch=drop` leaves some out.
+        # Number of positions of an epoch: `data.last_batch=drop` leaves some out.
         self.positions = min(int(window_counts.sum()), resolved.steps_per_epoch * resolved.global_batch_size)
         self._draws_before = [np.zeros_like(window_counts)]  # [S] per epoch; counting costs 0.1 s per million positions, once
 
     def epoch_draws(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return (window, pass) at each position, as `assign_windows` does; None: every window once, in the epoch's usual order."""
+        """Return the window and the pass at each position of an epoch, as `assign_windows` does; None if the epoch has every window once,
+        in the usual order."""
         source = self.epoch_sources(epoch)
         return None if source is None else assign_windows(self.seed, source, self.draws_before(epoch), self.window_counts)
 
     def epoch_sources(self, epoch: int) -> np.ndarray | None:
-        """Return the source at each position of an epoch, int64 [positions]; None: every window once."""
+        """Return the source at each position of an epoch, int64 [positions]; None if the epoch has every window once."""
         resolved = self.schedule.resolved
         steps = epoch * resolved.steps_per_epoch + np.arange(resolved.steps_per_epoch)
         mixture = self.schedule.get_mixture(steps, self.names, self.window_counts.tolist())
@@ -52,9 +55,10 @@ class Mixture:
 
 
 def draw_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: int, size: int) -> np.ndarray:
-    """Return the source of each position of an epoch, int64 [size], by inverting the distribution function of the position's update.
+    """Return the source of each position of an epoch, int64 [size], by inverting the cumulative distribution at the position's update.
 
-    `mixture`, float64 [updates, S], has the probabilities at each update of the epoch; an update uses `global_batch_size` positions."""
+    `mixture`, float64 [updates, S]: the probability of each source at each update of the epoch. An update uses `global_batch_size`
+    positions."""
     position = np.arange(size)
     draws, update = uniforms(key(seed, MIXTURE, epoch, SOURCE), position), position // global_batch_size
     remaining = np.cumsum(mixture[:, ::-1], axis=1)[:, ::-1]  # probability of each source and all after it
@@ -67,9 +71,9 @@ def draw_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: 
 
 
 def assign_windows(seed: int, source: np.ndarray, before: np.ndarray, window_counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (window int64 [N], pass int32 [N]) at N positions that draw from `source`, int64 [N].
+    """Return (window int64 [N], pass int32 [N]) for N positions. `source`, int64 [N]: the source of each.
 
-    `before`, int64 [S], has the number of earlier draws of each source. Windows are numbered over all sources, passes per source."""
+    `before`, int64 [S]: the number of earlier draws of each source. Windows are numbered over all sources, passes within a source."""
     window, pass_number = np.empty_like(source), np.empty(len(source), np.int32)
     first = np.cumsum(window_counts) - window_counts
     for number, (count, start) in enumerate(zip(window_counts.tolist(), before.tolist())):
@@ -81,8 +85,8 @@ def assign_windows(seed: int, source: np.ndarray, before: np.ndarray, window_cou
 
 
 def _permuted(stream: int, count: int, start: int, draws: int) -> np.ndarray:
-    """Return elements `start` to `start + draws` of a sequence of keyed permutations of range(count), int64 [draws]. Only the
-    permutations that are needed are computed."""
+    """Return elements `start` to `start + draws` (exclusive) of an endless sequence of keyed permutations of range(count), int64 [draws].
+    Only the permutations that are needed are computed."""
     first, last = start // count, (start + draws - 1) // count
     orders = hashes(stream, np.arange(first * count, (last + 1) * count)).reshape(-1, count).argsort(axis=1, kind="stable")
     return orders.reshape(-1)[start - first * count :][:draws]

@@ -1,10 +1,11 @@
-"""Adapt the weights of `run.init_from` to a language model: check the tokens, and convert the layout of GPT-2 and nanoGPT.
+"""Adapt the weights of `run.init_from` to a language model: check that the tokens are the same, and convert the layout of GPT-2 and
+nanoGPT.
 
 Weights of a run with other tokens (`identity` in its dataset.json) are refused, because an id would mean another token. GPT-2's published
 weights (`config.json` and `model.safetensors` of the Hugging Face hub: gpt2, gpt2-medium, gpt2-large, gpt2-xl) have other names, transposed
-matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and the matrices of `model/gpt.py`. One error lists all settings of
-the model (`model.layers`, ...) that differ from those of the weights. If the weights have more positions than `data.block`, the first ones
-are used.
+matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and matrices that are not transposed. One error lists all settings of
+the model (`model.layers`, ...) that differ from those of the weights. If the weights have more positions than `data.block`, the first
+`data.block` positions are used.
 """
 
 import dataclasses
@@ -44,8 +45,8 @@ FIXED = {"layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_
 
 
 def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: str) -> InitialWeights:
-    """Return the weights with the names of `model`. `tokens` is the identity of this run's tokens. Raise `ConfigError` for weights of a run
-    with other tokens, and for a GPT-2 whose settings differ from the model's."""
+    """Return the weights under the names of `model`. `tokens` is the identity of this run's tokens. Raise `ConfigError` for weights of a
+    run with other tokens, and for GPT-2 weights whose settings differ from the model's."""
     if matches_prefix(config.run.init_skip, EMBEDDING):  # the tokens of the weights do not matter
         return _convert_gpt2(weights, model, config, None)
     notes = check_tokens(Path(str(config.run.init_from)), tokens)
@@ -53,7 +54,8 @@ def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: s
 
 
 def check_tokens(path: Path, tokens: str) -> list[str]:
-    """Return notes for the user. Raise `ConfigError` if `path` is or is in the directory of a run with other tokens."""
+    """Compare the tokens of the run directory that is `path` or contains it with `tokens`, the identity of this run's tokens. Return notes
+    for the user. Raise `ConfigError` if they differ."""
     found = ((folder, read_json(folder / "dataset.json")) for folder in (path, *path.resolve().parents[:3]))
     run, trained = next(((folder, facts.get("identity")) for folder, facts in found if facts is not None), (path, None))
     if not isinstance(trained, str) or trained == tokens:
@@ -71,10 +73,10 @@ def check_tokens(path: Path, tokens: str) -> list[str]:
 
 
 def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, tokens: str | None) -> InitialWeights:
-    """Convert weights in GPT-2's layout to the names and layout of `model`. Return other weights unchanged.
+    """Convert weights in GPT-2's layout to the names and layout of `model`. Return weights in any other layout unchanged.
 
-    tokens: identity of this run's tokens; None if `run.init_skip` skips the embedding, whose rows are then not checked.
-    Positions after the first `model.block` are cut off. Raise `ConfigError` for other tokens or other settings of the model."""
+    tokens: identity of this run's tokens; None if `run.init_skip` skips the embedding, whose number of rows is then not checked. Positions
+    after the first `model.block` are cut off. Raise `ConfigError` for other tokens or other settings of the model."""
     path = str(config.run.init_from)
     state = {name.removeprefix("transformer."): tensor for name, tensor in weights.state.items()}
     embedding, first = state.get("wte.weight"), state.get("h.0.attn.c_attn.weight")
@@ -96,7 +98,7 @@ def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, tokens: s
 
 
 def _read_published_config(path: Path) -> dict[str, Any]:
-    """Return config.json of published weights, {} if it does not exist.
+    """Return the content of config.json of published weights; {} if the file does not exist.
 
     Raise `ConfigError` if it cannot be read, and for an activation function or another value that `model=gpt` does not support."""
     file = (path if path.is_dir() else path.parent) / PUBLISHED
@@ -116,7 +118,7 @@ def _read_published_config(path: Path) -> dict[str, Any]:
 
 
 def _settings(state: Mapping[str, Tensor], published: Mapping[str, Any], transposed: bool) -> dict[str, Any]:
-    """Return the settings of `model` that these weights need."""
+    """Return the settings of the group `model` that a model needs in order to have these weights."""
     needed = {
         "layers": 1 + max(int(name.split(".")[1]) for name in state if re.match(r"h\.\d+\.", name)),
         "heads": published.get("n_head"),
@@ -129,7 +131,8 @@ def _settings(state: Mapping[str, Tensor], published: Mapping[str, Any], transpo
 
 
 def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model: GPT, rows: int | None) -> None:
-    """Raise `ConfigError` if settings differ. `rows` of the embedding in the file; None: it is skipped."""
+    """Raise `ConfigError` if the settings of `model` differ from the `needed` ones. `rows`: number of rows of the embedding in the file;
+    None if the embedding is skipped."""
     chosen: Any = config.model
     own = dataclasses.asdict(model.size) | {name: getattr(chosen, name) for name in ("positions", "bias", "gelu")}
     wrong = [f"model.{name}={str(value).lower()}" for name, value in needed.items() if own[name] != value]
@@ -141,10 +144,10 @@ def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model:
 
 
 def _renamed(state: Mapping[str, Tensor], transposed: bool) -> dict[str, Tensor]:
-    """Return the weights under the names of `model/gpt.py`, without causal masks and the copy of the embedding in a tied output layer.
+    """Return the weights under the names of `model/gpt.py`. Leave out causal masks, and the output layer if it is a copy of the embedding.
 
-    `transposed`: matrices of blocks are [inputs, outputs], and are transposed. A weight without a counterpart keeps its name and is refused
-    later."""
+    `transposed`: True if matrices of blocks are [inputs, outputs]; they are then transposed. A weight without a counterpart in the model
+    keeps its name; loading refuses it later."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if CAUSAL_MASK.fullmatch(name):

@@ -1,8 +1,8 @@
 """Find the text files of `data=text`: one file, the matching files of a folder, or modules of Python's standard library.
 
-With `data.sources`, a file belongs to the first source with a matching pattern. Files that match no source but have the suffix of a file
-that is read, or the default suffix (.txt, in the library .py), are left out and listed by name. Patterns that match nothing are listed
-too.
+With `data.sources`, a file belongs to the first source with a matching pattern. A file that matches no source is left out; its name is
+listed if it has the suffix of a file that is read, or the default suffix (.txt; in the standard library .py). Patterns that match no file
+are listed too.
 """
 
 import os
@@ -17,15 +17,15 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.language.config import TextConfig
 
 TEXT_FILES = ["**/*.txt"]
-LIBRARY = Path(sysconfig.get_path("stdlib"))  # of Python
+LIBRARY = Path(sysconfig.get_path("stdlib"))  # folder of Python's standard library
 MODULES = ["*.py"]  # modules of the library that are a single file
-MODULE_BYTES = 24_000  # larger modules are skipped: about 100 files, 1 million characters remain, minutes of training on a laptop's CPU
+MODULE_BYTES = 24_000  # larger modules are skipped; about 100 files with 1 million characters remain, minutes of training on a laptop
 INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages, on some machines inside the library's folder
 
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """The files to read, in reading order: by source, then by name relative to `folder`."""
+    """Text files to read, in reading order: by source, then by name relative to `folder`."""
 
     folder: Path
     paths: list[Path]
@@ -39,8 +39,8 @@ class FoundFiles:
 
 
 def find_files(config: TextConfig) -> FoundFiles:
-    """Return the files that `config` selects. Raise `ConfigError` if nothing matches, also for a single source, or if settings
-    contradict each other."""
+    """Return the files that `config` selects. Raise `ConfigError` if nothing matches (with named sources: if nothing matches one of them),
+    or if settings contradict each other."""
     path = LIBRARY if config.path is None else Path(config.path).expanduser()
     _check_settings(config, path)
     if path.is_file():
@@ -78,7 +78,8 @@ def _check_settings(config: TextConfig, path: Path) -> None:
 
 
 def _find_by_source(folder: Path, sources: Mapping[str, Sequence[str]]) -> tuple[dict[Path, int], list[str]]:
-    """Return (number of the source of each file, notes). `sources`: the patterns by configuration key, in order."""
+    """Return a dict from each file to the number of its source, and notes about patterns that match nothing. `sources`: configuration key
+    of each source -> its patterns, in order."""
     source_of: dict[Path, int] = {}
     notes: list[str] = []
     for number, (key, patterns) in enumerate(sources.items()):
@@ -102,7 +103,7 @@ def _without_source(folder: Path, source_of: Mapping[Path, int]) -> list[str]:
 
 
 def _matching(folder: Path, patterns: Sequence[str], key: str) -> tuple[list[Path], list[str]]:
-    """Return (matching files in order of name, without hidden ones; patterns that match nothing)."""
+    """Return (files that match one of the patterns, sorted by name, without hidden ones; patterns that match nothing)."""
     installed = INSTALLED if folder == LIBRARY else ()
 
     def visible(path: Path) -> bool:
@@ -121,7 +122,7 @@ def _name(path: Path, folder: Path) -> str:
 
 
 def printable(path: Path) -> str:
-    """Return a path as text that any file can hold: bytes of a name that are not UTF-8 are escaped, as in caf\\xe9.txt."""
+    """Return a path as text that any file can store: bytes of a name that are not UTF-8 are escaped, as in caf\\xe9.txt."""
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
 
 

@@ -1,6 +1,8 @@
-"""Read, split and cut a text of any length in constant memory: every function reads and yields pieces of it.
+"""Read, split and cut a text of any length in constant memory. Every function reads and yields the text as pieces: strings that, joined,
+are the text.
 
-The pieces of a text, joined, are the text. Where they are cut has no effect on documents, halves and tokens."""
+The points at which a text is cut into pieces do not affect documents, halves and tokens.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,13 @@ CHUNK = 1 << 20  # bytes read at once
 
 
 def reading_progress(activity: str, total: int) -> PreparationProgress:
-    """Return the progress of an activity that reads `total` bytes."""
+    """Return the progress display of an activity that reads `total` bytes."""
     return PreparationProgress(activity, total, f"{total / 1e6:.0f} MB")
 
 
 def read_pieces(path: Path, encoding: str, digest: _Hash, progress: PreparationProgress) -> Iterator[str]:
-    """Yield the text of a file, and update `digest` with its bytes. Raise `UnicodeError` for another encoding, where the `start` of a
-    `UnicodeDecodeError` is the offset in the file, and `ConfigError` if the file cannot be read."""
+    """Yield the text of a file in pieces, and update `digest` with its bytes. Raise `UnicodeError` if it is in another encoding (`start` of
+    a `UnicodeDecodeError` is the offset in the file), and `ConfigError` if it cannot be read."""
     decoder, position = codecs.getincrementaldecoder(encoding)(), 0
     for chunk in _chunks(path):
         digest.update(chunk)
@@ -44,7 +46,7 @@ def read_pieces(path: Path, encoding: str, digest: _Hash, progress: PreparationP
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file, and an empty chunk at its end."""
+    """Yield the bytes of a file in chunks, the last of which is empty."""
     try:
         with open(path, "rb") as file:
             while True:
@@ -57,8 +59,8 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def split_documents(pieces: Iterable[str], separator: str | None) -> Iterator[Iterator[str]]:
-    """Yield the pieces of each document, without documents that are only white space. The pieces of a document must be read before the
-    next document. `separator`: the text between two documents; None: there is one document."""
+    """Yield an iterator over the pieces of each document, leaving out documents that are only white space. The caller must read the pieces
+    of a document before the next document. `separator`: the text between two documents; None: the text is one document."""
     numbered = ((0, piece) for piece in pieces) if separator is None else _split(pieces, separator)
     for _, document in groupby(numbered, itemgetter(0)):
         texts, held = map(itemgetter(1), document), []
@@ -70,8 +72,8 @@ def split_documents(pieces: Iterable[str], separator: str | None) -> Iterator[It
 
 
 def _split(pieces: Iterable[str], separator: str) -> Iterator[tuple[int, str]]:
-    """Yield (number of the document, text) as `"".join(pieces).split(separator)` has them. The end of a piece may be the beginning of a
-    separator, so it waits for the next one."""
+    """Yield (number of the document, piece of its text) for the documents that `"".join(pieces).split(separator)` returns. The end of a
+    piece may be the beginning of a separator, so it is yielded together with the next piece."""
     number, rest = 0, ""
     for piece in pieces:
         *ended, rest = (rest + piece).split(separator)
@@ -85,7 +87,7 @@ def _split(pieces: Iterable[str], separator: str) -> Iterator[tuple[int, str]]:
 
 
 def halves(pieces: Iterable[str], length: int) -> Iterator[tuple[bool, Iterator[str]]]:
-    """Yield (False, pieces of the first `length` characters) and (True, pieces of the others), each only if it is not empty."""
+    """Yield (False, pieces of the first `length` characters) and (True, pieces of the other characters), each only if it is not empty."""
 
     def sides() -> Iterator[tuple[bool, str]]:
         left = length
@@ -100,8 +102,8 @@ def halves(pieces: Iterable[str], length: int) -> Iterator[tuple[bool, Iterator[
 
 
 def recut(pieces: Iterable[str], boundary: re.Pattern[str], size: int) -> Iterator[str]:
-    """Yield the text in pieces of `size` characters or a little more, which end where `boundary` matches. It may look one character
-    beyond the first character after its match."""
+    """Yield the text in pieces of `size` characters or a little more, each of which ends where `boundary` matches. The pattern may look one
+    character beyond the first character after its match."""
     text, searched = "", 0
     for piece in pieces:
         text, start = text + piece, 0

@@ -7,9 +7,10 @@ of (seed, epoch). The tokens before the first window and after the last one are 
 `order=random` a window starts at an offset drawn from (seed, epoch, position), as in nanoGPT: about 37 % of the text do not occur in an
 epoch of the same length.
 
-Named sources are separate texts, whose windows are numbered together. An epoch has every window once, unless phases of the schedule mix
-the sources in another proportion: then `mixture.py` selects the window of a position. The shift is then a function of (seed, pass through
-the source), so that no token is predicted twice in a pass; with `order=random` the window determines only the source.
+Named sources are separate texts, whose windows are numbered together. An epoch has every window once, unless phases of the schedule mix the
+sources in another proportion: then `mixture.py` selects the window of a position. The shift is then a function of (seed, pass through the
+source), so that no token is predicted twice in a pass. With `order=random` the selected window only determines the source; the offset in
+the source is drawn.
 
 Validation reads each text from its first token: each token but the first is a target exactly once, for any block.
 """
@@ -31,10 +32,11 @@ SHIFT, OFFSET = 0, 1  # draws of the stream AUGMENT
 
 
 class TextWindows(PositionedDataset):
-    """Windows of one split.
+    """Dataset of the windows of one split, training or validation.
 
-    `order`: `windows` or `random` for training; None for validation. `sources`: names of the parts of the array, S of them.
-    `schedule`: gives the mixture of sources; without it training windows can be counted but not read."""
+    `order`: `windows` or `random` for training; None for validation. `sources`: names of the S sources in `array`, in order; () for one
+    unnamed source. `dimensions`: names of the model's dimensions. `schedule`: gives the mixture of sources and the weights of the
+    dimensions; without it training windows can be counted but not read."""
 
     def __init__(
         self,
@@ -53,14 +55,14 @@ class TextWindows(PositionedDataset):
             raise ConfigError(f"data.path: the {split} part has {array.size} tokens; it needs at least 2, use a longer text")
         self.array, self.block, self.seed, self.order, self.fingerprint = array, block, seed, order, fingerprint
         self.sources, self.dimensions, self.schedule = tuple(sources), tuple(dimensions), schedule
-        self.sizes = np.array(array.source_sizes or [array.size], np.int64)  # [S] tokens
+        self.sizes = np.array(array.source_sizes or [array.size], np.int64)  # [S] number of tokens
         self.starts = np.cumsum(self.sizes) - self.sizes  # [S] first token
         targets = self.sizes - 1
         self.window_counts = -(-targets // block) if order is None else np.maximum(1, targets // block)  # [S]
         self.first_windows = np.cumsum(self.window_counts) - self.window_counts  # [S]
         self.shift_counts = np.maximum(1, np.minimum(block, self.sizes - block)).astype(np.uint64)  # [S] shifts that fill a window
         self.mixture = None if len(self.sources) < 2 or schedule is None else Mixture(seed, schedule, self.sources, self.window_counts)
-        self._latest: tuple[int, tuple[np.ndarray, np.ndarray] | None] = (-1, None)  # (epoch, draws): seconds for millions of windows
+        self._latest: tuple[int, tuple[np.ndarray, np.ndarray] | None] = (-1, None)  # (epoch, draws), which take seconds to compute
 
     def __len__(self) -> int:
         return int(self.window_counts.sum())
@@ -76,12 +78,12 @@ class TextWindows(PositionedDataset):
         return (np.uint64(randomness.key(self.seed, randomness.AUGMENT, epoch, SHIFT)) % self.shift_counts).astype(np.int64)
 
     def pass_shifts(self, source: np.ndarray, pass_number: np.ndarray) -> np.ndarray:
-        """Return the offset of the first window of each pass `pass_number` [B] through `source` [B], int64 [B]."""
+        """Return the offset of the first window in pass number `pass_number` [B] through source number `source` [B], int64 [B]."""
         stream = randomness.key(self.seed, randomness.AUGMENT, SHIFT)
         return (randomness.hashes(stream, pass_number) % self.shift_counts[source]).astype(np.int64)
 
     def epoch_draws(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return (window, pass) at each position of an epoch in which the schedule mixes sources; None: the usual order."""
+        """Return (window, pass) at each position of an epoch in which the schedule mixes sources; None for an epoch in the usual order."""
         if self.mixture is None:
             return None
         if self._latest[0] != epoch:
@@ -89,11 +91,11 @@ class TextWindows(PositionedDataset):
         return self._latest[1]
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
-        """Return the batch of `indices`, which must be of one epoch.
+        """Return the batch of `indices`, which must belong to one epoch.
 
-        `input` int64 [B, block]; `target` int64 [B, block], `IGNORED` beyond the text and in placeholders; `weight` float32 [B];
-        `sample` int64 [B], the window numbers. Training with dimensions adds `dimensions` float32 [B, D], their weights; validation with
-        named sources adds `source` int64 [B]."""
+        `input` int64 [B, block]; `target` int64 [B, block], `IGNORED` beyond the text and in placeholders; `weight` float32 [B]; `sample`
+        int64 [B], the window numbers. Training with dimensions adds `dimensions` float32 [B, D], their weights; validation with named
+        sources adds `source` int64 [B]."""
         epoch, position, window, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
         if self.order is None:
             source = self.source_of(window)
@@ -116,7 +118,8 @@ class TextWindows(PositionedDataset):
         return batch | (self._dimension_weights(step) if self.dimensions else {})
 
     def _training_windows(self, epoch: int, position: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (window, source, first token), int64 [B] each. `window` is the window of each position without a mixture."""
+        """Return the window, its source and its first token for each position, int64 [B] each. `window`: the windows at these positions if
+        the epoch is not mixed."""
         mixed = self.epoch_draws(epoch)
         window = window if mixed is None else mixed[0][position]
         source = self.source_of(window)

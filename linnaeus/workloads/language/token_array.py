@@ -1,4 +1,4 @@
-"""Read the tokens of one split, in one or several files that every process maps into its memory, or of a text in memory."""
+"""Read the tokens of one split (training or validation): from files that every process maps into its memory, or from an array in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class Tokens(Protocol):
-    """Tokens that windows are cut from. `source_sizes`: tokens of each source; () without named sources."""
+    """Tokens of one split, from which windows are cut. `source_sizes`: number of tokens of each source; () without named sources."""
 
     @property
     def size(self) -> int: ...
@@ -20,12 +20,12 @@ class Tokens(Protocol):
     def source_sizes(self) -> tuple[int, ...]: ...
 
     def read(self, index: np.ndarray) -> np.ndarray:
-        """Return the tokens at `index`, int64 of its shape."""
+        """Return the tokens at the positions `index`, int64 in the shape of `index`."""
 
 
 @dataclass(frozen=True)
 class TokensInMemory:
-    """Tokens of a text that is not stored."""
+    """Tokens of a text that is not stored on disk."""
 
     tokens: np.ndarray
     source_sizes: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class TokenFile:
     size: int
 
     def map(self) -> np.ndarray:
-        """Return the tokens [size], read-only and memory-mapped."""
+        """Return the tokens as a read-only, memory-mapped array [size]."""
         if not self.size:
             return np.zeros(0, self.dtype)
         return np.memmap(self.path, self.dtype, mode="r", offset=self.offset, shape=(self.size,)).view(np.ndarray)
@@ -56,7 +56,8 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class TokenArray:
-    """Tokens of `files`, one after the other. The files are opened at the first read; pickling keeps the paths, not the data."""
+    """Tokens of several files, joined in the order of `files`. The files are opened at the first read; pickling stores the paths, not the
+    data."""
 
     files: tuple[TokenFile, ...]
     source_sizes: tuple[int, ...] = ()  # tokens of each source, in the order of the array; () without named sources
@@ -75,11 +76,12 @@ class TokenArray:
 
     @property
     def tokens(self) -> np.ndarray:
-        """The tokens [size], read-only. One file is memory-mapped; several are copied to memory."""
+        """Return all tokens as a read-only array [size]. One file is memory-mapped; several are copied to memory."""
         return self._mapped[0] if len(self.files) == 1 else np.concatenate(self._mapped)
 
     def read(self, index: np.ndarray) -> np.ndarray:
-        """Return the tokens at `index`, int64 of its shape. Only the pages of the files with these tokens are read."""
+        """Return the tokens at the positions `index`, int64 in the shape of `index`. Only the pages of the files that contain these tokens
+        are read."""
         if len(self.files) == 1:
             return self._mapped[0][index].astype(np.int64)
         number = np.searchsorted(self._starts, index, side="right") - 1

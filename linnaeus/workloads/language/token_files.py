@@ -1,8 +1,9 @@
-"""Tokens made by another program: a folder with `train.bin` and `val.bin`, or with several files for each, as *train*.bin and *val*.npy.
+"""Open tokens made by another program: a folder with `train.bin` and `val.bin`, or with several files for each, such as *train*.bin and
+*val*.npy.
 
-`token_layout.py` has the layouts. A folder of nanoGPT has `meta.pkl` for characters. A pickle can run any program when it is loaded, so
-`meta.pkl` is read by a loader that accepts containers, strings and numbers only. Without `meta.pkl` the ids are those of
-`data.tokenizer_file`, or else GPT-2's.
+`token_layout.py` describes the layouts of the files. A folder of nanoGPT has `meta.pkl` if its tokens are characters. A pickle can run any
+program when it is loaded, so `meta.pkl` is read by a loader that accepts containers, strings and numbers only. Without `meta.pkl` the ids
+are those of `data.tokenizer_file`, or else GPT-2's.
 """
 
 import io
@@ -26,7 +27,7 @@ SUFFIXES = (".bin", ".npy")
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """An unpickler of dicts, lists, tuples, sets, strings, bytes and numbers. It refuses anything that is imported or called."""
+    """Unpickler for dicts, lists, tuples, sets, strings, bytes and numbers. It refuses a pickle that imports or calls anything."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(f"it contains {module}.{name}, which is not a plain value")
@@ -46,7 +47,8 @@ def load_plain_pickle(path: Path) -> Any:
 
 
 def check_token_files(config: TokensConfig) -> dict[str, Any]:
-    """Read and check the files, on one process. Return the content of dataset.json, which every process needs to open them."""
+    """Read and check the token files that `config` selects. Return the content of dataset.json, with which every process can open them.
+    Called on one process."""
     folder = Path(config.path).expanduser()
     found = find_token_files(folder, config)
     tokenizer = read_tokenizer(folder, config)
@@ -63,8 +65,8 @@ def check_token_files(config: TokensConfig) -> dict[str, Any]:
 
 
 def find_token_files(folder: Path, config: TokensConfig) -> dict[str, list[Path]]:
-    """Return the files of each split, in the order of the numbers in their names. Raise `ConfigError` if a split has none, or if a file
-    belongs to both."""
+    """Return the files of each split, sorted by the numbers in their names. Raise `ConfigError` if a split has no file, or if a file
+    belongs to both splits."""
     found = {}
     for (split, file), (key, given) in zip(SPLITS.items(), _patterns(config).items(), strict=True):
         word = file.removesuffix(".bin")
@@ -90,19 +92,20 @@ def _patterns(config: TokensConfig) -> dict[str, list[str] | None]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Return a key that sorts part 2 before part 10."""
+    """Return a sort key by which part 2 precedes part 10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.as_posix())]
 
 
 def _split_facts(files: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the entry of a split in dataset.json. Its hash is that of the file if it has one file of nanoGPT's layout."""
+    """Return the entry of a split in dataset.json, from the entries of its files. Its hash is that of the file if the split has one file,
+    in nanoGPT's layout."""
     plain = len(files) == 1 and (files[0]["dtype"], files[0]["offset"]) == (DTYPES["uint16"], 0)
     digest = files[0]["sha256"] if plain else text_digest(json.dumps([[file["dtype"], file["sha256"]] for file in files]))
     return {"tokens": sum(file["tokens"] for file in files), "sha256": digest, "files": files}
 
 
 def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
-    """Return the token store of files that `check_token_files` has checked."""
+    """Return the token store of the files whose description `facts` `check_token_files` has returned."""
     folder = Path(config.path).expanduser()
     tokenizer = read_tokenizer(folder, config)
     numbers = ", ".join(f"{counted(len(facts['splits'][split]['files']), 'file')} for {split}" for split in SPLITS)
@@ -116,7 +119,7 @@ def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
 
 
 def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
-    """Return the tokenizer of `meta.pkl` or of `data.tokenizer_file`; None: there is neither."""
+    """Return the tokenizer of `meta.pkl` or of `data.tokenizer_file`; None if there is neither."""
     path = folder / "meta.pkl"
     if not path.exists():
         return None if config.tokenizer_file is None else load_tokenizer(config.tokenizer_file, "gpt2", "data.tokenizer_file")
@@ -137,7 +140,7 @@ def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
 
 
 def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
-    """Return the number of tokens: the tokenizer's, else `data.vocabulary`, else GPT-2's 50257."""
+    """Return the number of tokens: that of the tokenizer, or else `data.vocabulary`, or else GPT-2's 50257."""
     if tokenizer is None:
         return 50257 if config.vocabulary is None else config.vocabulary
     if config.vocabulary is not None:
@@ -146,7 +149,8 @@ def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
 
 
 def check_token_file(path: Path, size: int, dtype: str) -> dict[str, Any]:
-    """Return layout and SHA-256 of a file. Raise `ConfigError` if it has ids below 0 or of `size` or above."""
+    """Return the entry of a file in dataset.json: layout, number of tokens and SHA-256. Raise `ConfigError` if it contains an id below 0,
+    or `size` or above."""
     file = find_layout(path, dtype, size)
     try:
         tokens, digest = file.map(), file_digest(path)

@@ -1,7 +1,7 @@
-"""Recognise the layout of a token file: llm.c's header, numpy's .npy, or none.
+"""Recognise the layout of a token file: with llm.c's header, as numpy's .npy, or without a header.
 
-llm.c and modded-nanogpt write 256 int32: a magic number, a version, the number of tokens, and zeros; the tokens follow. A file without a
-header has the integers of `data.dtype`.
+The header of llm.c and modded-nanogpt is 256 numbers of type int32: a magic number, a version, the number of tokens, and zeros. The tokens
+follow. A file without a header consists of integers of type `data.dtype`.
 """
 
 from pathlib import Path
@@ -15,13 +15,14 @@ HEADER = 1024  # bytes
 VERSIONS = {20240520: (1, "<u2"), 20240801: (7, "<u4")}  # magic number -> version and type of the tokens: GPT-2's and Llama 3's
 DTYPES = {"uint8": "|u1", "uint16": "<u2", "uint32": "<u4", "uint64": "<u8"}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-SAMPLE = 1 << 20  # tokens of a file without a header that are searched for a wrong type
+SAMPLE = 1 << 20  # number of tokens of a file without a header that are checked for a wrong type
 
 
 def find_layout(path: Path, dtype: str, vocabulary: int) -> TokenFile:
-    """Return the layout of a file. `dtype`: `data.dtype`; `auto` is uint16 for up to 65,536 tokens, else uint32, without a header.
+    """Return the layout of a file. `dtype`: value of `data.dtype`, the type of the tokens; for a file without a header, `auto` is uint16
+    for a `vocabulary` of up to 65,536 tokens, else uint32.
 
-    Raise `ConfigError` for a damaged header, one of another type, and a length or values that do not fit the type."""
+    Raise `ConfigError` for a damaged header, a header with another type, and a length or values that do not fit the type."""
     try:
         with open(path, "rb") as file:
             head = file.read(HEADER)
@@ -47,7 +48,7 @@ def _npy(path: Path) -> TokenFile:
 
 
 def _headed(path: Path, head: bytes) -> TokenFile | None:
-    """Return the layout of a file with llm.c's header; None: it has no such header."""
+    """Return the layout of a file with llm.c's header; None if it does not have such a header."""
     numbers = np.frombuffer(head, "<u4") if len(head) == HEADER else np.zeros(3, "<u4")
     magic, version, tokens = numbers[:3].tolist()
     if magic not in VERSIONS:
@@ -76,6 +77,6 @@ def _without_header(path: Path, dtype: str, vocabulary: int) -> TokenFile:
 
 
 def _upper_halves(tokens: np.ndarray) -> bool:
-    """Return True if the values look like those of a type of twice the width: every second one is 0, the others are not."""
+    """Return True if the tokens look like the halves of numbers of twice the width: every second one is 0, most others are not."""
     low, high = tokens[::2], tokens[1::2]
     return len(tokens) >= 16 and not bool(high.any()) and int(np.count_nonzero(low)) > len(low) // 2

@@ -1,11 +1,12 @@
-"""Token stores: a tokenized text on disk, written once and memory-mapped by every process that trains on it.
+"""Write and open token stores. A token store is a tokenized text on disk, written once and memory-mapped by every process that trains on
+it.
 
-A store is a folder with `train.bin` and `val.bin` (little-endian uint16, uint32 for vocabularies above 65,536, no header: nanoGPT's
-layout) and `store.json` (tokenizer, hashes of the text files and of the arrays, versions, settings of the split). Its name is a hash of
-all inputs. It is committed whole or not at all, and refused if its content does not match.
+It is a folder with `train.bin` and `val.bin` (little-endian uint16, uint32 for vocabularies above 65,536, without a header: nanoGPT's
+layout) and `store.json` (tokenizer, hashes of the text files and of the token files, versions, settings of the split). Its name is a hash
+of all inputs. It gets this name only when it is complete, and it is refused if its content does not match store.json.
 
-Several documents are split by document, and an end marker follows each. A single document is split by position, and its end validates.
-Each named source is split in this way by itself, and is contiguous in both arrays; store.json has its number of tokens.
+Several documents are split by document, and an end marker follows each. A single document is split by position, and its end is used for
+validation. Each named source is split in this way separately and is contiguous in both files; store.json contains its number of tokens.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ STALE_AFTER = 24 * 3600.0  # seconds without a change after which an unfinished 
 
 
 class TokenStore:
-    """A tokenized text. `tokenizer` and `byte_lengths` (int64 [vocabulary_size], bytes of each token) are None if the meaning of the ids
-    is unknown. `facts` is the content of dataset.json. `sources` has the names of the parts of both arrays."""
+    """Tokenized text with the arrays `train` and `validation`. `facts` is the content of dataset.json. `tokenizer` and `byte_lengths`
+    (int64 [vocabulary_size], bytes of each token) are None if the meaning of the ids is unknown. `sources`: names of the sources in both
+    arrays, in order; () without named sources."""
 
     def __init__(
         self, folder: Path, facts: dict[str, Any], tokenizer: Tokenizer | None, vocabulary_size: int, notes: Sequence[str]
@@ -64,7 +66,7 @@ def _sizes(train: int, validation: int) -> str:
 
 
 def text_store(corpus: Corpus, folder: Path) -> str:
-    """Return the name of the store of `corpus` in `folder`, after writing it if it does not exist. Call it on one process only."""
+    """Write the token store of `corpus` in `folder` if it does not exist. Return its name. Call it on one process only."""
     inputs = _inputs(corpus)
     name = f"{corpus.config.tokenizer}-{text_digest(json.dumps(inputs, sort_keys=True))[:16]}"
     try:
@@ -79,8 +81,7 @@ def text_store(corpus: Corpus, folder: Path) -> str:
 
 
 def _inputs(corpus: Corpus) -> dict[str, Any]:
-    """Return every input that determines the content of the store. Raise `ConfigError` for tokenizer settings that contradict each
-    other."""
+    """Return all inputs that determine the content of the store. Raise `ConfigError` for tokenizer settings that contradict each other."""
     config = corpus.config
     tokenizer: dict[str, Any] = {"kind": config.tokenizer}
     if config.tokenizer_file is not None:
@@ -106,7 +107,7 @@ def _inputs(corpus: Corpus) -> dict[str, Any]:
 
 
 def _build(final: Path, corpus: Corpus, inputs: dict[str, Any]) -> None:
-    """Write the store under a temporary name and rename it, unless another run has finished the same store first."""
+    """Write the store under a temporary name and rename it to `final`, unless another run has finished the same store first."""
     tokenizer = make_tokenizer(corpus)
     if len(corpus.digests) > 1 and tokenizer.end is None:
         raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} has no end marker for the {len(corpus.digests)} documents")
@@ -121,7 +122,8 @@ def _build(final: Path, corpus: Corpus, inputs: dict[str, Any]) -> None:
 
 
 def _commit(temporary: Path, final: Path) -> None:
-    """Rename a finished store to its name. Runs that start at the same time write the same store: the first one keeps the name."""
+    """Flush a finished store and rename it to `final`. If several runs write the same store at the same time, the one that finishes first
+    is kept."""
     for path in (*sorted(temporary.iterdir()), temporary):
         sync_file(path)
     try:
@@ -133,7 +135,7 @@ def _commit(temporary: Path, final: Path) -> None:
 
 
 def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, Any]) -> None:
-    """Write the files of a store. Raise `ConfigError` for a source with fewer than two tokens in one of the splits."""
+    """Write the files of a store into `folder`. Raise `ConfigError` for a source with fewer than two tokens in one of the splits."""
     dtype = "<u2" if tokenizer.size <= 1 << 16 else "<u4"
     counts = write_splits(folder, corpus, tokenizer, dtype)
     for split, purpose in zip(SPLITS, ("training", "validation"), strict=True):
@@ -152,13 +154,13 @@ def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, 
 
 
 def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dict[str, Any]:
-    """Return the entry of one split in store.json, from `counts` int64 [sources, COUNTS]."""
+    """Return the entry of one split in store.json. `counts` int64 [sources, 4]: the numbers named in `COUNTS`, for each source."""
     by_source = {name: dict(zip(COUNTS, row, strict=True)) for name, row in zip(sources, counts.tolist())}
     return dict(zip(COUNTS, counts.sum(0).tolist(), strict=True)) | ({"sources": by_source} if sources else {}) | {"sha256": digest}
 
 
 def verify(store: Path, inputs: dict[str, Any]) -> None:
-    """Raise `ConfigError` if the files do not match store.json, or if it was not made from `inputs`."""
+    """Raise `ConfigError` if the token files do not match store.json, or if the store was not made from `inputs`."""
     facts = _read_facts(store)
     if facts["expected"] != inputs or identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
         raise ConfigError(f"the token store {store} is damaged: {FACTS} does not match its tokenizer and its name; delete it")
@@ -177,14 +179,15 @@ def _read_facts(store: Path) -> dict[str, Any]:
 
 
 def open_store(store: Path, notes: Sequence[str] = (), left_out: dict[str, list[str]] | None = None) -> TokenStore:
-    """Return a verified store, on any process. `notes` and `left_out` are those of the corpus; the store does not contain them."""
+    """Return the token store in the folder `store`, which one process has verified. `notes` and `left_out` are those of the corpus, since
+    the store does not contain them."""
     facts = _read_facts(store)
     tokenizer = tokenizer_from(facts.pop("tokenizer"))
     return TokenStore(store, facts | ({"left_out": left_out} if left_out else {}), tokenizer, tokenizer.size, notes)
 
 
 def _remove_stale(folder: Path) -> None:
-    """Delete unfinished stores of processes that were killed."""
+    """Delete unfinished stores that killed processes have left in `folder`."""
     for path in folder.glob(f"{TEMPORARY}*"):
         with contextlib.suppress(FileNotFoundError):  # another run has just renamed or deleted it
             if time.time() - max((file.stat().st_mtime for file in path.iterdir()), default=path.stat().st_mtime) > STALE_AFTER:

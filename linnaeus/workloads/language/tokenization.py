@@ -1,7 +1,7 @@
-"""Tokenize a corpus in constant memory: make the tokenizer, and write the tokens of both splits.
+"""Tokenize a corpus in constant memory: make the tokenizer, and write the tokens of both splits (training and validation).
 
-A text is read in pieces. Pieces are cut where the tokenizer allows it (`Tokenizer.boundary`), so their ids are those of the whole text,
-and are collected to batches, which a BPE encodes on all cores.
+A text is read in pieces. Pieces are cut only where the tokenizer allows it (`Tokenizer.boundary`), so their ids are those of the whole
+text. They are collected into batches, each of which a BPE encodes on all cores.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,17 +31,18 @@ BATCH = 1 << 20  # characters that are encoded together; a BPE needs about 60 by
 
 
 class Part(NamedTuple):
-    """Text for one of the two arrays: a document, or the beginning or end of one. `pieces` must be read before the next part."""
+    """Text for one of the two splits: a document, or the beginning or end of one. `pieces` must be read before the next part."""
 
     split: str
     source: int
     file: str
     pieces: Iterator[str]
-    end_marker: bool  # an end marker follows
+    end_marker: bool  # True if an end marker follows the text
 
 
 def make_tokenizer(corpus: Corpus) -> Tokenizer:
-    """Return the tokenizer. A BPE is trained on the training text only; the alphabet of `character` is that of the whole text."""
+    """Return the tokenizer that `corpus.config` selects. A BPE is trained on the training text only; the alphabet of `character` is that of
+    the whole text."""
     config, several = corpus.config, len(corpus.digests) > 1
     if config.tokenizer_file is not None:
         return load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file")
@@ -57,7 +58,7 @@ def make_tokenizer(corpus: Corpus) -> Tokenizer:
 
 
 def _alphabet(corpus: Corpus) -> str:
-    """Return the characters of the text in the order of their code points."""
+    """Return the distinct characters of the text, sorted by code point."""
     found = np.zeros(0x110000, bool)
     for _, pieces in corpus.documents("collecting the characters"):
         for piece in pieces:
@@ -66,7 +67,7 @@ def _alphabet(corpus: Corpus) -> str:
 
 
 def _parts(corpus: Corpus, activity: str) -> Iterator[Part]:
-    """Yield each document; a document that is the only one of its source comes in two parts."""
+    """Yield a part for each document. A document that is the only one of its source is yielded as two parts, one for each split."""
     several = len(corpus.digests) > 1
     alone = np.bincount(corpus.document_sources)[corpus.document_sources] == 1
     facts = zip(corpus.documents(activity), corpus.document_sources, alone, held_out(corpus), corpus.lengths, strict=True)
@@ -79,8 +80,8 @@ def _parts(corpus: Corpus, activity: str) -> Iterator[Part]:
 
 
 def write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> dict[str, np.ndarray]:
-    """Write both arrays. Return the numbers of `COUNTS` written, int64 [sources, COUNTS] for each split. Raise `ConfigError` if the tokens
-    of a piece do not stand for all of its bytes."""
+    """Write the tokens of both splits to files in `folder`, as integers of `dtype`. Return for each split int64 [sources, 4], the numbers
+    named in `COUNTS` for each source. Raise `ConfigError` if the tokens of a piece have fewer or more bytes than its text."""
     counts = {split: np.zeros((max(1, len(corpus.sources)), len(COUNTS)), np.int64) for split in SPLITS}
     lengths = tokenizer.byte_lengths()
     with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:
@@ -102,11 +103,11 @@ def write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str)
 class Piece(NamedTuple):
     part: Part
     text: str
-    last: bool  # it is the last one of its part
+    last: bool  # True for the last piece of its part
 
 
 def _batches(parts: Iterable[Part], tokenizer: Tokenizer) -> Iterator[list[Piece]]:
-    """Yield lists of pieces, in the order of the text, with about `BATCH` characters together."""
+    """Yield lists of pieces in the order of the text. The pieces of a list have about `BATCH` characters in total."""
     batch, size = [], 0
     for part in parts:
         for text in recut(part.pieces, tokenizer.boundary, PIECE_SIZE):

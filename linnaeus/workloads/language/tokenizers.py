@@ -1,8 +1,8 @@
-"""Tokenizers: characters, bytes, and byte-pair encoding (BPE: GPT-2's, or one trained on the text). They convert text to ids and back.
+"""Tokenizers, which convert text to ids and back: characters, bytes, and byte-pair encoding (BPE: GPT-2's, or one trained on the text).
 
-`byte_lengths` has the UTF-8 bytes of each token, which makes losses of different tokenizers comparable as bits per byte. The end marker, a
-token that follows a document, has 0 bytes. `identity` is a hash of everything that determines the meaning of an id; it is stored with
-tokens and runs, to check that tokens and a model belong together. BPE uses the `tokenizers` library.
+`byte_lengths` contains the number of UTF-8 bytes of each token, which makes losses of different tokenizers comparable as bits per byte. The
+end marker, a token that follows a document, has 0 bytes. `identity` is a hash of everything that determines the meaning of an id. It is
+stored with tokens and runs, to check that tokens and a model belong together. BPE uses the `tokenizers` library.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from linnaeus.workloads.language.text_pieces import recut
 
 END = "<|endoftext|>"  # the end marker of GPT-2 and of every BPE trained here
 PIECE_SIZE = 1 << 16  # characters that a BPE encodes at once; one core encodes a piece
-MAX_GAPS = 16  # most ids per token; every id costs a row of the embedding
+MAX_GAPS = 16  # largest allowed ratio of ids to tokens; every id costs a row of the embedding
 ANYWHERE = re.compile("")
 NOWHERE = re.compile(r"(?!)")
 AFTER_LINE = re.compile(r"(?<=\S)\n(?=\S)")  # the common pre-tokenizers of a byte-level BPE never merge across such a line break
@@ -28,8 +28,8 @@ BEFORE_WORD = re.compile(r"(?<=\S)\n(?=\S)|(?<=\S)(?= \S)")  # GPT-2's pre-token
 
 
 class Tokenizer(Protocol):
-    """A tokenizer with ids 0 to `size` - 1. `end` is the id of the end marker; None: no end marker. A text that is cut where `boundary`
-    matches has the same ids in pieces as whole."""
+    """Tokenizer with ids 0 to `size` - 1. `end` is the id of the end marker; None if it has none. `boundary` matches where a text may be
+    cut without changing its ids."""
 
     kind: str
     size: int
@@ -40,7 +40,7 @@ class Tokenizer(Protocol):
         """Return the ids of a text, int64 [N]. Raise `ConfigError` for a character without an id."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text, as `encode` does. BPE uses all cores."""
+        """Return the ids of each text, as `encode` does. A BPE uses all cores."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids. End markers are dropped; bytes that are not UTF-8 become U+FFFD."""
@@ -53,14 +53,14 @@ class Tokenizer(Protocol):
 
 
 def identity(tokenizer: Tokenizer) -> str:
-    """Return kind, size and a hash of the meaning of every id, such as `character-65-5d0f4a6e21b7`."""
+    """Return the kind, the size and a hash of the meaning of every id of a tokenizer, such as `character-65-5d0f4a6e21b7`."""
     meaning = tokenizer.meaning() if isinstance(tokenizer, BPETokenizer) else tokenizer.to_dict()
     content = json.dumps(meaning, sort_keys=True, ensure_ascii=True)
     return f"{tokenizer.kind}-{tokenizer.size}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 class CharacterTokenizer:
-    """One token per character. Ids follow the order of the alphabet."""
+    """Tokenizer with one token per character. Ids follow the order of `alphabet`."""
 
     kind, boundary = "character", ANYWHERE
 
@@ -95,7 +95,7 @@ class CharacterTokenizer:
 
 
 class ByteTokenizer:
-    """One token per UTF-8 byte."""
+    """Tokenizer with one token per UTF-8 byte."""
 
     kind, boundary = "byte", ANYWHERE
 
@@ -120,11 +120,12 @@ class ByteTokenizer:
 
 
 class BPETokenizer:
-    """A byte-level BPE, from the JSON of the `tokenizers` library. `kind` is bpe or gpt2. A string in a text that looks like the end
-    marker is encoded as text."""
+    """Byte-level BPE, built from the JSON of the `tokenizers` library. `kind` is bpe or gpt2. A string in a text that looks like the end
+    marker is encoded as ordinary text."""
 
     def __init__(self, content: str, kind: str) -> None:
-        """Raise `ValueError` for a tokenizer that is not a byte-level BPE, or that normalizes text."""
+        """Raise `ValueError` for a tokenizer that is not a byte-level BPE, that changes the text (a normalizer), or whose ids have large
+        gaps."""
         self.content, self.kind = content, kind
         self._bpe = tokenizers_library().Tokenizer.from_str(content)
         self._json = json.loads(self._bpe.to_str())
@@ -163,16 +164,16 @@ class BPETokenizer:
         return {"kind": self.kind, "bpe": json.loads(self.content)}
 
     def meaning(self) -> dict[str, Any]:
-        """Return everything that determines an id, independent of the file format: GPT-2's vocab.json and tokenizer.json give the
-        same."""
+        """Return everything that determines an id. It does not depend on the file format: it is the same for GPT-2's vocab.json with
+        merges.txt and for its tokenizer.json."""
         pre_tokenizer = {name: value for name, value in self._json["pre_tokenizer"].items() if name != "trim_offsets"}
         vocabulary = self._bpe.get_vocab(with_added_tokens=True)
         return {"kind": self.kind, "vocabulary": vocabulary, "merges": self._json["model"]["merges"], "cut": pre_tokenizer}
 
 
 def _check_byte_level(content: dict[str, Any]) -> None:
-    """Raise `ValueError` if the JSON of a tokenizer is not that of a byte-level BPE. `token_store.py` also compares the bytes of every text
-    with those of its tokens."""
+    """Raise `ValueError` if `content`, the JSON of a tokenizer, does not describe a byte-level BPE. `tokenization.py` also compares the
+    number of bytes of every text with that of its tokens."""
     if content["model"]["type"] != "BPE":
         raise ValueError(f"it is {content['model']['type']}, not byte-level BPE")
     for name in ("pre_tokenizer", "decoder"):
@@ -183,7 +184,7 @@ def _check_byte_level(content: dict[str, Any]) -> None:
 
 
 def _boundary(content: dict[str, Any]) -> re.Pattern[str]:
-    """Return where a text may be cut for the BPE in the JSON of a tokenizer."""
+    """Return the pattern that matches where a text may be cut without changing its ids. `content`: the JSON of a BPE tokenizer."""
     added = [token for token in content["added_tokens"] if not token["special"]]  # a special token in a text is encoded as text
     if any(token["lstrip"] or token["rstrip"] or re.search(r"\s", token["content"]) for token in added):
         return NOWHERE
@@ -194,7 +195,7 @@ def _boundary(content: dict[str, Any]) -> re.Pattern[str]:
 
 
 def tokenizer_from(content: dict[str, Any]) -> Tokenizer:
-    """Return the tokenizer of a `to_dict` result. Raise `ValueError` or `KeyError` for anything else."""
+    """Return the tokenizer whose `to_dict` returned `content`. Raise `ValueError` or `KeyError` for any other content."""
     kind = content["kind"]
     if kind == "character":
         return CharacterTokenizer(content["alphabet"], content["end"])
@@ -206,8 +207,8 @@ def tokenizer_from(content: dict[str, Any]) -> Tokenizer:
 
 
 def load_tokenizer(path: Path | str, kind: str, key: str) -> Tokenizer:
-    """Return the tokenizer of a file: `tokenizer.json` of a run or of the `tokenizers` library, or GPT-2's folder with vocab.json and
-    merges.txt. Raise `ConfigError`, naming the configuration key `key`, if it cannot be read or is not of `kind`."""
+    """Return the tokenizer of a file or folder: `tokenizer.json` of a run or of the `tokenizers` library, or GPT-2's folder with vocab.json
+    and merges.txt. Raise `ConfigError`, naming the configuration key `key`, if it cannot be read or is not of `kind`."""
     path = Path(path)
     if path.is_dir() and not (path / "tokenizer.json").exists():
         return _from_merges(path, kind, key)
@@ -255,7 +256,8 @@ def fetch_gpt2() -> Tokenizer:
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """Return a byte-level BPE of `vocabulary` tokens, end marker included, trained on `texts`. It can encode any text. The library holds
-    256 texts at a time: cut long ones at `BEFORE_WORD`. Raise `ConfigError` if the texts have too few pairs to merge."""
+    256 texts in memory at a time, so long texts should be cut at `BEFORE_WORD`. Raise `ConfigError` if the texts have too few pairs to
+    merge."""
     library = tokenizers_library()
     bpe = _byte_level(library.Tokenizer(library.models.BPE()))
     letters = sorted(library.pre_tokenizers.ByteLevel.alphabet())
@@ -276,7 +278,7 @@ def _byte_level(bpe: Any) -> Any:
 
 
 def tokenizers_library() -> Any:
-    """Return the module `tokenizers` of the library. Raise `ConfigError` if it is not installed."""
+    """Return the module of the library `tokenizers`. Raise `ConfigError` if it is not installed."""
     try:
         import tokenizers  # the library, not this module
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""The language workload: predict the next token of a text. It implements `workloads.base.Workload` with one task, `tokens`."""
+"""The language workload, with one task, `tokens`: predict the next token of a text. It implements `workloads.base.Workload`."""
 
 import html
 import shlex
@@ -31,7 +31,7 @@ STORES = "token_stores"  # folder in run.root
 
 
 class LanguageWorkload(Workload):
-    """Tokens, windows, model and metrics of one configuration."""
+    """Tokens, text windows, model and metrics of one configuration."""
 
     tasks = ("tokens",)
 
@@ -40,7 +40,7 @@ class LanguageWorkload(Workload):
         self.store = build_store(config)
         self.fingerprint, self.notes = self.store.fingerprint, self.store.notes
         self.sources, self.dimensions = self.store.sources, tuple(config.model.dimensions)
-        self.final_dimension_weights: dict[str, float] = {}  # in the last update; set by `build_datasets`
+        self.final_dimension_weights: dict[str, float] = {}  # those of the last update; set by `build_datasets`
         data = config.data
         self.units = ("tokens", data.block)
         scores = (f"dimension/{name}/score" for name in self.dimensions)
@@ -51,7 +51,8 @@ class LanguageWorkload(Workload):
         self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        """Set the training windows, which follow the phases of the schedule, and the weights of the dimensions in the last update."""
+        """Set the training windows, which follow the phases of the schedule, and the weights of the dimensions in the last update of the
+        run."""
         self.train_set, resolved = self._training_windows(schedule), schedule.resolved
         if self.dimensions:
             last = np.array([resolved.last_step - 1])
@@ -91,14 +92,15 @@ class LanguageWorkload(Workload):
         return LanguageTrainingMetrics(self.store.byte_lengths, device)
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the names of windows: their number in an epoch, or with named sources the source and the number in it."""
+        """Return the names of windows: their number, as in window-17, or with named sources the source and the number in it, as in
+        notes/window-3."""
         if not self.sources:
             return [f"window-{sample}" for sample in samples]
         sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.first_windows
         return [f"{self.sources[source]}/window-{sample - firsts[source]}" for sample, source in zip(samples, sources)]
 
     def save_dataset_record(self, directory: Path) -> None:
-        """Write dataset.json, and for text generation tokenizer.json and dimensions.json."""
+        """Write dataset.json and, for text generation, tokenizer.json and dimensions.json."""
         write_atomic(directory / "dataset.json", to_json(self.store.facts))
         if self.store.tokenizer is not None:
             write_atomic(directory / "tokenizer.json", to_json(self.store.tokenizer.to_dict(), None))
@@ -106,7 +108,7 @@ class LanguageWorkload(Workload):
             write_atomic(directory / "dimensions.json", to_json(self.final_dimension_weights))
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        """Return a line per validation pass, and tables of the sources and dimensions."""
+        """Return the lines of a table with a row for each validation pass, and of tables of the sources and dimensions."""
         return "\n\n".join("\n".join(lines) for lines in result_tables(final, self.final_dimension_weights).values()).split("\n")
 
     def next_commands(self, run: Path) -> list[str]:
@@ -119,7 +121,8 @@ class LanguageWorkload(Workload):
 
 
 def build_store(config: Config) -> TokenStore:
-    """Return the tokens of `config.data`. Rank 0 reads, checks and writes them while the other ranks wait; then every rank opens them."""
+    """Return the token store of `config.data`. Rank 0 reads, checks and writes the tokens while the other ranks wait; then every rank opens
+    them."""
     data, context = config.data, DistributedContext()
     if isinstance(data, TokensConfig):
         return open_token_files(data, context.from_master("tokens", lambda: check_token_files(data)))

@@ -1,8 +1,8 @@
 """Define a block of the decoder: causal attention and a two-layer perceptron with pre-norm and residual connections; rotary positions.
 
-To generate text, `generation.KeyValueCache` keeps the keys and values of earlier tokens. A block then calls `attend` with the queries,
-keys and values of the new tokens instead of its own attention. Any other part of a block must be causal too: its output at a position may
-depend on that position and earlier ones only, and on tokens of earlier calls only through `attend`.
+To generate text, `generation.KeyValueCache` stores the keys and values of earlier tokens. A block then calls the function `attend` with the
+queries, keys and values of the new tokens in place of its own attention. Any other part of a block must be causal too: its output at a
+position may depend on that position and earlier ones only, and on tokens of earlier calls only through `attend`.
 
 Rotary positions (Su et al. 2021, "RoFormer") rotate queries and keys by angles proportional to their position, so that their product
 depends on their distance only. A head of width D has D / 2 planes; plane i rotates by base^(-2i / D) per token.
@@ -21,22 +21,22 @@ ROTARY_BASE = 10_000.0  # the slowest plane makes a full turn in about 60,000 to
 
 
 def rotary_table(length: int, head_width: int, base: float) -> Tensor:
-    """Return cosines and sines, float64 [2, length, head_width / 2]."""
+    """Return the cosines and sines of the rotation angles at positions 0 to `length` - 1, float64 [2, length, head_width / 2]."""
     frequency = base ** -(torch.arange(0, head_width, 2, dtype=torch.float64, device="cpu") / head_width)
     angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * frequency
     return torch.stack([angle.cos(), angle.sin()])
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Rotate the channel pairs (i, i + D / 2) of x [B, H, T, D] by the angles of `table`: [2, T, D / 2], or [2, B, 1, T, D / 2] if each
-    row has its own positions."""
+    """Return x [B, H, T, D] with its channel pairs (i, i + D / 2) rotated by the angles of `table`: [2, T, D / 2], or [2, B, 1, T, D / 2]
+    if each row has its own positions."""
     cos, sin = table[0], table[1]
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
 
 
 class CausalAttention(nn.Module):
-    """Multi-head self-attention of each position to itself and earlier positions."""
+    """Multi-head self-attention in which each position attends to itself and earlier positions."""
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float) -> None:
         super().__init__()
@@ -45,7 +45,8 @@ class CausalAttention(nn.Module):
         self.output = nn.Linear(width, width, bias=bias)
 
     def forward(self, x: Tensor, rotary: Tensor | None, attend: Attend | None) -> Tensor:
-        """Return [B, T, width] from x [B, T, width]. `rotary`: the rotary table of the positions; None: learned positions."""
+        """Return [B, T, width] from x [B, T, width]. `rotary`: the rotary table of the positions; None: positions are learned. `attend`:
+        function that replaces the attention among the tokens of x; None: it is not replaced."""
         query, key, value = (part.transpose(1, 2) for part in self.query_key_value(x).unflatten(-1, (3, self.heads, -1)).unbind(2))
         if rotary is not None:
             query, key = rotate(query, rotary), rotate(key, rotary)
@@ -58,7 +59,8 @@ class CausalAttention(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Two linear layers with a hidden width of 4 x width and GELU between them. `approximate` is that of `F.gelu`: `none` or `tanh`."""
+    """Two linear layers with a hidden width of 4 x width and GELU between them. `approximate` is the argument of `F.gelu`: `none` or
+    `tanh`."""
 
     def __init__(self, width: int, bias: bool, approximate: str) -> None:
         super().__init__()
@@ -71,7 +73,7 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + dimensions(x) if the block has dimensions, then x + perceptron(norm(x))."""
+    """Transformer block: x + attention(norm(x)), then x + dimensions(x) if the block has dimensions, then x + perceptron(norm(x))."""
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float, dimensions: Dimensions | None, approximate: str) -> None:
         super().__init__()
@@ -82,7 +84,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, rotary: Tensor | None, attend: Attend | None = None, weights: Tensor | None = None) -> Tensor:
-        """Return the stream [B, T, width]. `weights` of the dimensions: [B, D], or [D] for all samples; None without dimensions."""
+        """Return the residual stream [B, T, width] after the block. `weights`: weights of the dimensions, [B, D], or [D] for all samples;
+        None without dimensions. `rotary`, `attend`: as in `CausalAttention`."""
         x = x + self.dropout(self.attention(self.norm1(x), rotary, attend))
         if self.dimensions is not None:
             assert weights is not None

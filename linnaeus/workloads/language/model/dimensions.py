@@ -1,13 +1,14 @@
-"""Dimensions: named adapters between attention and perceptron, with weights that the schedule's phases set.
+"""Dimensions: named adapters between attention and perceptron of a block, with weights that the schedule's phases set. A block adds to x
 
-    x + sum over dimensions d of  w_d * gate_d(norm x) * adapter_d(norm x)
+    sum over dimensions d of  w_d * gate_d(norm x) * adapter_d(norm x)
 
 An adapter is a narrow perceptron (down, GELU, up: Houlsby et al. 2019). Its gate is a sigmoid at each position. The weights w_d come with
-the batch, one row per sample. Every operation is per position, so the block stays causal. All dimensions share one pair of matrices and
-each has its own rows: the hidden units of a dimension are scaled by gate x weight, and the second matrix sums the dimensions.
+the batch, one row per sample. Every operation is per position, so the block stays causal. The adapters are computed together: all
+dimensions share one matrix `down` and one matrix `up`, of which each has its own rows or columns. The hidden units of a dimension are
+scaled by gate x weight, and `up` sums the dimensions.
 
-A batch without weights, in validation and generation, uses the weights of the run's last update. The score of a dimension is the loss
-with its weight set to 0 and the other weights unchanged, minus the loss with all weights.
+A batch without weights, in validation and generation, uses the weights of the run's last update. The score of a dimension is the loss with
+its weight set to 0 and the other weights unchanged, minus the loss with all weights.
 """
 
 import torch
@@ -19,7 +20,7 @@ from linnaeus.workloads.language.config import GPTConfig
 
 
 class Dimensions(nn.Module):
-    """Dimensions of one block."""
+    """Gated adapters of all dimensions in one block."""
 
     def __init__(self, width: int, number: int, adapter_width: int, bias: bool) -> None:
         super().__init__()
@@ -30,7 +31,7 @@ class Dimensions(nn.Module):
         self.up = nn.Linear(number * adapter_width, width, bias=bias)
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return the sum to add to x [B, T, width]. `weights`: [B, D], or [D] for all samples."""
+        """Return the sum that the block adds to x, [B, T, width], from x [B, T, width]. `weights`: [B, D], or [D] for all samples."""
         x = self.norm(x)
         inner = F.gelu(self.down(x)).unflatten(-1, (self.number, -1))
         strength = self.gate(x).sigmoid() * weights.unsqueeze(-2)
@@ -38,13 +39,14 @@ class Dimensions(nn.Module):
 
 
 def ablation_mask(sample: Tensor, number: int) -> Tensor:
-    """Return the dimension that is ablated for each validation sample, int64 [B], as bool [B, D]: `sample` mod D, of `number`."""
+    """Return bool [B, D], True for the one dimension that is ablated for each validation sample: `sample` mod D. `sample` int64 [B]: window
+    numbers; `number`: D."""
     return (sample % number)[:, None] == torch.arange(number, device=sample.device)
 
 
 def adapter_width(config: GPTConfig, width: int) -> int:
-    """Return the channels of an adapter. Raise `ConfigError` for names that cannot be used in metrics, repeated names, and a width without
-    dimensions."""
+    """Return the number of channels of an adapter. Raise `ConfigError` for names of dimensions that cannot be part of a metric's name,
+    repeated names, and an adapter width without dimensions."""
     names = config.dimensions
     if not names and config.adapter_width is not None:
         raise ConfigError(f"model.adapter_width={config.adapter_width} has no effect without model.dimensions; set them, or use null")

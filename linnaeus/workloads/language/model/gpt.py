@@ -2,9 +2,10 @@
 
     tokens -> embedding (+ learned positions) -> dropout -> blocks -> norm -> logits by the embedding's weights (tied head)
 
-`blocks` is a list of modules from the stream [B, T, width] to the stream; code that adds layers may extend it or replace its entries.
-Architecture and initialisation are GPT-2's (Radford et al. 2019): N(0, 0.02), and N(0, 0.02 / sqrt(2 layers)) for the matrices of a block
-that write to the residual stream. `model.dimensions` adds the adapters of `dimensions.py`, in all blocks but the lowest quarter.
+`blocks` is a list of modules that map the residual stream [B, T, width] to the residual stream; code that adds layers may extend the list
+or replace its entries. Architecture and initialisation are those of GPT-2 (Radford et al. 2019): weights from N(0, 0.02), and from N(0,
+0.02 / sqrt(2 layers)) for the matrices of a block that write to the residual stream. `model.dimensions` adds the adapters of
+`dimensions.py` to all blocks but the lowest quarter.
 """
 
 import dataclasses
@@ -51,8 +52,8 @@ class GPT(Model):
     dimension_weights: Tensor | None  # [D], for batches without weights: those of the run's last update; None without dimensions
 
     def __init__(self, config: GPTConfig, vocabulary: int, block: int) -> None:
-        """Raise `ConfigError` for impossible settings. `vocabulary` is the number of tokens; `vocabulary_multiple` may add rows to the
-        embedding that are never targets."""
+        """`vocabulary` is the number of tokens; `vocabulary_multiple` may add rows to the embedding that are never targets. `block` is the
+        longest context in tokens. Raise `ConfigError` for impossible settings."""
         super().__init__()
         self.size, self.vocabulary, self.block = _size(config), vocabulary, block
         self.rotary_base = _rotary_base(config, self.size.width // self.size.heads)
@@ -91,7 +92,7 @@ class GPT(Model):
             self.dimension_weights.fill_(1 / len(self.dimensions))
 
     def set_dimension_weights(self, weights: Sequence[float]) -> None:
-        """Set the weights [D] that are used for batches without weights."""
+        """Set the dimension weights [D] that are used for batches without the entry `dimensions`."""
         assert self.dimension_weights is not None and len(weights) == len(self.dimensions)
         self.dimension_weights.copy_(torch.tensor(weights))
 
@@ -115,10 +116,10 @@ class GPT(Model):
         attend: Sequence[Attend] | None = None,
         weights: Tensor | None = None,
     ) -> Tensor:
-        """Return normalised features [B, T, width] of int64 tokens [B, T].
+        """Return features [B, T, width] after the final norm, from int64 tokens [B, T].
 
-        `positions` int64 [B, T]: positions of the tokens; default 0 to T - 1. `attend`: a function per block that replaces attention
-        among the tokens themselves. `weights` of the dimensions: [B, D] or [D]; default those of `set_dimension_weights`."""
+        `positions` int64 [B, T]: positions of the tokens; default 0 to T - 1. `attend`: one function per block that replaces its attention
+        among `tokens`. `weights` of the dimensions: [B, D] or [D]; default those of `set_dimension_weights`."""
         x = self.token(tokens)
         if self.position is not None:
             x = x + (self.position.weight[: tokens.shape[1]] if positions is None else self.position(positions))
@@ -148,8 +149,8 @@ class GPT(Model):
         return {name for name, parameter in self.named_parameters() if parameter.dim() < 2}
 
     def maskable_parameters(self) -> list[str]:
-        """Return the names of the matrices that can be sparse: those of attention, perceptron and adapters. Embedding, positions and gates
-        are excluded, because one of their weights affects a whole token, position or dimension."""
+        """Return the names of the matrices whose connections can grow: those of attention, perceptron and adapters. Embedding, positions
+        and gates are excluded, because one of their weights affects a whole token, position or dimension."""
         return [name for name, _ in self.named_parameters() if name.endswith(MASKABLE)]
 
     def flops_per_token(self, length: int) -> int:
@@ -179,12 +180,14 @@ def build_gpt(config: GPTConfig, seed: int, vocabulary: int, block: int) -> GPT:
 
 
 def rounded_up(number: int, multiple: int) -> int:
-    """Return the next multiple of `multiple`. GPU matrix products are fastest with sides that are multiples of 64 (50,257 -> 50,304)."""
+    """Return `number` rounded up to a multiple of `multiple`. GPU matrix products are fastest with sides that are multiples of 64 (50,257
+    -> 50,304)."""
     return -(-number // multiple) * multiple
 
 
 def _size(config: GPTConfig) -> Size:
-    """Return the named size, with the numbers that the configuration sets. Raise `ConfigError` if the heads do not divide the width."""
+    """Return the dimensions of the named size, replaced by `layers`, `heads` and `width` where the configuration sets them. Raise
+    `ConfigError` if the heads do not divide the width."""
     given = {name: value for name in ("layers", "heads", "width") if (value := getattr(config, name)) is not None}
     size = dataclasses.replace(SIZES[config.size], **given)
     if size.width % size.heads:
@@ -196,12 +199,12 @@ def _size(config: GPTConfig) -> Size:
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    """Return an embedding without torch's own initialisation, which imports the compiler on the meta device: 1.6 s."""
+    """Return an embedding with uninitialised weights. torch's own initialisation would import the compiler on the meta device: 1.6 s."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def _rotary_base(config: GPTConfig, head_width: int) -> float | None:
-    """Return the rotary base; None for learned positions. Raise `ConfigError` for a base without effect, and for heads of odd width."""
+    """Return the rotary base; None for learned positions. Raise `ConfigError` for a base that has no effect and for heads of odd width."""
     if config.positions == "learned":
         if config.rotary_base is not None:
             raise ConfigError(f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use null or rotary")

@@ -1,9 +1,9 @@
-"""Cross-entropy of every token, with as few copies of the logits [N, V] as possible.
+"""Compute the cross-entropy of every token with as few copies of the logits [N, V] as possible.
 
-At a vocabulary of 50,304 the logits are the largest tensor of a training step. In float32, torch's loss keeps one copy until backward.
-In bf16 or fp16 the loss must still be computed in float32, and torch keeps a float32 copy besides the logits: at most 10 bytes per logit.
-The loss here keeps the 2-byte logits and one number per row (the log of the sum of exponentials), and converts a few rows at a time to
-float32: 4 bytes per logit. A compiler fuses the plain expression to the same effect, so compiled models use torch's loss.
+At a vocabulary of 50,304 the logits are the largest tensor of a training step. In float32, torch's loss keeps one copy until backward. In
+bf16 or fp16 the loss must still be computed in float32, and torch keeps a float32 copy in addition to the logits: at most 10 bytes per
+logit. The loss here keeps the 2-byte logits and one number per row (the log of the sum of exponentials), and converts a few rows at a time
+to float32: 4 bytes per logit. A compiler fuses torch's loss to the same effect, so compiled models use that.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ CHUNK = 2**24  # logits converted to float32 at once, 64 MiB
 
 
 def token_losses(logits: Tensor, target: Tensor) -> Tensor:
-    """Return -log softmax(logits)[target] for logits [..., V] and target int64 [...], 0 where the target is `IGNORED`. float32; float64 for
-    float64 logits."""
+    """Return -log softmax(logits)[target], and 0 where the target is `IGNORED`, in the shape of `target`. logits [..., V], target int64
+    [...]. The result is float32, or float64 for float64 logits."""
     shape, logits, target = target.shape, logits.flatten(0, -2), target.flatten()
     if logits.dtype in (torch.float32, torch.float64) or torch.compiler.is_compiling():
         wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -27,7 +27,7 @@ def token_losses(logits: Tensor, target: Tensor) -> Tensor:
 
 
 class _HalfPrecisionLoss(torch.autograd.Function):
-    """Loss of rows of bf16 or fp16 logits, in float32 arithmetic."""
+    """Autograd function: the loss of each row of bf16 or fp16 logits, computed in float32."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class _HalfPrecisionLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return softmax(logits) - one-hot(target), times the gradient of the row."""
+        """Return the gradient by the logits, (softmax(logits) - one-hot(target)) times the gradient of the row's loss."""
         logits, target, log_sum = ctx.saved_tensors
         gradient, rows = torch.empty_like(logits), _rows(logits)
         factor = gradients[0] * (target != IGNORED)

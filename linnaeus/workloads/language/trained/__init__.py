@@ -1,4 +1,4 @@
-"""Generate text with a trained language model, score texts, and export a run. A model is that of a run or of a transformers folder."""
+"""Use a trained language model, from a run or from a folder of the library transformers: generate text, score texts, export a run."""
 
 from linnaeus.workloads.language.trained.export_transformers import export_model
 from linnaeus.workloads.language.trained.load_language_model import load_model

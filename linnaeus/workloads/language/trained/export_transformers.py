@@ -1,10 +1,11 @@
-"""`linnaeus export RUN OUT` of a language model: a folder that transformers loads with its tokenizer, and `load_model` too.
+"""Write a language model for `linnaeus export RUN OUT`: a folder that the library transformers can load, with its tokenizer, and so can
+`load_model`.
 
     config.json, model.safetensors            GPT-2 with learned positions, GPT-NeoX with rotary ones (`transformers_layout.py`)
     tokenizer.json, tokenizer_config.json     the tokenizer of the run (`library_tokenizers.py`)
     README.md                                 the model card
 
-The folder is read again and compared with the model before it gets its name, by this program and, if it is installed, by transformers.
+Before the folder gets its final name, this program and, if it is installed, transformers read it again and compare it with the model.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ print(tokenizer.decode(tokens[0]))
 
 
 def export_model(options: argparse.Namespace) -> list[str]:
-    """Write the folder. Return the lines to print.
+    """Write the folder `options.out`. Return the lines to print.
 
-    Raise `ConfigError` for a model that cannot be loaded or that transformers does not have, for a folder that exists, and for a folder
-    that disagrees with the model when it is read again."""
+    Raise `ConfigError` for a model that cannot be loaded or whose architecture transformers does not have, for a folder that exists, and
+    for a folder that differs from the model when it is read again."""
     for name in ("form", "plugins"):
         if getattr(options, name):
             raise ConfigError(f"--{name} has no effect with a language model, which is written for transformers; leave it out")
@@ -62,7 +63,8 @@ def export_model(options: argparse.Namespace) -> list[str]:
 
 
 def write_folder(model: LanguageModel, folder: Path, metrics: Mapping[str, Any]) -> list[str]:
-    """Write the folder as a whole or not at all. Return lines about its checks. `metrics`: of the validation of these weights."""
+    """Write the folder completely or not at all, and check it. Return lines about the checks. `metrics`: validation metrics of these
+    weights."""
     temporary = folder.with_name(f"{TEMPORARY}{folder.name}")
     try:
         if temporary.exists():
@@ -84,14 +86,14 @@ def write_folder(model: LanguageModel, folder: Path, metrics: Mapping[str, Any])
 
 
 def save_weights(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write weights as transformers expects them."""
+    """Write weights as a safetensors file with the metadata that transformers expects."""
     from safetensors.torch import save_file
 
     save_file(dict(state), path, {"format": "pt"})
 
 
 def texts_of(model: LanguageModel, metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Return name -> content of the files of text."""
+    """Return the content of each text file of the folder, by name."""
     end = model.tokenizer.end
     tokens = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.network.block, "clean_up_tokenization_spaces": False}
     return {
@@ -103,7 +105,7 @@ def texts_of(model: LanguageModel, metrics: Mapping[str, Any]) -> dict[str, str]
 
 
 def model_card(model: LanguageModel, metrics: Mapping[str, Any]) -> str:
-    """Return README.md, with the front matter that model hubs read."""
+    """Return the content of README.md, with the front matter that model hubs read."""
     size, network, tokenizer = model.network.size, model.network, model.tokenizer
     parameters = sum(parameter.numel() for parameter in network.parameters())
     shown = {"loss": "nats per token", "perplexity": "perplexity", "bits_per_byte": "bits per byte", "top1": "top-1 accuracy"}
@@ -121,6 +123,6 @@ def model_card(model: LanguageModel, metrics: Mapping[str, Any]) -> str:
 
 
 def _metric(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return a result of the averaged weights, or else of the raw ones; None if there is none."""
+    """Return the validation metric `name` of the averaged weights, or else of the raw weights; None if there is none."""
     values = (metrics.get(f"{prefix}/{name}") for prefix in ("val_ema", "val"))
     return next((value for value in values if isinstance(value, float) and math.isfinite(value)), None)

@@ -1,4 +1,4 @@
-"""`LanguageModel`: a trained model with its tokenizer, for use: it continues texts and computes their likelihood.
+"""`LanguageModel`: a trained network with its tokenizer, which continues texts and computes their likelihood.
 
 Everything is computed in the precision of the weights.
 """
@@ -17,28 +17,29 @@ from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.tokenizers import Tokenizer
 from linnaeus.workloads.language.trained.likelihood import Likelihood, TextScore, log_likelihoods, score_tokens
 
-LOGITS = 2**26  # of a batch, without a stated size: 256 MB in float32
+LOGITS = 2**26  # number of logits in a batch whose size is not given: 256 MB in float32
 MOST_ROWS = 64
 
 
 class Continuation(NamedTuple):
-    """New text, without its prompt, and the number of its tokens."""
+    """Generated text without its prompt, and the number of its tokens."""
 
     text: str
     tokens: int
 
 
 class LanguageModel:
-    """Network in evaluation mode, and its tokenizer. `source`: the file of the weights. `notes`: lines for the user."""
+    """Trained network in evaluation mode, with its tokenizer. `source`: the file of the weights. `notes`: lines for the user."""
 
     def __init__(self, network: GPT, tokenizer: Tokenizer, source: str, notes: Sequence[str] = (), batch: int | None = None) -> None:
-        """`batch`: windows that are scored at once; that of the validation of a run gives the same digits. None: as many as fit."""
+        """`batch`: number of windows that are scored at once; with the number that the run's validation used, scores equal the validation
+        results in every digit. None: as many as fit."""
         self.network, self.tokenizer, self.source, self.notes = network.eval(), tokenizer, source, list(notes)
         rows = LOGITS // (network.block * len(network.token.weight))
         self.batch = batch or max(1, min(MOST_ROWS, rows))
 
     def to(self, device: str) -> LanguageModel:
-        """Move the network to a device and return the model. Raise `ConfigError` if the machine does not have it."""
+        """Move the network to `device` and return this model. Raise `ConfigError` if the machine does not have the device."""
         try:
             self.network.to(torch.device(device))
         except (RuntimeError, AssertionError):
@@ -59,12 +60,13 @@ class LanguageModel:
         seed: int = 0,
         slide: int | None = None,
     ) -> str | list[str]:
-        """Return the text that continues a prompt, without the prompt; for a list of prompts, a list.
+        """Return the text that continues a prompt, without the prompt; for a list of prompts, return a list.
 
-        Equal arguments give equal text; a prompt that is repeated in the list is continued in several ways. "" starts a document. At most
-        `tokens` tokens are drawn from the `top_k` most probable ones, or from the fewest with total probability `top_p`; None: from all.
-        `temperature` divides the logits; 0: the most probable token. The text ends before the first of the texts `stop`. `slide`: tokens
-        dropped at once when the context is full; default a quarter of it. Raise `ConfigError` for an impossible value."""
+        Equal arguments give equal text; a prompt that is repeated in the list is continued in several ways. The prompt "" starts a
+        document. At most `tokens` tokens are drawn, each from the `top_k` most probable ones and from the fewest with total probability
+        `top_p`; None: no such limit. `temperature` divides the logits; 0 selects the most probable token. The text ends before the first
+        occurrence of a text in `stop`. `slide`: number of tokens dropped at once when the context is full; by default a quarter of it.
+        Raise `ConfigError` for an impossible value."""
         single = isinstance(prompt, str)
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         stops = [stop] if isinstance(stop, str) else list(stop)
@@ -103,23 +105,25 @@ class LanguageModel:
         return self.score_tokens(self.encode(text))
 
     def score_tokens(self, tokens: np.ndarray, show: Callable[[int], None] | None = None) -> TextScore:
-        """Return the score of tokens [N]. `show` is called with the number of windows of each batch that is done."""
+        """Return the score of the tokens [N] of a text. `show` is called after each batch with the number of its windows."""
         return score_tokens(self.network, tokens, self.tokenizer.byte_lengths(), self.batch, show)
 
     def log_likelihood(self, context: str, continuation: str) -> float:
-        """Return the log-probability of a continuation after a context, the sum over its tokens in nats. See `log_likelihoods`."""
+        """Return the log-probability of a continuation, given the context before it: the sum over its tokens, in nats. See
+        `log_likelihoods`."""
         return self.log_likelihoods([(context, continuation)])[0].log_likelihood
 
     def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
         """Return the log-likelihood of the continuation of each pair (context, continuation).
 
-        Context and continuation are tokenized together, so a word may be one token across the two; the tokens after those that the context
-        alone begins with are scored. An empty context starts a document. If both are longer than `network.block`, the last tokens are
-        read. Raise `ConfigError` for an empty continuation, and as `score`."""
+        Context and continuation are tokenized together, so one token may contain the end of the context and the start of the continuation.
+        Scoring begins at the first token that differs from the tokens of the context alone. An empty context starts a document. If both are
+        longer than `network.block`, only the last tokens are read. Raise `ConfigError` for an empty continuation, and in the same cases as
+        `score`."""
         return log_likelihoods(self.network, [self._split(*pair) for pair in pairs], self.batch)
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], int]:
-        """Return the tokens of both texts and the index of the first one to score."""
+        """Return the tokens of context and continuation together, and the index of the first token to score."""
         if not continuation:
             raise ConfigError("continuation is empty; it must have at least one character")
         alone, whole = self.encode(context).tolist(), self.encode(context + continuation).tolist()
@@ -148,15 +152,17 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
 
 
 def text_of(tokenizer: Tokenizer, tokens: Sequence[int], stops: Sequence[str]) -> str:
-    """Return the text of tokens, up to the first of `stops`."""
+    """Return the text of tokens, cut before the first occurrence of one of `stops`."""
     text = tokenizer.decode(tokens)
     return text[: min([len(text), *(index for stop in stops if (index := text.find(stop)) >= 0)])]
 
 
 def stop_finder(tokenizer: Tokenizer, stops: Sequence[str]) -> Callable[[Sequence[int]], bool] | None:
-    """Return a function that returns True if the newest of some tokens completes one of `stops`; None without stops.
+    """Return a function from a list of tokens to True if the newest token completes one of the texts `stops`. Return None if there are no
+    stops.
 
-    It decodes the newest token and as many before it as a stop may have bytes, so its time does not depend on the number of tokens."""
+    The function decodes only the newest token and the tokens before it that a stop could contain, so its time does not depend on the number
+    of tokens."""
     if not stops:
         return None
     lengths, longest = tokenizer.byte_lengths().tolist(), 4 * max(map(len, stops))  # a character has up to 4 bytes

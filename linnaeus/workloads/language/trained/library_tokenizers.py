@@ -1,7 +1,8 @@
-"""Tokenizers as `tokenizer.json` of the tokenizers library, which transformers reads, and back.
+"""Convert tokenizers to `tokenizer.json` of the tokenizers library, which transformers reads, and back.
 
-A character is a word of one character, a byte a token of a byte-level BPE without merges, and a BPE is written as it is. The library
-recognises the end marker in a text; here it is encoded as text.
+A character tokenizer becomes a word tokenizer whose words are single characters, a byte tokenizer becomes a byte-level BPE without merges,
+and a BPE is written unchanged. One difference remains: the library recognises the end marker in a text, while this program encodes it as
+ordinary text.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ GPT2_SIZE = 50257
 
 
 def byte_letters() -> list[str]:
-    """Return the letter that a byte-level BPE has for each byte: its own character if that is visible, else one from U+0100 on, in order
-    (Radford et al. 2019)."""
+    """Return the character that a byte-level BPE uses for each byte: the byte's own character if it is visible, otherwise the next one from
+    U+0100 on (Radford et al. 2019)."""
     visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]
 
 
 def library_json(tokenizer: Tokenizer) -> str:
-    """Return the content of tokenizer.json. Raise `ConfigError` if the tokenizers library is not installed."""
+    """Return the content of tokenizer.json for a tokenizer. Raise `ConfigError` if the tokenizers library is not installed."""
     if isinstance(tokenizer, BPETokenizer):
         return tokenizer.content
     library = tokenizers_library()
@@ -55,16 +56,16 @@ def library_json(tokenizer: Tokenizer) -> str:
 
 
 def read_library_tokenizer(path: Path, key: str = "MODEL") -> Tokenizer:
-    """Return the tokenizer of a folder, its tokenizer.json or its vocab.json and merges.txt, or of a tokenizer.json.
+    """Return the tokenizer of `path`: a tokenizer.json, or a folder with a tokenizer.json or with vocab.json and merges.txt.
 
-    Raise `ConfigError`, naming the option `key`, if it has neither, and for a tokenizer that is not one of characters, of bytes, or a
+    Raise `ConfigError`, naming the option `key`, if the files are missing, and for a tokenizer of another kind than characters, bytes or
     byte-level BPE."""
     file = path / FILE if path.is_dir() else path
     if path.is_dir() and not file.is_file():
         return load_tokenizer(path, "gpt2", key)
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if "kind" in content:  # of a run
+        if "kind" in content:  # the file is of a run
             return tokenizer_from(content)
         return _characters(content) or _bytes(content) or _bpe(content)
     except OSError as error:
@@ -76,9 +77,9 @@ def read_library_tokenizer(path: Path, key: str = "MODEL") -> Tokenizer:
 
 
 def _characters(content: Mapping[str, Any]) -> Tokenizer | None:
-    """Return the tokenizer of a tokenizer.json whose words are single characters; None for another type of model.
+    """Return the character tokenizer of a tokenizer.json whose words are single characters; None if it has another type of model.
 
-    Raise `ValueError` for longer words, a normalizer, or numbers with gaps."""
+    Raise `ValueError` for longer words, a normalizer, or ids with gaps."""
     if content["model"]["type"] != "WordLevel":
         return None
     words = sorted(content["model"]["vocab"], key=content["model"]["vocab"].get)
@@ -89,7 +90,7 @@ def _characters(content: Mapping[str, Any]) -> Tokenizer | None:
 
 
 def _bytes(content: Mapping[str, Any]) -> Tokenizer | None:
-    """Return the tokenizer of a content with one token for each byte, None for another BPE."""
+    """Return the byte tokenizer of a tokenizer.json with one token for each byte; None for another BPE."""
     vocabulary = content["model"]["vocab"]
     if content["model"]["merges"] or sorted(vocabulary, key=vocabulary.get) != byte_letters() or content["normalizer"] is not None:
         return None
@@ -98,7 +99,7 @@ def _bytes(content: Mapping[str, Any]) -> Tokenizer | None:
 
 
 def _check_numbers(content: Mapping[str, Any], words: list[str]) -> None:
-    """Raise `ValueError` if `words` and the end marker do not have the numbers 0, 1, ..."""
+    """Raise `ValueError` if the ids of `words` and then of the end marker are not 0, 1, 2, ..."""
     numbers = [content["model"]["vocab"][word] for word in words]
     added = [(token["content"], token["id"]) for token in content["added_tokens"]]
     if numbers != list(range(len(words))) or added not in ([], [(END, len(words))]):

@@ -1,4 +1,5 @@
-"""Likelihood of tokens: the loss of a text, in the windows and by the metrics of a validation pass, and that of continuations."""
+"""Compute the likelihood of tokens: the score of a text, in the windows and with the metrics of a validation pass, and the log-likelihood
+of continuations."""
 
 from __future__ import annotations
 
@@ -19,18 +20,19 @@ from linnaeus.workloads.language.token_array import TokensInMemory
 
 
 class TextScore(NamedTuple):
-    """Metrics of a text. The first token is not predicted, and not counted."""
+    """Metrics of a text. Its first token is not predicted and does not count."""
 
     loss: float  # nats per token
     perplexity: float
-    bits_per_byte: float  # of UTF-8, comparable between tokenizers
-    top1: float  # share of tokens that were the most probable ones
+    bits_per_byte: float  # per byte of the UTF-8 text, comparable between tokenizers
+    top1: float  # fraction of tokens to which the model gave the highest probability
     tokens: int
     bytes: int
 
 
 class Likelihood(NamedTuple):
-    """Log-likelihood of a continuation in nats, the number of its tokens, and True if each was the most probable one."""
+    """Log-likelihood of a continuation in nats, the number of its tokens, and `greedy`: True if each token was the most probable one at its
+    place."""
 
     log_likelihood: float
     tokens: int
@@ -38,7 +40,8 @@ class Likelihood(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Tokens that the network reads at once, and those that it is to predict, `IGNORED` where none is scored."""
+    """Tokens of a row that the network reads at once. `target`: the next token at each position, `IGNORED` where it is not scored. `row`:
+    number of the row."""
 
     row: int
     input: np.ndarray
@@ -49,9 +52,10 @@ class Part(NamedTuple):
 def score_tokens(
     network: GPT, tokens: np.ndarray, byte_lengths: np.ndarray, batch: int, show: Callable[[int], None] | None = None
 ) -> TextScore:
-    """Return the score of tokens [N], read in windows from the first token. `byte_lengths` int64 [V]: bytes of each token.
+    """Return the score of tokens [N], read in windows from the first token. `byte_lengths` int64 [V]: number of bytes of each token of the
+    vocabulary.
 
-    `show` is called with the number of windows of each batch that is done. Raise `ConfigError` for fewer than two tokens."""
+    `show` is called after each batch of `batch` windows with the number of its windows. Raise `ConfigError` for fewer than two tokens."""
     if len(tokens) < 2:
         raise ConfigError(f"a text of {len(tokens)} token{'s' * (len(tokens) != 1)} has no token to predict; it needs at least 2")
     windows, device = TextWindows(TokensInMemory(tokens), network.block, 0, None, ""), network.token.weight.device
@@ -71,7 +75,8 @@ def score_tokens(
 
 @torch.inference_mode()
 def log_likelihoods(network: GPT, rows: Sequence[tuple[Sequence[int], int]], batch: int) -> list[Likelihood]:
-    """Return the likelihood of the end of each row, (tokens, index of the first one that is scored, at least 1)."""
+    """Return the likelihood of the end of each row. A row is (tokens, index of the first token that is scored, at least 1). `batch`: number
+    of rows that the network reads at once."""
     parts = [part for number, (tokens, first) in enumerate(rows) for part in _parts(number, np.array(tokens), first, network.block)]
     sums, greedy = [0.0] * len(rows), [True] * len(rows)
     device = network.token.weight.device
@@ -90,7 +95,8 @@ def log_likelihoods(network: GPT, rows: Sequence[tuple[Sequence[int], int]], bat
 
 
 def _parts(row: int, tokens: np.ndarray, first: int, block: int) -> Iterator[Part]:
-    """Yield the parts of a row: one with as much context as the block has room for; several if more than `block` tokens are scored."""
+    """Yield the parts of a row: one part, with as much context as the block has room for, or several parts if more than `block` tokens are
+    scored."""
     while first < len(tokens):
         end = min(len(tokens), first + block)
         start = max(0, end - 1 - block)

@@ -1,7 +1,7 @@
 """Load a trained language model and its tokenizer from a run directory, or from a folder of transformers (`transformers_folder.py`).
 
-Of a run, config.yaml gives the architecture, tokenizer.json the tokens, dimensions.json the weights of the dimensions (if the model has
-any). A checkpoint that verifies gives the weights: the averaged ones if the run validated those.
+In a run directory, config.yaml contains the architecture, tokenizer.json the tokens, and dimensions.json the weights of the dimensions (if
+the model has any). The weights are read from a checkpoint whose hashes are verified: the averaged weights if the run validated those.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def load_model(
 ) -> LanguageModel:
     """Return the model of a run directory, of one of its checkpoints, or of a folder of transformers.
 
-    `checkpoint`: of a run directory: best (the default if a checkpoint was validated), newest (otherwise), or a step. `tokenizer`: of a run
-    on tokens of another program that has none: a tokenizer.json or its folder. Raise `ConfigError` for another path, a run of another
-    workload or without a tokenizer, and weights that are damaged, do not fit or are not finite."""
+    `checkpoint`: choice in a run directory: best (the default if a checkpoint was validated), newest (otherwise), or a step. `tokenizer`: a
+    tokenizer.json or its folder, for a run that has no tokenizer because it was trained on tokens of another program. Raise `ConfigError`
+    for any other path, a run of another workload or without a tokenizer, and weights that are damaged, do not fit or are not finite."""
     if is_transformers_folder(Path(path)):
         if checkpoint is not None:
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} has one set of weights; leave it out")
@@ -70,8 +70,8 @@ def _of_run(path: Path, checkpoint: str | None, given: str | Path | None) -> Lan
 
 
 def _tokenizer(run: Path, given: str | Path | None) -> Tokenizer:
-    """Return the tokenizer of a run, or the given one if the run has none. Raise `ConfigError` if it does not have the run's number of
-    tokens."""
+    """Return the tokenizer of a run, or the tokenizer at the path `given` if the run has none. Raise `ConfigError` if its number of tokens
+    is not that of the run."""
     if (run / TOKENIZER).is_file():
         _check_tokenizer_unset(run, given)
         return _read(run / TOKENIZER, tokenizer_from)
@@ -128,7 +128,7 @@ def find_run(path: Path) -> Path:
 
 
 def _read(file: Path, convert: Callable[[Any], T]) -> T:
-    """Return the converted content of a JSON file."""
+    """Return the content of a JSON file, converted by `convert`. Raise `ConfigError` if the file is damaged."""
     try:
         return convert(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:

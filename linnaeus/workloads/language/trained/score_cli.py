@@ -1,10 +1,10 @@
-"""The command `linnaeus score`: the loss of a language model on texts, or the log-likelihood of continuations, without training.
+"""The command `linnaeus score`: compute the loss of a language model on texts, or the log-likelihood of continuations, without training.
 
     linnaeus score MODEL TEXT... [--json]
     linnaeus score MODEL --continuations FILE.jsonl [--json]
 
 MODEL is a run, a checkpoint, or a folder of transformers. A line of FILE.jsonl is {"context": "To be", "continuations": [" or", " not"]},
-and may have "answer", the number of the right one from 0 on.
+optionally with "answer", the index of the right continuation from 0 on.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def score_files(model: LanguageModel, paths: Sequence[Path], encoding: str) -> dict[str, TextScore]:
-    """Return the score of each file by its path. Raise `ConfigError` for one that is not text of this encoding, or too short."""
+    """Return the score of each file, by its path. Raise `ConfigError` for a file that is not text in this encoding, or that is too
+    short."""
     from linnaeus.reporting.preparation_progress import PreparationProgress
 
     found: dict[str, TextScore] = {}
@@ -108,9 +109,9 @@ def score_files(model: LanguageModel, paths: Sequence[Path], encoding: str) -> d
 
 
 def read_tokens(model: LanguageModel, path: Path, encoding: str) -> np.ndarray:
-    """Return the tokens of a text file, uint32 [N], without holding its text in memory.
+    """Return the tokens of a text file, uint32 [N]. The text itself is not held in memory.
 
-    Raise `ConfigError` for an unknown encoding, a file that is not text of this encoding, and a character without a token."""
+    Raise `ConfigError` for an unknown encoding, a file that is not text in this encoding, and a character without a token."""
     import numpy as np
 
     from linnaeus.workloads.language.text_pieces import read_pieces, reading_progress, recut
@@ -139,7 +140,7 @@ def _check_readable(path: Path) -> None:
 
 
 def combined(scores: Sequence[TextScore]) -> TextScore:
-    """Return the score of all texts together: each token and each byte counts once."""
+    """Return the score of all texts together, from the score of each: each token and each byte has the same weight."""
     from linnaeus.workloads.language.trained.likelihood import TextScore
 
     if len(scores) == 1:
@@ -170,7 +171,8 @@ def _print_texts(found: dict[str, TextScore], source: str, as_json: bool) -> Non
 
 @dataclass(frozen=True)
 class Question:
-    """A context and its possible continuations. `answer`: the number of the right one, None if it is unknown. `line`: of the file."""
+    """Context with possible continuations. `answer`: index of the right one, None if it is unknown. `line`: line number in the file, from 1
+    on."""
 
     line: int
     context: str
@@ -182,7 +184,7 @@ class Question:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Return the questions of a JSONL file, empty lines left out. Raise `ConfigError`, naming the line, for another content."""
+    """Return the questions of a JSONL file. Empty lines are skipped. Raise `ConfigError`, naming the line, for any other content."""
     try:
         lines = path.read_bytes().decode().split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -253,7 +255,7 @@ def _print_questions(model: LanguageModel, questions: Sequence[Question], as_jso
 
 
 def _record(one: Question, found: Sequence[Likelihood], best: dict[str, int]) -> dict[str, Any]:
-    """Return the JSON content of a question."""
+    """Return the result of a question as values for JSON. `best`: measure -> index of the best continuation."""
     rows = [{"text": text, **each._asdict()} for text, each in zip(one.continuations, found)]
     record: dict[str, Any] = {"context": one.context, "continuations": rows}
     record |= {"best": best["log-likelihood"], "best_per_byte": best["log-likelihood per byte"]}

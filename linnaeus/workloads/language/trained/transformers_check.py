@@ -1,4 +1,5 @@
-"""Compare a folder of transformers with the model that it was written from: read by this program, and by transformers if installed."""
+"""Compare a folder of transformers with the model that it was written from. The folder is read by this program, and by transformers if it
+is installed."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.tokenizers import BPETokenizer
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 
-LIMIT = 1e-5  # largest difference of a logit, relative to the largest logit: rounding alone
-SAMPLE = 2000  # tokens whose text is compared
+LIMIT = 1e-5  # largest difference of a logit that rounding can cause, relative to the largest logit
+SAMPLE = 2000  # number of tokens whose text is compared
 
 
 def check_reading(model: LanguageModel, again: LanguageModel) -> None:
-    """Raise `ConfigError` if a model that was read from its folder does not have the weights, to the bit, and the tokens of `model`."""
+    """Raise `ConfigError` if `again`, the model read from the folder, differs from `model` in a bit of the weights or in its tokens."""
     own, read = model.network.state_dict(), again.network.state_dict()
     zero_biases = {name for name, value in own.items() if name.endswith(".bias") and name not in read and not value.any()}
     same = own.keys() - zero_biases == read.keys() and all(
@@ -31,23 +32,24 @@ def check_reading(model: LanguageModel, again: LanguageModel) -> None:
 
 
 def _meaning(model: LanguageModel) -> dict[str, Any]:
-    """Return the part of the tokenizer that determines the tokens of a text, for a comparison."""
+    """Return the part of a model's tokenizer that determines the tokens of a text."""
     if isinstance(model.tokenizer, BPETokenizer):
         return model.tokenizer.meaning() | {"kind": "bpe"}
     return model.tokenizer.to_dict()
 
 
 def check_transformers(model: LanguageModel, folder: Path) -> list[str]:
-    """Compare logits and tokens with those of transformers. Return a line; it says if transformers is not installed.
+    """Compare the logits and tokens of `model` with those that transformers computes from `folder`. Return a line about the result, or a
+    line about installing transformers if it is missing.
 
-    Raise `ConfigError` if they disagree."""
+    Raise `ConfigError` if they differ."""
     if find_spec("transformers") is None:
         return ["not compared with transformers, which is not installed: pip install transformers"]
     import transformers
 
     try:
         network, tokenizer = _loaded(transformers, folder)
-    except Exception as error:  # of any kind
+    except Exception as error:  # transformers raises exceptions of many types
         raise ConfigError(f"OUT: transformers {transformers.__version__} cannot load the folder ({one_line(error)})") from None
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(model.network.vocabulary, (1, model.network.block), generator=generator)
@@ -68,9 +70,10 @@ def check_transformers(model: LanguageModel, folder: Path) -> list[str]:
 
 @contextmanager
 def _float32_angles(network: GPT) -> Iterator[None]:
-    """Let a network with rotary positions compute with angles in float32, as transformers does; here they are computed in float64.
+    """Make a network with rotary positions use angles computed in float32 while the block runs, as transformers does. This program computes
+    them in float64.
 
-    The difference grows with the position, and it is as large as an error would be: 6e-5 of a radian at position 1,000."""
+    The difference grows with the position, and would otherwise hide an error: it is 6e-5 of a radian at position 1,000."""
     exact = network.rotary
     if exact is not None:
         assert network.rotary_base is not None
@@ -85,7 +88,8 @@ def _float32_angles(network: GPT) -> Iterator[None]:
 
 
 def _loaded(transformers: Any, folder: Path) -> tuple[Any, Any]:
-    """Return the network in evaluation mode and the tokenizer, as transformers loads them, without its messages."""
+    """Return the network in evaluation mode and the tokenizer, as transformers loads them from `folder`. Messages of transformers are
+    switched off."""
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     network = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, torch_dtype="auto")
@@ -93,7 +97,8 @@ def _loaded(transformers: Any, folder: Path) -> tuple[Any, Any]:
 
 
 def _check_tokens(model: LanguageModel, tokenizer: Any, tokens: list[int]) -> int:
-    """Compare the tokens of the text of some tokens, and its decoding. Return the number of characters. Raise `ConfigError`."""
+    """Decode `tokens` to a text and compare its tokens and their decoding in both tokenizers. Return the number of characters. Raise
+    `ConfigError` if they differ."""
     text = model.tokenizer.decode(tokens)
     own, theirs = model.encode(text).tolist(), tokenizer(text, add_special_tokens=False)["input_ids"]
     if own != theirs or tokenizer.decode(theirs) != text or tokenizer.eos_token_id != model.tokenizer.end:

@@ -1,7 +1,8 @@
-"""Read a model in the format of transformers: a published GPT-2, or a folder that `linnaeus export` has written.
+"""Read a model in the format of the library transformers: a published GPT-2, or a folder that `linnaeus export` has written.
 
-A folder has config.json, model.safetensors (or several files with their index), and the files of the tokenizer. Nothing in it is executed
-or unpickled."""
+A folder has config.json, model.safetensors (or several files with their index), and the files of the tokenizer. No code in it is executed,
+and nothing is unpickled.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from linnaeus.workloads.language.trained.transformers_layout import LAYOUTS, fro
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MOST_POSITIONS = 2**20
-ROTARY_BASE = 10_000.0  # of a GPT-NeoX without another one
-# key of config.json -> (value without the key, value that the model here has)
+ROTARY_BASE = 10_000.0  # of a GPT-NeoX whose config.json has none
+# key of config.json -> (value if the key is missing, value that `model=gpt` has)
 FIXED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
     "gpt2": {
         "layer_norm_epsilon": (1e-5, 1e-5),
@@ -40,7 +41,7 @@ FIXED: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
         "rope_type": ("default", "default"),
     },
 }
-# activation function, with its name without the key; layers, heads, width and positions
+# Keys of config.json: (activation function, its value if the key is missing), (layers, heads, width, positions).
 KEYS = {
     "gpt2": (("activation_function", "gelu_new"), ("n_layer", "n_head", "n_embd", "n_positions")),
     "gpt_neox": (("hidden_act", "gelu"), ("num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings")),
@@ -49,7 +50,7 @@ RENAMED = {"partial_rotary_factor": "rotary_pct", "rope_theta": "rotary_emb_base
 
 
 class Published(NamedTuple):
-    """Model of a folder. `vocabulary`: number of tokens. `block`: longest context in tokens."""
+    """Model read from a folder. `vocabulary`: number of tokens. `block`: longest context in tokens."""
 
     model: GPTConfig
     vocabulary: int
@@ -59,13 +60,13 @@ class Published(NamedTuple):
 
 
 def is_transformers_folder(path: Path) -> bool:
-    """Return True if a folder has the config.json of a GPT-2 or a GPT-NeoX."""
+    """Return True if `path` is a folder with the config.json of a GPT-2 or a GPT-NeoX."""
     return path.is_dir() and (read_json(path / CONFIG) or {}).get("model_type") in list(LAYOUTS)
 
 
 def read_transformers_folder(folder: Path) -> Published:
-    """Return the model of a folder. Raise `ConfigError` for another architecture, and for files that are missing, damaged or do not
-    fit together."""
+    """Return the model in a folder. Raise `ConfigError` for another architecture, and for files that are missing, damaged or do not belong
+    together."""
     content = read_json(folder / CONFIG) or {}
     name = str(content["model_type"])
     if not (folder / WEIGHTS).is_file() and not (folder / INDEX).is_file():
@@ -97,7 +98,8 @@ def read_transformers_folder(folder: Path) -> Published:
 
 
 def _settings(folder: Path, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of `model` in a config.json, and `block`. Raise `ConfigError` for one that `model=gpt` does not have."""
+    """Return the settings of the group `model` that a config.json describes, and `block`. `name`: gpt2 or gpt_neox. Raise `ConfigError` for
+    a value that `model=gpt` does not support."""
     (activation, default_gelu), names = KEYS[name]
     merged: dict[str, Any] = dict(content)
     rope = content.get("rope_parameters") or content.get("rope_scaling")

@@ -1,10 +1,12 @@
-"""Convert weights to the layouts of transformers and back, and make config.json. GPT-2 has learned positions, GPT-NeoX rotary ones.
+"""Convert weights to the layouts of transformers and back, and make config.json. The layout is GPT-2 for learned positions, GPT-NeoX for
+rotary ones.
 
     GPT-2       matrices of blocks are [inputs, outputs]; every layer has biases
     GPT-NeoX    rows of query, key and value are grouped by head; every layer has biases; attention and perceptron are sequential,
                 all channels of a head are rotated, and the output layer shares the weights of the embedding
 
-A model without biases is written with biases of 0. A model whose biases are all 0 is read as one without biases."""
+A model without biases is written with biases of 0. A model whose biases are all 0 is read as one without biases.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,16 @@ ACTIVATIONS = {"tanh": "gelu_pytorch_tanh", "none": "gelu"}  # `approximate` of 
 
 
 class Layout(NamedTuple):
-    """Names of a layout. `parts`: module here -> module there."""
+    """Names of weights in a layout of transformers. `prefix`: of all names. `blocks`: name of the list of blocks. `parts`: module in
+    `model/gpt.py` -> module in the layout."""
 
     prefix: str
     blocks: str
     parts: Mapping[str, str]
 
     def name(self, own: str) -> str:
-        """Return the name of a weight in this layout, such as transformer.h.0.ln_1.weight for blocks.0.norm1.weight."""
+        """Return the name in this layout of the weight `own` of `model/gpt.py`, such as transformer.h.0.ln_1.weight for
+        blocks.0.norm1.weight."""
         found = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(\w+)", own)
         assert found is not None
         block = "" if found[1] is None else f"{self.blocks}.{found[1]}."
@@ -59,7 +63,7 @@ IGNORED_NAMES = re.compile(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_fr
 
 
 def layout_of(network: GPT) -> str:
-    """Return the layout of a network: gpt2 or gpt_neox. Raise `ConfigError` for one that neither can describe."""
+    """Return the layout that fits a network: gpt2 or gpt_neox. Raise `ConfigError` for a network that fits neither."""
     if network.dimensions:
         raise ConfigError(
             f"the model has dimensions (model.dimensions=[{','.join(network.dimensions)}]), which no architecture of transformers has; "
@@ -69,7 +73,7 @@ def layout_of(network: GPT) -> str:
 
 
 def to_layout(network: GPT) -> dict[str, Tensor]:
-    """Return the weights of a network under the names and in the shapes of its layout."""
+    """Return the weights of a network under the names and in the shapes of the layout that fits it."""
     name = layout_of(network)
     layout, found = LAYOUTS[name], {}
     for own, tensor in _with_biases(network).items():
@@ -82,7 +86,7 @@ def to_layout(network: GPT) -> dict[str, Tensor]:
 
 
 def _with_biases(network: GPT) -> dict[str, Tensor]:
-    """Return the weights of a network with a bias of 0 for every layer that has none."""
+    """Return the weights of a network, adding a bias of 0 to every layer without one."""
     state = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
     layers = [
         name.removesuffix(".weight") for name in state if name.endswith(".weight") and name not in ("token.weight", "position.weight")
@@ -92,9 +96,10 @@ def _with_biases(network: GPT) -> dict[str, Tensor]:
 
 
 def from_layout(state: Mapping[str, Tensor], name: str, heads: int) -> dict[str, Tensor]:
-    """Return weights in a layout under the names of `model/gpt.py`. A name that it does not have is kept, and refused later.
+    """Return weights of the layout `name` under the names of `model/gpt.py`. A name that is not in the layout is kept; loading refuses it
+    later.
 
-    Buffers are left out, and so are a second copy of the embedding and biases if all of them are 0."""
+    Left out are buffers, a second copy of the embedding, and biases if all of them are 0."""
     layout = LAYOUTS[name]
     own_names = {theirs: own for own, theirs in layout.parts.items()}
     head = "lm_head.weight" if name == "gpt2" else "embed_out.weight"
@@ -120,7 +125,7 @@ def from_layout(state: Mapping[str, Tensor], name: str, heads: int) -> dict[str,
 
 
 def configuration(network: GPT, end: int | None) -> dict[str, Any]:
-    """Return the content of config.json. `end`: the number of the end marker; None: there is none."""
+    """Return the content of config.json for a network. `end`: id of the end marker; None if there is none."""
     size, name = network.size, layout_of(network)
     block: Any = network.blocks[0]
     activation, dropout = ACTIVATIONS[block.perceptron.approximate], network.dropout.p

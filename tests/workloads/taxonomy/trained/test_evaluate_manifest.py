@@ -119,7 +119,7 @@ def test_unknown_taxa_and_unreadable_photographs_are_counted(scored, finished):
     assert len(rows) == 30 and record["rows"] == 29 and record["scored"] == 28
     assert [one["photograph"] for one in record["unreadable"]] == ["missing.jpg", "damaged.jpg"]
     assert [row["photograph"] for row in rows if row["error"]] == ["damaged.jpg", "missing.jpg"]
-    assert "2 photographs cannot be read: missing.jpg (image file missing), damaged.jpg (" in scored.text
+    assert "2 photographs could not be read: missing.jpg (image file missing), damaged.jpg (" in scored.text
     names = linnaeus.load_model(finished.bundle).tree.names
     unknown = read_csv(scored.folder / "unknown_taxa.csv")
     for rank, own in zip(("order", "family", "genus", "species"), names, strict=True):
@@ -182,7 +182,7 @@ def test_rows_without_an_observation_are_observations_of_their_own(finished, val
     rows = [row | {"observation": row["observation"] if i < 4 else ""} for i, row in enumerate(validated)]
     found = read_labels(str(written(finished, "few_groups.csv", rows)), ["data.group_column=observation"], ["SPATIAL"])
     assert len(set(found.group.tolist())) == 2 + len(rows) - 4
-    assert any("do not have a 'observation'" in note for note in found.notes)
+    assert any("'observation' is missing in" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(

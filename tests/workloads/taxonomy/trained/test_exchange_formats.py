@@ -264,7 +264,7 @@ def test_a_continued_command_has_the_time_of_its_first_start(finished, media, mo
     "change, words, line",
     [
         (("m1,", "m0,"), ["--format", "camtrap_dp"], "mediaID 'm0' is in 2 rows; remove the copies"),
-        (("m1,", ","), ["--format", "camtrap_dp"], "1 rows have no mediaID, such as row 2; fill them in"),
+        (("m1,", ","), ["--format", "camtrap_dp"], "mediaID is empty in 1 row, such as row 2; fill it in"),
         (("31+02:00", "31"), ["--format", "camtrap_dp"], "timestamp '2020-05-30T04:57:31' must be a time with its zone"),
         (("deploymentID", "place"), ["--format", "camtrap_dp"], "needs the column deploymentID; give media.csv"),
         (("", ""), ["--format", "megadetector"], "out.csv must end in .json for --format megadetector"),

@@ -111,7 +111,7 @@ def changed(position, change):
         (2, lambda p: p + 2e-4, "a probability differs by 2.0e-04 in a batch of 7"),
         (1, lambda p: np.where(np.arange(len(p))[:, None] == 3, np.nan, p), "a probability differs by nan"),
         (3, lambda p: p[:, :-1], "a probability differs by inf"),
-        (4, lambda path: np.where(np.arange(len(path))[:, None] == 6, path - 1, path), "the predicted taxon is another one"),
+        (4, lambda path: np.where(np.arange(len(path))[:, None] == 6, path - 1, path), "it predicts another taxon"),
     ],
 )
 def test_another_result_is_refused(position, change, words):
@@ -237,7 +237,7 @@ def test_the_formulas_of_the_readme_are_the_encoding(unknown):
     "form, line",
     [
         ("pickle", "--form: 'pickle' is not a form; choose from onnx, torch_export, timm"),
-        ("timm", "--form: timm is the backbone of model=timm; this is model=mformer; leave it out"),
+        ("timm", "--form: timm needs a run with model=timm; this one has model=mformer; leave it out"),
         ("onnx", "--form: onnx needs onnxscript, onnxruntime; install with: pip install 'linnaeus[export]'"),
     ],
 )

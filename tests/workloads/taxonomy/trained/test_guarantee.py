@@ -194,7 +194,7 @@ def test_taxa_that_the_model_does_not_know_are_named_and_not_used(finished, tmp_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibration_fit, "FEWEST", 12)
         assert calibrate_cli.main([str(tmp_path / "run"), "--manifest", str(finished.manifest.parent / "other.csv")]) == 0
-    found = re.search(r"taxa of rank species are unknown to the model \((\d+) photographs\)", capsys.readouterr().out)
+    found = re.search(r"unknown to the model: \d+ species tax(?:on|a) \((\d+) photographs\)", capsys.readouterr().out)
     unknown = int(found[1])  # some species have validation photographs only
     assert 10 <= unknown <= 30
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["photographs"] <= 90 - unknown

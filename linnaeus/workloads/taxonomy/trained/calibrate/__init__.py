@@ -1,1 +1,1 @@
-"""The command `linnaeus calibrate`: answers with a stated precision, from labelled photographs."""
+"""Fit temperatures and thresholds of a trained classifier on labelled photographs: `linnaeus calibrate`."""

@@ -1,9 +1,9 @@
-"""The command `linnaeus calibrate`: temperatures, and thresholds of answers with a stated precision, from photographs that trained nothing.
+"""Run the command `linnaeus calibrate`: fit temperatures and thresholds on labelled photographs that were not used for training.
 
     linnaeus calibrate RUN --split test
     linnaeus calibrate RUN --manifest others.csv --setting data.group_column=observation
 
-The result is RUN/calibration.json, which `linnaeus predict`, `load_model` and `linnaeus export` use with the same weights.
+The result is RUN/calibration.json. `linnaeus predict`, `load_model` and `linnaeus export` use it if they load the same weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, load_options
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_json, write_atomic
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.calibration import Calibration
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
-BATCH = 32
-WORKSPACE = 1 << 27  # numbers: log-probabilities that are kept for the choice of the temperatures, 0.5 GB
+BATCH = 32  # photographs per forward pass
+WORKSPACE = 1 << 27  # most log-probabilities in memory while temperatures are fitted: 0.5 GB
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Calibrate. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    """Run the command. Return 0, or exit with status 2 and one line on stderr after a user's mistake."""
     with user_errors(2):
         print("\n".join(calibrate(_parse(arguments))))
     return 0
@@ -61,7 +61,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def calibrate(options: argparse.Namespace) -> list[str]:
-    """Fit and write the calibration. Return the lines to print."""
+    """Fit the calibration that the options describe, and write it to the run directory. Return the lines to print.
+
+    Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.calibrate import labelled
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
@@ -89,7 +91,7 @@ def calibrate(options: argparse.Namespace) -> list[str]:
 
 
 def fit(model: TrainedClassifier, data: Labelled, precisions: Sequence[float], confidence: float) -> tuple[Calibration, tuple[str, ...]]:
-    """Return the calibration of a model on labelled photographs, and lines about those that are not used."""
+    """Return the calibration of a model, fitted on labelled photographs, and lines of text about photographs that are not used."""
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import fit_thresholds, is_tuning, one_of_each
@@ -100,13 +102,13 @@ def fit(model: TrainedClassifier, data: Labelled, precisions: Sequence[float], c
     tuning = is_tuning(len(data))
     temperature = _temperatures(model, data.take(np.flatnonzero(tuning)))
     evidence, read = _evidence(model, data, temperature)
-    notes = (f"{int((~read).sum()):,} photographs cannot be read",) if not read.all() else ()
+    notes = (f"{counted(int((~read).sum()), 'photograph')} could not be read",) if not read.all() else ()
     found = fit_thresholds(evidence.take(np.flatnonzero(read)), tuning[read], model.weights.digest, temperature, precisions, confidence)
     return found, notes
 
 
 def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
-    """Return the temperature of each rank that fits the labels best."""
+    """Return, for each rank, the temperature under which the labels are most likely."""
     import numpy as np
     import torch
 
@@ -133,7 +135,7 @@ def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
 
 
 def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[float]) -> tuple[Evidence, np.ndarray]:
-    """Return the results of the network for each photograph, and bool [N], True for those that can be read."""
+    """Return the results of the network for N photographs, and bool [N], False for photographs that cannot be read."""
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
@@ -157,7 +159,7 @@ def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[fl
 
 
 def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np.ndarray, Any]]:
-    """Yield the number of the first photograph of each batch, the numbers of those that can be read, and their prepared batch."""
+    """Yield batches: the number of the first photograph, the numbers of the readable ones, int64 [B], and a normalised batch of these."""
     import numpy as np
     import torch
 
@@ -181,7 +183,7 @@ def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np
 
 
 def table(model: TrainedClassifier, found: Calibration) -> list[str]:
-    """Return the lines of the thresholds, and of the temperatures."""
+    """Return lines of text with the thresholds and temperatures, for a terminal."""
     head = f"{'precision':>9}  {'threshold':>9}  {'on average':>10}  {'answered':>8}"
     rows = [
         f"{one.precision:9.3g}  {_shown(one.threshold):>9}  {_shown(one.on_average):>10}  {100 * one.answered:6.1f} %"

@@ -1,7 +1,7 @@
-"""Fit a `Calibration` on photographs that trained nothing.
+"""Fit a `Calibration` (temperatures and thresholds) on labelled photographs that were not used for training.
 
-A fifth of them chooses temperatures and candidates for thresholds, the others decide (`guarantee.py`). Of each observation one photograph
-is used, chosen by a hash.
+Temperatures and candidates for thresholds are chosen on a fifth of the photographs. Thresholds are fitted on the others
+(`guarantee.py`). One photograph of each observation is used, chosen by a hash.
 """
 
 from __future__ import annotations
@@ -23,25 +23,27 @@ PRECISIONS = (0.9, 0.95, 0.99)
 COVERAGES = (0.9, 0.95)
 CONFIDENCE = 0.95
 FEWEST = 60  # photographs; with fewer, no threshold has a precision of 0.95 with a confidence of 0.95
-TUNING = 5  # a fifth of the photographs
-LOWEST, HIGHEST = 0.05, 20.0  # temperatures
+TUNING = 5  # one photograph in five chooses temperatures and candidates
+LOWEST, HIGHEST = 0.05, 20.0  # limits of the temperatures
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Results of the network, under its temperatures, for N photographs that were not used for training."""
+    """Results of the network for N photographs that were not used for training. Probabilities are those with temperatures."""
 
     paths: Paths
-    true_probability: np.ndarray  # float64 [N, R]: of the label; NaN where it is unknown
-    label: np.ndarray  # int64 [N, R], -1 where unknown
+    true_probability: np.ndarray  # float64 [N, R]: probability of the label; NaN where the label is null
+    label: np.ndarray  # int64 [N, R]: class, -1 for null
 
     def take(self, rows: np.ndarray) -> Evidence:
-        """Return the evidence of the given rows."""
+        """Return the results of the photographs with these numbers, int64 [M]."""
         return Evidence(Paths(*(values[rows] for values in self.paths)), self.true_probability[rows], self.label[rows])
 
 
 def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
-    """Return a photograph of each observation, int64 [M] in ascending order. `group`: int64 [N], the observations; None: all differ."""
+    """Return the number of one photograph of each observation, int64 [M] in ascending order.
+
+    `group`: int64 [count], the observation of each photograph; None: each photograph is its own observation."""
     if group is None:
         return np.arange(count)
     order = np.argsort(hashes(key(0), np.arange(count)), kind="stable")
@@ -49,14 +51,14 @@ def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def is_tuning(count: int) -> np.ndarray:
-    """Return bool [count], True for the photographs that choose temperatures and candidates: about a fifth, by a hash."""
+    """Return bool [count], True for the photographs on which temperatures and candidates are chosen: about a fifth, by a hash."""
     return hashes(key(1), np.arange(count)) % np.uint64(TUNING) == 0
 
 
 def fit_temperature(log_probs: torch.Tensor, label: torch.Tensor) -> float:
-    """Return the temperature T that makes `label` int64 [n] most likely under softmax(log_probs / T), log_probs [n, C]. 1 without labels.
+    """Return the temperature T that makes `label`, int64 [n], most likely under softmax(log_probs / T); 1.0 if there are no labels.
 
-    The mean negative log-likelihood is convex in 1 / T, so that a search by thirds finds its minimum."""
+    `log_probs`: [n, C]. The mean negative log-likelihood is convex in 1 / T, so a ternary search finds its minimum."""
     if not len(label) or log_probs.shape[1] < 2:
         return 1.0
 
@@ -73,7 +75,10 @@ def fit_temperature(log_probs: torch.Tensor, label: torch.Tensor) -> float:
 def fit_thresholds(
     evidence: Evidence, tuning: np.ndarray, weights: str, temperature: Sequence[float], precisions: Sequence[float], confidence: float
 ) -> Calibration:
-    """Return the calibration from the evidence of N photographs, `tuning` bool [N]. Raise `ConfigError` for too few photographs."""
+    """Return the calibration from the results of N photographs. Raise `ConfigError` if there are too few.
+
+    `tuning`: bool [N], as `is_tuning` returns. `weights`: SHA-256 of the weights. `confidence`: probability with which each precision is
+    reached."""
     own, other = evidence.take(np.flatnonzero(tuning)), evidence.take(np.flatnonzero(~tuning))
     if len(other.label) < FEWEST:
         raise ConfigError(f"{len(evidence.label)} observations are too few for a calibration; it needs {2 * FEWEST}, better 2,000")

@@ -1,15 +1,16 @@
-"""Thresholds for a stated precision, from photographs that trained nothing.
+"""Compute the thresholds of rolled-up answers that guarantee a precision, from photographs that were not used for training.
 
-`with_confidence`: of all thresholds that could be drawn, at most a share `1 - confidence` has a precision among its answers below the
-stated one. Candidates are tested one after the other, from the safest downwards, until one fails (fixed sequence testing; Angelopoulos et
-al. 2021, "Learn then test"). A test is exact: given the number of answers, the wrong ones are binomially distributed. Candidates and their
-order come from other photographs than the tests.
+`with_confidence`: with probability `confidence` over the draw of the photographs, the answers at the threshold have at least the given
+precision. Candidates are tested one after the other, from the safest downwards, until one fails (fixed sequence testing; Angelopoulos et
+al. 2021, "Learn then test"). The test is exact: given the number of answers, the number of wrong ones is binomial. The candidates and
+their order are chosen on other photographs than those of the tests.
 
-`on_average`: the mean over such draws of the share of photographs whose answer is right, or that get no answer, is at least the stated
-precision. The threshold is the ceil((n + 1) x precision)-th smallest of the least thresholds at which each photograph has no wrong answer
-(split conformal prediction; Vovk et al. 2005). An interpolated quantile is below it and misses the precision.
+`on_average`: averaged over the draw of the photographs, the share of photographs without a wrong answer is at least the given precision.
+For each photograph there is a least threshold at which it has no wrong answer. The result is the ceil((n + 1) x precision)-th smallest of
+these (split conformal prediction; Vovk et al. 2005). An interpolated quantile would be smaller, and would miss the precision.
 
-Both need photographs that are exchangeable with later ones: one of each observation, since those of one observation resemble each other.
+Both assume that the photographs are exchangeable with later ones. This needs one photograph per observation, since photographs of the same
+observation resemble each other.
 """
 
 from __future__ import annotations
@@ -22,19 +23,21 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, UNKNOWN, WRONG, Paths, answer_ranks, outcomes
 
-CANDIDATES = 400
-NEVER = 2.0  # a threshold that no confidence reaches: no answers
+CANDIDATES = 400  # most thresholds that are tested
+NEVER = 2.0  # threshold above all confidences: no answers
 
 
 class Counts(NamedTuple):
-    """The answers at a threshold."""
+    """Numbers of answers at a threshold."""
 
-    answered: int  # those that are known to be right or wrong
-    wrong: int
+    answered: int  # answers that are known to be right or wrong
+    wrong: int  # answers that are wrong
 
 
 def counts(paths: Paths, judged: np.ndarray, threshold: float) -> Counts:
-    """Return the counts at a threshold. `judged`: of `outcomes`, int8 [N, R]. Answers of unknown correctness are left out."""
+    """Return the numbers of answers and of wrong answers at a threshold. `judged`: int8 [N, R], as `outcomes` returns.
+
+    Answers that may be right or wrong (`UNKNOWN`) are left out."""
     rank = answer_ranks(paths, threshold)
     given = np.flatnonzero(rank != NONE)
     result = judged[given, rank[given]]
@@ -42,9 +45,10 @@ def counts(paths: Paths, judged: np.ndarray, threshold: float) -> Counts:
 
 
 def with_confidence(tuning: Paths, tuning_label: np.ndarray, paths: Paths, label: np.ndarray, precision: float, confidence: float) -> float:
-    """Return the least threshold whose precision among answers is at least `precision` with `confidence`; NEVER if none is found.
+    """Return the lowest threshold whose answers pass the tests for `precision` at `confidence`; `NEVER` if no threshold passes.
 
-    tuning, tuning_label: photographs for the choice of the candidates. paths, label: others, for the tests. Labels are int64 [N, R]."""
+    `tuning`, `tuning_label`: photographs on which the candidates are chosen. `paths`, `label`: other photographs, on which they are tested.
+    Labels are int64 [N, R]."""
     candidates = _candidates(tuning)
     own = outcomes(tuning, tuning_label)
     p_values = [p_value(counts(tuning, own, t), precision) for t in candidates]
@@ -60,14 +64,14 @@ def with_confidence(tuning: Paths, tuning_label: np.ndarray, paths: Paths, label
 
 
 def _candidates(paths: Paths) -> list[float]:
-    """Return distinct confidences of the paths at equal steps of their ranks, in descending order."""
+    """Return at most `CANDIDATES` thresholds in descending order: evenly spaced quantiles of the distinct confidences of the paths."""
     found = np.unique(paths.confidence[paths.path >= 0])
     steps = np.unique(np.linspace(0, len(found) - 1, min(CANDIDATES, len(found))).astype(int))
     return found[steps][::-1].tolist()
 
 
 def p_value(found: Counts, precision: float) -> float:
-    """Return the probability of at most `found.wrong` wrong answers if the precision were just the stated one; 1 without answers."""
+    """Return the probability of at most `found.wrong` wrong answers if the true precision were exactly `precision`; 1 without answers."""
     return binomial_cdf(found.wrong, found.answered, 1 - precision) if found.answered else 1.0
 
 
@@ -81,16 +85,19 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
 
 
 def on_average(paths: Paths, label: np.ndarray, precision: float) -> float:
-    """Return the threshold whose share of photographs without a wrong answer is at least `precision` on average; NEVER if there are too
-    few photographs. `label`: int64 [N, R]; photographs whose label is coarser than their path are judged as far as it is known."""
+    """Return the threshold at which the share of photographs without a wrong answer is on average at least `precision`.
+
+    Return `NEVER` if there are too few photographs. `label`: int64 [N, R], -1 for null. Taxa at ranks with a null label do not count as
+    wrong unless a coarser taxon is wrong."""
     scores = np.sort(least_thresholds(paths, outcomes(paths, label)))
     number = math.ceil((len(scores) + 1) * precision)
     return NEVER if number > len(scores) else float(scores[number - 1])
 
 
 def least_thresholds(paths: Paths, judged: np.ndarray) -> np.ndarray:
-    """Return the least threshold at which a photograph has no wrong answer, float64 [N]: just above the confidence of its coarsest wrong
-    taxon; 0 if no taxon is wrong."""
+    """Return the least threshold at which each of N photographs has no wrong answer, float64 [N].
+
+    This is the next float above the confidence of the coarsest wrong taxon, or 0 if no taxon is wrong. `judged`: as `outcomes` returns."""
     wrong = judged == WRONG
     first = np.argmax(wrong, axis=1)
     confidence = np.nextafter(paths.confidence[np.arange(len(wrong)), first], np.inf)
@@ -98,17 +105,19 @@ def least_thresholds(paths: Paths, judged: np.ndarray) -> np.ndarray:
 
 
 def set_threshold(probability: Sequence[float] | np.ndarray, coverage: float) -> float:
-    """Return the least probability with which a class is in the prediction set of a rank.
+    """Return the threshold of prediction sets: a set has all classes of a rank with at least this probability.
 
-    On average the set then contains the true class with probability `coverage`. `probability`: [n], of the true class of each photograph.
-    With too few photographs the threshold is 0, so that every class is in the set."""
+    On average a set then contains the true class with probability `coverage`. `probability`: [n], probability of the true class of each
+    photograph. With too few photographs the threshold is 0, so that every class is in the set."""
     found = np.sort(np.asarray(probability, dtype=np.float64))[::-1]
     number = math.ceil((len(found) + 1) * coverage)
     return 0.0 if number > len(found) else float(found[number - 1])
 
 
 def precision_of(paths: Paths, label: np.ndarray, threshold: float) -> tuple[float, float]:
-    """Return the precision among answers whose correctness is known, and the share of photographs with an answer; NaN for neither."""
+    """Return the precision of the answers that are known to be right or wrong, and the share of photographs with an answer.
+
+    The precision is NaN without such answers, the share is NaN without photographs."""
     found = counts(paths, outcomes(paths, label), threshold)
     rank = answer_ranks(paths, threshold)
     return (1 - found.wrong / found.answered if found.answered else math.nan), float((rank != NONE).mean()) if len(rank) else math.nan

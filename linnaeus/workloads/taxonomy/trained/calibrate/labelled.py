@@ -1,6 +1,6 @@
-"""Labelled photographs for a trained classifier: the validation or test rows of its run, or a manifest whose taxa are matched with its own.
+"""Read labelled photographs for a trained classifier, from the validation or test rows of its run or from a manifest.
 
-`TaxonIndex` matches the taxa. Those that it does not find are unknown to the model.
+Labels of a manifest are looked up in the model's tree of taxa by `TaxonIndex`. A taxon that it does not find is unknown to the model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, quoted, shorten
+from linnaeus.errors import ConfigError, counted, quoted, shorten
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.split import find_groups
@@ -30,17 +30,17 @@ class Labelled:
 
     names: Sequence[str]
     read: Read
-    labels: np.ndarray  # int64 [N, R] in the tree of the model, -1 for null
-    unknown: np.ndarray  # bool [N]: it has a taxon that the model does not know
+    labels: np.ndarray  # int64 [N, R]: classes in the model's tree, -1 for null
+    unknown: np.ndarray  # bool [N]: True if a label is a taxon that the model does not have
     metadata: Metadata
-    group: np.ndarray | None  # int64 [N], the observations; None: all differ
+    group: np.ndarray | None  # int64 [N]: observation of each photograph; None: each is its own observation
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, rows: np.ndarray) -> Labelled:
-        """Return the photographs of the given rows, int64 [M]."""
+        """Return the photographs with the numbers `rows`, int64 [M]."""
         group, names, read = None if self.group is None else self.group[rows], self.names, self.read
         return replace(
             self,
@@ -54,7 +54,9 @@ class Labelled:
 
 
 def of_run(run: Path, split: str, tree: TaxonomyTree) -> Labelled:
-    """Return the validation or test rows of a run. Raise `ConfigError` if its data cannot be read, or have other taxa."""
+    """Return the photographs of a run in `split`, "validation" or "test". `tree`: taxa of the model.
+
+    Raise `ConfigError` if the data of the run cannot be read, or have other taxa now."""
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.saved_config import fill_defaults
     from linnaeus.rundir.saved_run import read_configuration
@@ -78,8 +80,10 @@ def of_run(run: Path, split: str, tree: TaxonomyTree) -> Labelled:
 
 
 def of_manifest(path: str, overrides: Sequence[str], tree: TaxonomyTree, components: Sequence[str], decode: Callable) -> Labelled:
-    """Return the rows of a CSV or Parquet manifest. `overrides`: settings of data=manifest. `components`: metadata that the model reads.
-    `decode(files, row)` returns a photograph. Raise `ConfigError` for a table that cannot be read or has none of the taxa."""
+    """Return the photographs of a labelled CSV or Parquet manifest. `tree`: taxa of the model.
+
+    `overrides`: settings of data=manifest. `components`: metadata components that the model reads. `decode(files, row)` returns the pixels
+    of a photograph, uint8 [H, W, 3]. Raise `ConfigError` for a table that cannot be read or has no taxon of the model."""
     rows = read_labels(path, overrides, components)
     found = matched(rows.records.tree, rows.records.labels, tree)
     files = rows.records.files
@@ -98,14 +102,15 @@ class LabelRows(NamedTuple):
     """N rows of a labelled manifest."""
 
     records: CleanRecords
-    group: np.ndarray | None  # int64 [N], the observations; None: all differ
+    group: np.ndarray | None  # int64 [N]: observation of each row; None: each row is its own observation
     notes: tuple[str, ...]
 
 
 def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], more: Sequence[str] = ()) -> LabelRows:
-    """Return the rows of a CSV or Parquet manifest with their labels, in its own tree. `more`: other columns that are kept.
+    """Return the rows of a labelled CSV or Parquet manifest. Labels are classes of a tree that is made from the manifest.
 
-    Raise `ConfigError` for a table that cannot be read, and a column that does not exist."""
+    `overrides`: settings of data=manifest. `components`: metadata components to read. `more`: further columns to read. Raise `ConfigError`
+    for a table that cannot be read, and for a column that does not exist."""
     config = replace(manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None)
     records, config = read_clean(config, test=None, more=more)
     notes = [*records.notes, *(f"left out: {reason} ({count})" for reason, count in records.excluded.items())]
@@ -113,12 +118,13 @@ def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], 
         return LabelRows(records, None, tuple(notes))
     groups = find_groups(records.columns[config.group_column], records.files.names)
     if groups.ungrouped:
-        notes.append(f"{groups.ungrouped:,} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
+        missing = f"{quoted(config.group_column)} is missing in {counted(groups.ungrouped, 'row')}"
+        notes.append(f"{missing}; each photograph in them counts as an observation of its own")
     return LabelRows(records, groups.number, tuple(notes))
 
 
 class Matched(NamedTuple):
-    """Labels of N rows in the tree of a model."""
+    """Labels of N rows as classes of a model."""
 
     labels: np.ndarray  # int64 [N, R], -1 for null and for a taxon that the model does not have
     unknown: np.ndarray  # bool [N, R]: the label is a taxon that the model does not have
@@ -126,7 +132,9 @@ class Matched(NamedTuple):
 
 
 def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Matched:
-    """Return `labels` int64 [N, R'] of the tree `theirs` in `tree`. Raise `ConfigError` if none is a taxon of `tree`."""
+    """Convert labels from classes of the tree `theirs`, int64 [N, R'], to classes of `tree`, the model's.
+
+    Raise `ConfigError` if no label is a taxon of `tree`."""
     out = np.full((len(labels), len(tree.ranks)), -1, dtype=np.int64)
     unknown = np.zeros(out.shape, dtype=bool)
     notes, index = [], TaxonIndex(tree)
@@ -142,14 +150,15 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
         if missing.any():
             taxa = [shorten(theirs.names[theirs.rank_index(rank)][c]) for c in np.unique(own[missing])[:3]]
             count = len(np.unique(own[missing]))
-            notes.append(f"{count:,} taxa of rank {rank} are unknown to the model ({int(missing.sum()):,} photographs): {', '.join(taxa)}")
+            photographs = counted(int(missing.sum()), "photograph")
+            notes.append(f"unknown to the model: {counted(count, f'{rank} taxon')} ({photographs}): {', '.join(taxa)}")
     if not (out >= 0).any():
         raise ConfigError(f"--manifest: none of its labels is a taxon of the model; its ranks are {', '.join(tree.ranks)}")
     return Matched(out, unknown, notes)
 
 
 def classes_of(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:
-    """Return the class of the model of each class of `theirs` at a rank, int64 [C'], -1 for none."""
+    """Return, for each class of the tree `theirs` at a rank, the model's class for the same taxon, int64 [C'], -1 for none."""
     own, names = index.tree.rank_index(rank), theirs.names[theirs.rank_index(rank)]
     found = [index.find(own, text, name) for text, name in zip(theirs.lineage_ids(rank), names, strict=True)]
     return np.maximum(np.array(found, dtype=np.int64), -1)

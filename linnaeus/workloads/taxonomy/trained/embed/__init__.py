@@ -1,1 +1,1 @@
-"""The commands `linnaeus embed` and `linnaeus nearest`: features of photographs, and searches among them."""
+"""Compute features of photographs, and search for similar photographs: `linnaeus embed` and `linnaeus nearest`."""

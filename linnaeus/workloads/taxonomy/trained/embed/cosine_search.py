@@ -1,4 +1,4 @@
-"""Search features by their cosine, exactly, in blocks: no matrix is larger than `QUERIES` x `BLOCK`."""
+"""Find the photographs whose features have the largest cosine similarity, by exact search. No matrix is larger than `QUERIES` x `BLOCK`."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from torch import Tensor
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.trained.embed.feature_index import FeatureIndex
 
-QUERIES, BLOCK = 1024, 8192  # rows of the two sides of a product: 32 MB of cosines
-MOST_PAIRS = 10_000_000  # that are kept and sorted, 0.2 GB
-
-Progress = Callable[[int], None]  # is called with the number of photographs that were finished
+QUERIES, BLOCK = 1024, 8192  # photographs per matrix product, of the queries and of the index: 32 MB of cosines
+MOST_PAIRS = 10_000_000  # pairs in memory: 0.2 GB
+Progress = Callable[[int], None]  # is called with the number of photographs finished since the last call
 
 
 class Found(NamedTuple):
-    """Photographs of an index, the nearest first: their cosines float32 [B, K] and their numbers int64 [B, K]."""
+    """K nearest photographs of an index for each of B queries, in descending order of cosine."""
 
-    cosine: Tensor
-    row: Tensor
+    cosine: Tensor  # float32 [B, K]
+    row: Tensor  # int64 [B, K]: position in the index
 
 
 class Pairs(NamedTuple):
-    """N pairs of photographs of an index, the nearest first: int64 [N], int64 [N] and float32 [N]. `row` < `other`."""
+    """N pairs of photographs of an index, in descending order of cosine."""
 
-    row: Tensor
-    other: Tensor
-    cosine: Tensor
+    row: Tensor  # int64 [N]: position of the first photograph in the index
+    other: Tensor  # int64 [N]: position of the second one, always larger than `row`
+    cosine: Tensor  # float32 [N]
 
 
 def nearest(queries: Tensor, index: FeatureIndex, count: int, own: int | None = None) -> Found:
-    """Return the `count` photographs of an index that are nearest to each of B unit vectors, float32 [B, width] on any device.
+    """Return, for each of B unit vectors, float32 [B, width] on any device, the `count` photographs of an index with the largest cosine.
 
-    `own`: the vectors are those of the index from this photograph on, and are not their own neighbours. Equally near photographs are in
-    the order of the index."""
+    Photographs with equal cosines are in the order of the index. `own`: None, or, if the queries are themselves in the index, the position
+    of the first of them; a photograph is then not returned as its own neighbour."""
     device = queries.device
     best = Found(torch.empty(len(queries), 0, device=device), torch.empty(len(queries), 0, dtype=torch.int64, device=device))
     count = min(count, len(index) - (own is not None))
@@ -53,19 +52,19 @@ def nearest(queries: Tensor, index: FeatureIndex, count: int, own: int | None = 
 
 
 def _cosines(vectors: Tensor, index: FeatureIndex, first: int) -> Tensor:
-    """Return the cosines of B unit vectors with `BLOCK` photographs of an index from `first` on."""
+    """Return the cosines between B unit vectors and the photographs `first` to `first + BLOCK` - 1 of an index, [B, up to `BLOCK`]."""
     return (vectors @ index.block(first, first + BLOCK).to(vectors.device).T).clamp_(max=1.0)
 
 
 def _ordered(found: Found, count: int) -> Found:
-    """Return the first `count` photographs by falling cosine, and by number where cosines are equal."""
+    """Return the `count` photographs with the largest cosines of each row, in descending order; equal cosines in the order of the index."""
     by_row = found.row.argsort(dim=1)
     order = by_row.gather(1, found.cosine.gather(1, by_row).argsort(dim=1, descending=True, stable=True))[:, :count]
     return Found(found.cosine.gather(1, order), found.row.gather(1, order))
 
 
 def neighbours(index: FeatureIndex, count: int, device: torch.device, progress: Progress) -> Iterator[Found]:
-    """Yield the nearest other photographs of each photograph of an index, block by block."""
+    """Yield, for blocks of `QUERIES` photographs of an index, the `count` nearest other photographs of each."""
     for first in range(0, len(index), QUERIES):
         queries = index.block(first, first + QUERIES).to(device)
         yield nearest(queries, index, count, own=first)
@@ -73,7 +72,9 @@ def neighbours(index: FeatureIndex, count: int, device: torch.device, progress: 
 
 
 def pairs(index: FeatureIndex, above: float, device: torch.device, progress: Progress) -> Pairs:
-    """Return the pairs of photographs with a cosine of at least `above`. Raise `ConfigError` if there are more than `MOST_PAIRS`."""
+    """Return the pairs of photographs of an index whose cosine is at least `above`.
+
+    Raise `ConfigError` if there are more than `MOST_PAIRS`."""
     parts, total = [], 0
     for first in range(0, len(index), QUERIES):
         left = index.block(first, first + QUERIES).to(device)
@@ -84,7 +85,7 @@ def pairs(index: FeatureIndex, above: float, device: torch.device, progress: Pro
             parts.append((row.cpu() + first, other.cpu() + start, cosine[row, other].cpu()))
             total += len(row)
             if total > MOST_PAIRS:
-                raise ConfigError(f"--above: more than {MOST_PAIRS:,} pairs have a cosine of at least {above:g}; give a larger one")
+                raise ConfigError(f"--above: more than {MOST_PAIRS:,} pairs have a cosine of at least {above:g}; give a larger value")
         progress(len(left))
     found = Pairs(*(torch.cat(part) for part in zip(*parts, strict=True)))
     order = found.cosine.argsort(descending=True, stable=True)

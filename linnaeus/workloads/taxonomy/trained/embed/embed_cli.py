@@ -1,9 +1,9 @@
-"""The command `linnaeus embed`: features of photographs, the input of the model's head.
+"""Run the command `linnaeus embed`: write the features of photographs, which are the input of the model's head, to a file.
 
     linnaeus embed BUNDLE photos/ --out features.npy
     linnaeus embed BUNDLE --manifest photos.csv --out features.parquet --normalize --without-metadata
 
-`linnaeus nearest` searches the file. Photographs that cannot be read are named, and have no features.
+`linnaeus nearest` searches this file. A photograph that cannot be read is named in the file, but has no features.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from linnaeus.workloads.taxonomy.trained.photograph_options import (
     refuse_metadata,
 )
 
-SHOWN = 20  # photographs that could not be read and are printed
+SHOWN = 20  # photographs that could not be read: most lines that are printed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write features. Return 0, or exit with status 2 and one line on stderr for a user's mistake; 130 after Ctrl-C."""
+    """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
     with user_errors(2):
         options = _parse(arguments)
         try:
@@ -59,7 +59,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def embed(options: argparse.Namespace) -> list[str]:
-    """Write the features as `options` say. Return the lines to print."""
+    """Compute the features of the photographs in `options` and write them to `options.out`. Return the lines to print.
+
+    Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained.embed.embedding import embed_batches
     from linnaeus.workloads.taxonomy.trained.embed.feature_files import Head, feature_file
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
@@ -83,7 +85,7 @@ def embed(options: argparse.Namespace) -> list[str]:
 
 
 def _unread(unread: Sequence[tuple[str, str]]) -> list[str]:
-    """Return lines about the photographs that could not be read."""
+    """Return lines of text about photographs that could not be read. `unread`: (path, reason) of each."""
     lines = [f"{escaped(name)}  not read: {error}" for name, error in unread[:SHOWN]]
     return lines + ([f"{len(unread):,} could not be read; the file has the reason of each"] if unread else [])
 

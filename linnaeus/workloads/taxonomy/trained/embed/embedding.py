@@ -1,4 +1,4 @@
-"""Compute the features of the photographs of a command, batch by batch."""
+"""Compute the features of photographs batch by batch, for the commands `linnaeus embed` and `linnaeus nearest`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 
 @dataclass(frozen=True)
 class Embedded:
-    """B photographs. `features`: float32 [B, width], NaN where there is an error. `errors`: None for photographs that were read."""
+    """Batch of B photographs. `features`: float32 [B, width], NaN for a photograph that cannot be read.
+
+    `errors`: why a photograph cannot be read; None if it was read."""
 
     names: Sequence[str]
     features: np.ndarray
@@ -22,7 +24,9 @@ class Embedded:
 
 
 def embed_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: int, normalize: bool) -> Iterator[Embedded]:
-    """Yield the photographs in batches of `size`. `threads`: that read them."""
+    """Yield the features of photographs in batches of `size`. `threads`: number of threads that read them.
+
+    `normalize`: divide each feature vector by its length."""
     for batch in read_batches(model, inputs, size, threads, "embedding"):
         features = np.full((len(batch), model.width), np.nan, np.float32)
         if batch.good:

@@ -1,12 +1,13 @@
-"""Write the features of photographs, batch by batch, with their names and the fingerprint of the model. `feature_index.py` reads them.
+"""Write files of features of photographs, batch by batch, with the paths of the photographs and the fingerprint of the model.
+
+`feature_index.py` reads these files:
 
     features.npy         float32 [N, width], in the order of the photographs; a photograph that cannot be read has a row of NaN
-    features.npy.csv     the columns photograph and error, a row per row of features
-    features.npy.json    `Head`; it is written last, so that files without it are not complete
-
+    features.npy.csv     the columns photograph and error; row i describes row i of the features
+    features.npy.json    `Head`; it is written last: if it is missing, the other files are incomplete
     features.parquet     the columns photograph, features (null if it cannot be read) and error, and `Head` in the metadata of the table
 
-A command that is stopped leaves the files of an earlier one as they were.
+If a command is stopped, the files of an earlier command with the same names are unchanged.
 """
 
 from __future__ import annotations
@@ -24,16 +25,18 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import TEMPORARY, to_json, to_utf8, write_atomic
 
 FORMAT, VERSION = "linnaeus-features", 1
-Append = Callable[[Sequence[str], np.ndarray, Sequence[str | None]], None]  # names, float32 [B, width] with NaN for errors, and errors
-KEY = b"linnaeus"  # of the metadata of a Parquet table
+Append = Callable[[Sequence[str], np.ndarray, Sequence[str | None]], None]  # writes a batch; arguments are the fields of `Embedded`
+KEY = b"linnaeus"  # key of `Head` in the metadata of a Parquet table
 SUFFIXES = (".npy", ".parquet")
-GROUP = 4096  # photographs of a row group of a Parquet table
+GROUP = 4096  # photographs per row group of a Parquet table
 
 
 @dataclass(frozen=True)
 class Head:
-    """Description of a file of features. `fingerprint`: `TrainedClassifier.fingerprint`. `normalized`: rows have the length 1.
-    `metadata`: place and date were used where they are known."""
+    """Description of a file of features.
+
+    `model`: path of the model. `fingerprint`: its `TrainedClassifier.fingerprint`. `normalized`: True if feature vectors have the length 1.
+    `metadata`: True if place and date were used, where they are known."""
 
     model: str
     fingerprint: str
@@ -49,9 +52,9 @@ class Head:
 
 @contextmanager
 def feature_file(out: Path, head: Head) -> Iterator[Append]:
-    """Yield a function that writes photographs to a file, which replaces `out` at the end.
+    """Yield a function that appends batches to a temporary file. At the end of the block the temporary file replaces `out`.
 
-    Raise `ConfigError` if it cannot be written, or without pyarrow."""
+    Raise `ConfigError` if the file cannot be written, and for .parquet if pyarrow is not installed."""
     try:
         with (_npy if out.suffix.lower() == ".npy" else _parquet)(out, head) as append:
             yield append
@@ -60,12 +63,12 @@ def feature_file(out: Path, head: Head) -> Iterator[Append]:
 
 
 def names_file(out: Path) -> Path:
-    """Return the file of the names that belongs to an .npy file."""
+    """Return the path of the file with the photographs' paths that belongs to an .npy file."""
     return out.with_name(out.name + ".csv")
 
 
 def head_file(out: Path) -> Path:
-    """Return the file of the description that belongs to an .npy file."""
+    """Return the path of the file with `Head` that belongs to an .npy file."""
     return out.with_name(out.name + ".json")
 
 
@@ -118,7 +121,7 @@ def _parquet(out: Path, head: Head) -> Iterator[Append]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary file beside `path`, which replaces it at the end and is removed after an error."""
+    """Yield the path of a temporary file in the same folder. At the end of the block it replaces `path`; after an error it is deleted."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         yield temporary

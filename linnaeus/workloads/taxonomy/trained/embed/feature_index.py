@@ -1,4 +1,4 @@
-"""`FeatureIndex`: features of photographs that `linnaeus embed` wrote, for searches."""
+"""Read a file of features that `linnaeus embed` wrote, as a `FeatureIndex`, in which `linnaeus nearest` searches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from linnaeus.workloads.taxonomy.trained.embed.feature_files import FORMAT, KEY,
 
 @dataclass(frozen=True)
 class FeatureIndex:
-    """N photographs with their features. Those that could not be read when the file was written are left out."""
+    """Features of N photographs. Photographs that could not be read when the file was written are left out."""
 
     path: Path
     head: Head
-    names: list[str]
-    features: np.ndarray  # float32 [M, width]; of an .npy file mapped into memory, not read at once
-    rows: np.ndarray  # int64 [N]: row of `features` of each photograph
+    names: list[str]  # paths of the photographs
+    features: np.ndarray  # float32 [M, width], M >= N; the features of an .npy file are memory-mapped
+    rows: np.ndarray  # int64 [N]: the row of `features` that belongs to each photograph
 
     def __len__(self) -> int:
         return len(self.names)
@@ -42,7 +42,7 @@ class FeatureIndex:
 
 
 def read_index(path: Path) -> FeatureIndex:
-    """Return the features of a file. Raise `ConfigError` for one that `linnaeus embed` did not write, or not to its end."""
+    """Return the features in a file. Raise `ConfigError` for a file that `linnaeus embed` did not write, or did not complete."""
     try:
         if path.suffix.lower() not in SUFFIXES:
             raise ConfigError(f"its name must end in {' or '.join(SUFFIXES)}")
@@ -83,7 +83,7 @@ def _of_parquet(path: Path) -> FeatureIndex:
 
 
 def _head(content: Mapping[str, Any]) -> Head:
-    """Return the description of a file. Raise `ConfigError` for another content."""
+    """Return the description of a file from its JSON content. Raise `ConfigError` if it is not one of this format and version."""
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise ConfigError(f"it is not a file of `linnaeus embed`, version {VERSION}; write it with this command")
     return Head(**{name: content[name] for name in Head.__dataclass_fields__})

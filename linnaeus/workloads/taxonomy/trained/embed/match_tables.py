@@ -1,4 +1,4 @@
-"""Make the rows of `linnaeus nearest`, and write them as CSV or JSON."""
+"""Make the result of `linnaeus nearest`, a table of similar photographs, and write it as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 
 
 class Matches(NamedTuple):
-    """Result of a search. `rows` have a value for each column, and can be read once."""
+    """Table of the results of a search. Each row has a value per column; `rows` can be iterated once."""
 
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
 
 
 def check_model(index: FeatureIndex, model: TrainedClassifier) -> None:
-    """Raise `ConfigError` for an index that another model wrote."""
+    """Raise `ConfigError` if the features of an index were computed by another model."""
     if index.head.fingerprint != model.fingerprint():
         raise ConfigError(
             f"INDEX: {index.path} has features of another model, {index.head.model} ({index.head.fingerprint[:12]}, not "
@@ -39,16 +39,16 @@ def check_model(index: FeatureIndex, model: TrainedClassifier) -> None:
 
 
 def nearest_ones(index: FeatureIndex, model: TrainedClassifier, inputs: Inputs, count: int, size: int, threads: int) -> Matches:
-    """Return the `count` nearest photographs of an index for each photograph of `inputs`, or the reason why it cannot be read.
+    """Return a table of the `count` nearest photographs of an index for each photograph of `inputs`.
 
-    The rows are computed when they are read, in batches of `size` photographs."""
+    The row of a photograph that cannot be read has the reason. Rows are computed during the iteration, in batches of `size` photographs."""
     return Matches(("photograph", "number", "nearest", "cosine", "error"), _nearest_rows(index, model, inputs, count, size, threads))
 
 
 def _nearest_rows(
     index: FeatureIndex, model: TrainedClassifier, inputs: Inputs, count: int, size: int, threads: int
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of `nearest_ones`. The index is read once for every `QUERIES` photographs."""
+    """Yield the rows of `nearest_ones`. At least `QUERIES` photographs are collected before each pass over the index, which is slow."""
     held: list[Embedded] = []
     for batch in embed_batches(model, inputs, size, threads, normalize=True):
         held.append(batch)
@@ -74,7 +74,9 @@ def _rows_of(held: Sequence[Embedded], index: FeatureIndex, device: torch.device
 
 
 def duplicates(index: FeatureIndex, above: float, device: torch.device) -> Matches:
-    """Return the pairs of photographs of an index with a cosine of at least `above`, the nearest first. Raise as `pairs`."""
+    """Return a table of the pairs of photographs of an index whose cosine is at least `above`, in descending order.
+
+    Raise `ConfigError` as `pairs` does."""
     with PreparationProgress("comparing", len(index), counted(len(index), "photograph")) as progress:
         found = pairs(index, above, device, progress.add)
     rows = ((index.names[int(a)], index.names[int(b)], float(cosine)) for a, b, cosine in zip(*found, strict=True))
@@ -82,7 +84,7 @@ def duplicates(index: FeatureIndex, above: float, device: torch.device) -> Match
 
 
 def odd_ones(index: FeatureIndex, count: int, device: torch.device) -> Matches:
-    """Return the photographs of an index by their mean cosine with the `count` nearest others, the lowest first."""
+    """Return a table of all photographs of an index with their mean cosine to the `count` nearest others, in ascending order."""
     means, first = [], []
     with PreparationProgress("comparing", len(index), counted(len(index), "photograph")) as progress:
         for found in neighbours(index, count, device, progress.add):
@@ -95,7 +97,7 @@ def odd_ones(index: FeatureIndex, count: int, device: torch.device) -> Matches:
 
 
 def write_matches(out: Path, matches: Matches) -> int:
-    """Write the rows to a .csv file, or to a .json file as a list of objects. Return the number of rows.
+    """Write a table to a .csv file, or to a .json file as a list of objects. Return the number of rows.
 
     Raise `ConfigError` if the file cannot be written."""
     rows = Counted(matches.rows)
@@ -115,7 +117,7 @@ def write_matches(out: Path, matches: Matches) -> int:
 
 
 class Counted:
-    """Rows that are counted while they are read."""
+    """Iterable over rows that counts them. `count`: rows that were iterated so far."""
 
     def __init__(self, rows: Iterator[tuple[Any, ...]]) -> None:
         self.rows, self.count = rows, 0

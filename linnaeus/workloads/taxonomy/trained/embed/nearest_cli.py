@@ -1,10 +1,10 @@
-"""The command `linnaeus nearest`: photographs that are alike, by the cosine of features that `linnaeus embed` wrote.
+"""Run the command `linnaeus nearest`: find similar photographs by the cosine of the features that `linnaeus embed` wrote.
 
     linnaeus nearest features.npy BUNDLE photo.jpg --count 5          the nearest photographs of the index
     linnaeus nearest features.npy --duplicates --out duplicates.csv   pairs of the index that are almost the same
-    linnaeus nearest features.npy --odd --out odd.csv                 photographs of the index, the farthest from others first
+    linnaeus nearest features.npy --odd --out odd.csv                 photographs of the index, least similar to others first
 
-Every photograph is compared with every other, in blocks, so that the memory does not grow with their number.
+The index is compared in blocks, so that the memory for cosines does not grow with the number of photographs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import FeatureIndex
     from linnaeus.workloads.taxonomy.trained.embed.match_tables import Matches
 
-SHOWN = 20  # lines that are printed without --out
-COUNT = 5
-ABOVE = 0.999  # a copy saved as a JPEG of quality 30 has 0.9993, of half the size 0.998; other photographs had up to 0.9987
-OF_MODEL = ("model", "photos", "manifest", "setting", *OF_ALL, "batch_size", "checkpoint", "plugins")
+SHOWN = 20  # most lines that are printed without --out
+COUNT = 5  # default of --count
+ABOVE = 0.999  # copies saved as JPEG of quality 30 have a cosine of 0.9993, of half the size 0.998; other photographs up to 0.9987
+OF_MODEL = ("model", "photos", "manifest", "setting", *OF_ALL, "batch_size", "checkpoint", "plugins")  # options of a search by PHOTOS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Search. Return 0, or exit with status 2 and one line on stderr for a user's mistake; 130 after Ctrl-C."""
+    """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
     with user_errors(2):
         options = _parse(arguments)
         try:
@@ -71,7 +71,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace, given: Sequence[str]) -> None:
-    """Raise `ConfigError` for options that do not fit together. `given`: those of `OF_MODEL` that are given."""
+    """Raise `ConfigError` for options that do not fit together. `given`: the options in `OF_MODEL` that the user gave."""
     mode = "--duplicates" if options.duplicates else "--odd" if options.odd else None
     if options.duplicates and options.odd:
         raise ConfigError("--duplicates and --odd exclude each other; give one")
@@ -91,7 +91,9 @@ def _check(options: argparse.Namespace, given: Sequence[str]) -> None:
 
 
 def search(options: argparse.Namespace) -> list[str]:
-    """Search as `options` say. Return the lines to print."""
+    """Search as `options` describe. Write the result to `options.out`, if given. Return the lines to print.
+
+    Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
     from linnaeus.workloads.taxonomy.trained.embed.match_tables import write_matches
     from linnaeus.workloads.taxonomy.trained.trained_classifier import torch_device
@@ -131,7 +133,7 @@ def _matches(options: argparse.Namespace, index: FeatureIndex, device: torch.dev
 
 
 def _line(row: Sequence[Any]) -> str:
-    """Return the line of a row for a terminal."""
+    """Return a row of the result as a line of text for a terminal."""
     return "  ".join(f"{value:.4f}" if isinstance(value, float) else escaped(str(value)) for value in row if value is not None)
 
 

@@ -1,1 +1,1 @@
-"""Score models on any labelled photographs with the metrics of validation, and compare them: `linnaeus evaluate --manifest`."""
+"""Compute validation metrics of trained models on the photographs of a manifest, and compare models: `linnaeus evaluate --manifest`."""

@@ -1,10 +1,10 @@
-"""Files of an evaluation.
+"""Write the files of `linnaeus evaluate --manifest --output`.
 
-metrics.json         metrics of each pass, of each part, what is not scored and why
-groups.csv           a row for each part of the photographs: clades, metadata, training photographs, values of --by
+metrics.json         metrics of each validation pass and each group, and the photographs that are not scored, with the reason
+groups.csv           a row for each group of photographs: by clade, known metadata, number of training photographs, and value of --by
 classes.csv          a row for each class, as `linnaeus evaluate RUN` writes it
-photographs.csv      a row for each photograph: labels, predicted taxa, what is right, or why it cannot be read
-unknown_taxa.csv     taxa of the labels that the model does not have, and their photographs
+photographs.csv      a row for each photograph: labels, predicted taxa, which of them are right, or why it cannot be read
+unknown_taxa.csv     taxa of the labels that the model does not have, with the number of their photographs
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Comp
 
 
 def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured, parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Write the files of a model. Return their paths. Raise `ConfigError` if they cannot be written."""
+    """Write the results of one model to `folder`. Return the paths of the files. Raise `ConfigError` if they cannot be written.
+
+    `manifest`: path of the table. `parts`: results of `photograph_groups.part_row`."""
     unknown = unknown_taxa(measured, rows)
     record = {
         "model": measured.name,
@@ -56,7 +58,7 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
 
 
 def write_comparison(folder: Path, compared: Sequence[Compared]) -> list[str]:
-    """Write differences.csv and disagreements.csv. Return their paths. Raise as `write_model`."""
+    """Write differences.csv and disagreements.csv, the comparison of models. Return their paths. Raise as `write_model` does."""
     differences = [{"model": one.name} | {key: _cell(value) for key, value in row.items()} for one in compared for row in one.differences]
     return write_files(
         folder,
@@ -65,7 +67,9 @@ def write_comparison(folder: Path, compared: Sequence[Compared]) -> list[str]:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write texts to a folder, which is made. Return their paths. Raise `ConfigError` if they cannot be written."""
+    """Write `files`, name -> text, to a folder, which is made if it does not exist. Return their paths.
+
+    Raise `ConfigError` if they cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -76,13 +80,13 @@ def write_files(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def unreadable(measured: Measured, rows: LabelRows) -> list[tuple[str, str]]:
-    """Return the name and the reason of each photograph that is missing, empty or cannot be decoded."""
+    """Return (path, reason) for each photograph that is missing, empty or cannot be decoded."""
     names = rows.records.files.names
     return [*rows.records.unreadable, *((str(names[row]), reason) for row, reason in sorted(measured.errors.items()))]
 
 
 def unknown_taxa(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
-    """Return a row for each taxon of the labels that the model does not have: rank, taxon, lineage and photographs."""
+    """Return a row for each taxon of the labels that the model does not have: rank, taxon, lineage and number of photographs."""
     theirs, found = rows.records.tree, []
     for r, rank in enumerate(measured.model.tree.ranks):
         if measured.labels.unknown[:, r].any():
@@ -95,7 +99,7 @@ def unknown_taxa(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
 
 
 def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
-    """Return a row for each photograph. `<rank>_known` is 0 for a taxon that the model does not have."""
+    """Return the rows of photographs.csv. `<rank>_known` is 0 if the model does not have the labelled taxon, otherwise 1."""
     tree, table, labels = measured.model.tree, measured.table, measured.labels
     components = measured.model.components
     present, columns = presence(rows.records.metadata, components), rows.records.columns
@@ -122,5 +126,5 @@ def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]
 
 
 def _cell(value: Any) -> Any:
-    """Return a value for CSV: "" for NaN."""
+    """Return a value for CSV: "" for NaN, any other value unchanged."""
     return "" if isinstance(value, float) and np.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Lines of an evaluation for a terminal of 80 columns."""
+"""Format the results of `linnaeus evaluate --manifest` as lines of text for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Compared
 
-SHOWN = 12  # rows of a kind; the files have all
-LABEL = 34  # columns of a name
+SHOWN = 12  # most rows per kind of group; the files have all
+LABEL = 34  # width of the column of names
 
 
 def model_lines(measured: Measured, parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the tables of a model. `parts`: of `part_row`."""
+    """Return the tables of a model's results as lines. `parts`: results of `part_row`, the first for all photographs."""
     tree = measured.model.tree
     return [
         *accuracy_table(tree.ranks, measured.model.components, measured.metrics, {}),
@@ -29,7 +29,9 @@ def model_lines(measured: Measured, parts: Sequence[Mapping[str, Any]]) -> list[
 
 
 def _rank_lines(measured: Measured, everything: Mapping[str, Any]) -> list[str]:
-    """Return a line per rank: its scored photographs, those whose taxon the model does not have, and metrics as they are."""
+    """Return a header and a line per rank: numbers of scored photographs and of unknown taxa, top-5 accuracy, loss and calibration error.
+
+    `everything`: result of `part_row` for all photographs. The metadata are not masked."""
     lines = [f"{'rank':18s}{'scored':>10s}{'unknown taxon':>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"]
     for r, rank in reversed(list(enumerate(measured.model.tree.ranks))):
         top5, loss, ece = (measured.metrics[f"val/{rank}/{name}"] for name in ("top5", "loss", "ece"))
@@ -40,7 +42,7 @@ def _rank_lines(measured: Measured, everything: Mapping[str, Any]) -> list[str]:
 
 
 def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
-    """Return a header and a line for each part, with metrics of `rank`. Only the `SHOWN` largest parts of each kind have a line."""
+    """Return a header and a line for each group of photographs, with metrics of `rank`, for the `SHOWN` largest groups of each kind."""
     titles = f"{'photos':>8s}{'top-1':>7s}{'95 %':>13s}{'top-5':>7s}{'hd1':>6s}{'ece':>5s}"
     lines = [f"{shorten(f'part, metrics of {rank}', LABEL):{LABEL}s}{titles}"]
     for kind in dict.fromkeys(str(part["kind"]) for part in parts):
@@ -56,7 +58,7 @@ def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
 
 
 def difference_lines(compared: Compared) -> list[str]:
-    """Return the differences of another model from the first."""
+    """Return a table of the differences between the metrics of the first model and of another one, as lines."""
     head = f"{'metric':28s}{'MODEL':>10s}{'OTHER':>10s}{'difference':>12s}{'95 %':>20s}"
     lines = [f"OTHER: {escaped(compared.name)}", head]
     for row in compared.differences:

@@ -1,4 +1,4 @@
-"""Score the models of runs and bundles on a labelled manifest: `linnaeus evaluate MODEL --manifest FILE`. No training code is needed."""
+"""Run `linnaeus evaluate MODEL --manifest FILE`: score the models of runs and bundles on the labelled photographs of a manifest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linnaeus.config.model_options import use_threads
-from linnaeus.errors import ConfigError, escaped, list_some
+from linnaeus.errors import ConfigError, counted, escaped, list_some
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, read_labels
@@ -20,14 +20,15 @@ from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import trainin
 from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of, load_model
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
-OF_A_BUNDLE = 32  # photographs in a batch
+OF_A_BUNDLE = 32  # batch size for a bundle; a run has its own
 
 
 def evaluate(options: argparse.Namespace) -> list[str]:
-    """Score the models of a command on a manifest, and compare them. Write files with `--output`. Return the lines to print.
+    """Score the models of the options on a manifest, and compare them. With --output, write files. Return the lines to print.
 
-    Raise `ConfigError` for an option without effect, for a model or a manifest that cannot be read, or that have no taxon in common; then
-    nothing is written. Raise it also for models without a common rank and files that cannot be written; then some files are written."""
+    Raise `ConfigError` before anything is written for an option without effect, for a model or manifest that cannot be read, and if they
+    have no taxon in common. Raise `ConfigError` possibly after some files were written for models without a common rank, and if a file
+    cannot be written."""
     if foreign := [text for text in options.setting or [] if not text.startswith("data.")]:
         raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
     if options.output is not None and options.output.exists() and not options.output.is_dir():
@@ -60,7 +61,7 @@ def evaluate(options: argparse.Namespace) -> list[str]:
 
 
 def _load(path: Path, options: argparse.Namespace, paths: Sequence[Path]) -> TrainedClassifier:
-    """Return a model. --checkpoint is that of the runs, if there is one."""
+    """Return the model in `path`. --checkpoint applies to runs only; it is an error if `paths` has no run."""
     runs = [one for one in paths if not is_bundle(one)]
     checkpoint = options.checkpoint if path in runs or not runs else None
     return load_model(path, checkpoint=checkpoint, device=options.device or "cpu", plugins=options.plugins or [])
@@ -71,7 +72,7 @@ def _batch_size(path: Path) -> int:
 
 
 def _group_note(rows: LabelRows, by: str | None) -> list[str]:
-    """Return a line on a column that looks like the observations and is not used."""
+    """Return a line that proposes a column of observations, if no data.group_column is set and the manifest has a likely one; else []."""
     if rows.group is not None:
         return []
     return [
@@ -81,11 +82,12 @@ def _group_note(rows: LabelRows, by: str | None) -> list[str]:
 
 
 def _head(measured: Measured, rows: LabelRows) -> list[str]:
-    """Return the name of a model, and what of the photographs is not scored."""
+    """Return the first lines about a model: its name, and which photographs and metrics are left out, with the reasons."""
     lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {int(measured.table.real.sum()):,} photographs"]
     lines += measured.labels.notes
     if bad := unreadable(measured, rows):
-        lines.append(f"{len(bad):,} photographs cannot be read: {list_some([f'{name} ({reason})' for name, reason in bad], 5)}")
+        reasons = list_some([f"{name} ({reason})" for name, reason in bad], 5)
+        lines.append(f"{counted(len(bad), 'photograph')} could not be read: {reasons}")
     if measured.model.description.head.nulls != "ignore" and measured.labels.unknown.any():
         lines.append("null_recall and null_precision are left out, since a taxon that the model does not have is not a null label")
     if measured.training_counts is None:

@@ -1,7 +1,7 @@
-"""`Measured`: the validation metrics of a trained classifier on labelled photographs, and the results of each photograph.
+"""`Measured`: the validation metrics of a trained classifier on labelled photographs, and its result for each photograph.
 
-The metrics are those of `TaxonomyMetrics`, from batches like those of validation: on the validation rows of a run, in batches of its size,
-every number is that of the run. Each photograph is read once for the two passes, with its metadata and with all of it masked.
+`TaxonomyMetrics` computes the metrics. On the validation rows of a run, with its batch size, all numbers equal those of its validation.
+There are two passes, with metadata and with all metadata masked. Each photograph is read once for both.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
 from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
-SHOTS = ("many", "medium", "few")  # metrics that need the numbers of training photographs
+SHOTS = ("many", "medium", "few")  # metrics of classes by number of training photographs, which must be known
 
 
 class Settings(NamedTuple):
-    """Settings of a measurement. `threads`: that read photographs."""
+    """Settings of `measure`."""
 
     batch_size: int
-    threads: int
+    threads: int  # number of threads that read photographs
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A model on N photographs."""
+    """Results of a model for N photographs."""
 
     name: str
     model: TrainedClassifier
     labels: Matched
     metrics: dict[str, float]  # `val/...`, and `val_mask_meta/...` if the model reads metadata that some photographs have
-    classes: list[dict[str, Any]]  # a row for each class, without masking
-    record: torch.Tensor  # of `SampleRecord`, int64 [N, 3], without masking
-    table: PhotographTable  # without masking
+    classes: list[dict[str, Any]]  # rows of classes.csv; metadata are not masked in these results and the next two
+    record: torch.Tensor  # rows of `SampleRecord`, int64 [N, 3]
+    table: PhotographTable
     training_counts: Sequence[np.ndarray] | None  # per rank int64 [C_r]; None: not recorded
     errors: Mapping[int, str]  # photograph that cannot be read -> reason
 
@@ -53,7 +53,9 @@ class Measured:
 def measure(
     name: str, model: TrainedClassifier, rows: LabelRows, training_counts: Sequence[np.ndarray] | None, settings: Settings
 ) -> Measured:
-    """Return the results of a model on the rows of a manifest. Raise `ConfigError` if none of their labels is a taxon of the model."""
+    """Return the results of a model for the rows of a manifest. Raise `ConfigError` if no label is a taxon of the model.
+
+    `training_counts`: training photographs of each class, int64 [C_r] per rank; None: not recorded."""
     records, tree = rows.records, model.tree
     labels = matched(records.tree, records.labels, tree)
     size, known = len(records.labels), presence(records.metadata, model.components)
@@ -95,8 +97,9 @@ def measure(
 
 
 def _batches(model: TrainedClassifier, rows: LabelRows, labels: np.ndarray, settings: Settings, errors: dict[int, str]) -> Iterator[Batch]:
-    """Yield the batches on the device of the model, not yet prepared. A photograph that cannot be read is black, has no label and the
-    weight 0, and its reason is added to `errors`."""
+    """Yield batches of the rows on the model's device, before normalisation. `labels`: int64 [N, R], classes of the model.
+
+    A photograph that cannot be read is replaced by a black one without labels and with weight 0; the reason is added to `errors`."""
     inputs = Inputs(rows.records.files.names.tolist(), rows.records.files, rows.records.metadata)
     black = np.zeros((model.image_size, model.image_size, 3), np.uint8)
     for read in read_batches(model, inputs, settings.batch_size, settings.threads, "evaluating"):

@@ -1,7 +1,7 @@
 """Compare two models on the same photographs: differences of metrics with intervals, and photographs on which the models disagree.
 
-A metric at a rank is computed over the photographs that both models could read and whose taxon at that rank both models have. The intervals
-use the same draws of observations for both models, so that variation common to both does not widen them."""
+A metric at a rank is computed over the readable photographs whose labelled taxon at that rank both models have. The bootstrap draws the
+same observations for both models, so that variation common to both does not widen the intervals."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 
 
 class Compared(NamedTuple):
-    """Another model beside the first one."""
+    """Comparison of another model with the first one."""
 
-    name: str
-    photographs: int  # that both have read
+    name: str  # of the other model
+    photographs: int  # number of photographs that were read for both
     differences: list[dict[str, Any]]  # metric, both values, other minus first, and the ends of its interval
-    disagreements: list[dict[str, Any]]  # a row for each photograph
+    disagreements: list[dict[str, Any]]  # a row for each photograph with different predicted taxa
 
 
 def compare(first: Measured, other: Measured, rows: LabelRows) -> Compared:
-    """Return the differences of `other` from `first`. Raise `ConfigError` if they have no rank in common."""
+    """Return the comparison of `other` with `first`. Raise `ConfigError` if the models have no rank in common."""
     ranks = [rank for rank in first.model.tree.ranks if rank in other.model.tree.ranks]
     if not ranks:
         raise ConfigError(f"--compare: {other.name} has none of the ranks {', '.join(first.model.tree.ranks)}")
@@ -45,11 +45,13 @@ def compare(first: Measured, other: Measured, rows: LabelRows) -> Compared:
 
 
 def _terms(first: Measured, other: Measured, read: np.ndarray, ranks: list[str]) -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Return the terms of the metrics of both models; of trees with other ranks only those of one rank."""
+    """Return, for each of the two models, metric -> (numerators, denominators), a value per photograph in `read`.
+
+    If the ranks of the models differ, only metrics of a single common rank are returned."""
     samples = [Samples(one.record[read], len(one.model.tree.ranks)) for one in (first, other)]
     places = [[one.model.tree.rank_index(rank) for rank in ranks] for one in (first, other)]
     both = samples[0].known[:, places[0]] & samples[1].known[:, places[1]]
-    for own, place in zip(samples, places, strict=True):  # the other columns are not compared
+    for own, place in zip(samples, places, strict=True):  # columns of other ranks are not compared
         own.known[:, place] = both
         own.right &= own.known
         own.height = np.where(own.known[:, -1], own.height, 0)
@@ -60,7 +62,9 @@ def _terms(first: Measured, other: Measured, read: np.ndarray, ranks: list[str])
 
 
 def _disagreements(first: Measured, other: Measured, rows: LabelRows, read: np.ndarray, ranks: list[str]) -> list[dict[str, Any]]:
-    """Return a row for each photograph whose predicted taxa differ, at the coarsest rank where they do."""
+    """Return a row for each photograph with different predicted taxa: both taxa at the coarsest rank at which they differ.
+
+    `read`: numbers of the photographs that were read for both models."""
     trees = [one.model.tree for one in (first, other)]
     places = [[tree.rank_index(rank) for rank in ranks] for tree in trees]
     own, theirs = (one.table.path[read][:, place] for one, place in zip((first, other), places, strict=True))
@@ -80,12 +84,14 @@ def _disagreements(first: Measured, other: Measured, rows: LabelRows, read: np.n
 
 
 def _translated(classes: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Return classes of the other tree in the first: -1 for none, -2 for one that the first does not have."""
+    """Return classes of the other tree as classes of the first: -1 for no class, -2 for a taxon that the first tree does not have.
+
+    `number`: class of the other tree -> class of the first, negative for none."""
     return np.where(classes < 0, -1, np.where(number[classes] < 0, -2, number[classes]))
 
 
 def label_of(rows: LabelRows, row: int, rank: str) -> str | None:
-    """Return the name of the label of a photograph at a rank, also if no model has it; None for null, or if the table lacks the rank."""
+    """Return the name of a photograph's label at a rank, even if the model does not have this taxon; None without such a label."""
     tree = rows.records.tree
     c = int(rows.records.labels[row, tree.rank_index(rank)]) if rank in tree.ranks else -1
     return tree.names[tree.rank_index(rank)][c] if c >= 0 else None
@@ -97,5 +103,5 @@ def _name(measured: Measured, row: int, r: int) -> str | None:
 
 
 def probability(measured: Measured, row: int, r: int) -> float | None:
-    """Return the probability of the predicted taxon; None without one."""
+    """Return the probability of the taxon predicted for photograph `row` at rank index `r`; None if no taxon is predicted."""
     return float(np.exp(measured.table.path_log_p[row, r])) if measured.table.path[row, r] >= 0 else None

@@ -1,5 +1,5 @@
-"""Metrics of parts of the photographs: of each clade, with and without each component of metadata, by the number of training photographs
-of their class, and by a column of the manifest. They are computed from the results of each photograph, without another pass.
+"""Compute metrics of groups of photographs: by clade, by known metadata, by number of training photographs of their class, and by the
+values of a column of the manifest. They are computed from the stored result of each photograph, without another forward pass.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-MOST = 1000  # groups of a kind
+MOST = 1000  # largest number of groups of a kind
 
 
 class Group(NamedTuple):
-    """Photographs that are measured together. `kind`: "all", a rank, "metadata", "training photos", or the name of a column."""
+    """Group of photographs with common metrics. `kind`: "all", a rank, "metadata", "training photos", or the name of a column."""
 
     kind: str
     name: str
-    rows: np.ndarray  # bool [N]
+    rows: np.ndarray  # bool [N]: True for photographs of the group
 
 
 def find_parts(measured: Measured, rows: LabelRows, clade: str | None, by: str | None) -> list[Group]:
-    """Return all photographs, and their groups. `clade`: a rank; None: the coarsest with two taxa among the labels. `by`: a column.
+    """Return the group of all photographs, then the other groups that are not empty.
 
-    Raise `ConfigError` for more than MOST groups of a kind."""
+    `clade`: the rank whose taxa are groups; None: the coarsest rank with two or more labelled taxa. `by`: a column of the manifest whose
+    values are groups; None: no column. Raise `ConfigError` for more than `MOST` groups of a kind."""
     everything = Group("all", "all", np.ones(len(rows.records.labels), dtype=bool))
     parts = [everything, *_clades(measured, clade), *_metadata(measured, rows), *_shots(measured)]
     if by is not None:
@@ -68,7 +69,7 @@ def _metadata(measured: Measured, rows: LabelRows) -> Iterator[Group]:
 
 
 def _shots(measured: Measured) -> Iterator[Group]:
-    """Yield the photographs by the training photographs of their finest class."""
+    """Yield the groups of photographs whose class at the finest rank has many, some or few training photographs."""
     if measured.training_counts is None:
         return
     label = measured.labels.labels[:, -1]
@@ -87,7 +88,7 @@ def _of_column(name: str, column: Column) -> Iterator[Group]:
 
 
 def check_clade(clade: str | None, tree: TaxonomyTree) -> None:
-    """Raise `ConfigError` if `clade` is not a rank of the tree, nor None."""
+    """Raise `ConfigError` if `clade` is neither None nor a rank of the tree."""
     if clade is not None and clade not in tree.ranks:
         raise ConfigError(f"--clade is {shorten(clade)!r}, which is not a rank of the model; choose from {', '.join(tree.ranks)}")
 
@@ -98,7 +99,7 @@ def _check_number(count: int, what: str, other: str) -> None:
 
 
 def part_row(measured: Measured, rows: LabelRows, part: Group) -> dict[str, Any]:
-    """Return the metrics of a part of the photographs by name, with intervals."""
+    """Return the row of a group: kind, name, numbers of photographs and observations, and name -> value of metrics with intervals."""
     table, ranks = measured.table, measured.model.tree.ranks
     own = np.flatnonzero(part.rows & table.real)
     group = None if rows.group is None else rows.group[own]
@@ -117,7 +118,9 @@ def part_row(measured: Measured, rows: LabelRows, part: Group) -> dict[str, Any]
 
 
 def all_fractions(measured: Measured, samples: Samples, own: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the terms of metrics that are fractions of sums, as `fractions`, of the photographs `own`, int64 [n]."""
+    """Return metric -> (numerators [n], denominators [n]) of the photographs `own`, int64 [n]. A metric is the quotient of their sums.
+
+    These are the metrics of `fractions`, and top-5 accuracy and loss of each rank."""
     terms, table = fractions(measured.model.tree.ranks, samples), measured.table
     for r, rank in enumerate(measured.model.tree.ranks):
         known = samples.known[:, r]

@@ -1,4 +1,4 @@
-"""Training photographs of each class, as a run and a bundle record them in class_counts.csv."""
+"""Read the number of training photographs of each class from the class_counts.csv of a run or a bundle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 def training_counts(path: Path, tree: TaxonomyTree) -> list[np.ndarray] | None:
-    """Return the training photographs of each class of the model in `path`, per rank int64 [C_r]; None if they are not recorded.
+    """Return the number of training photographs of each class of the model in `path`, int64 [C_r] per rank; None without class_counts.csv.
 
     Raise `ConfigError` for a file that does not have the classes of `tree`."""
     file = checked_file(path, COUNTS) if is_bundle(path) else path / COUNTS
@@ -26,4 +26,4 @@ def training_counts(path: Path, tree: TaxonomyTree) -> list[np.ndarray] | None:
                 found[row["rank"]][row["lineage"]] = int(row["training"])
         return [np.array([found[rank][lineage] for lineage in tree.lineage_ids(rank)], dtype=np.int64) for rank in tree.ranks]
     except (OSError, KeyError, ValueError, TypeError, csv.Error):
-        raise ConfigError(f"{file} does not have the training photographs of each class of the model; remove it, or export again") from None
+        raise ConfigError(f"{file} does not have a number for each class of the model; remove it, or export again") from None

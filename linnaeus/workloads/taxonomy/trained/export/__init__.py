@@ -1,1 +1,1 @@
-"""The command `linnaeus export`: bundles, and forms of a model for other programs."""
+"""Write a trained classifier to a folder for use elsewhere, as a bundle or in a format of other programs: `linnaeus export`."""

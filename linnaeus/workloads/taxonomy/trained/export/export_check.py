@@ -1,4 +1,4 @@
-"""Check an exported form: compare its results on photographs and metadata against those of the model, in batches of different sizes."""
+"""Check an exported model: compare its results on photographs and metadata with those of the original, in batches of several sizes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 BATCHES = (1, 7, 64)
-LIMIT = 1e-4  # largest difference of a probability; usual are 1e-6 to 1e-5
-TIE = 1e-6  # classes whose probabilities differ by less may change places, by rounding
+LIMIT = 1e-4  # largest accepted difference of a probability; usual differences are 1e-6 to 1e-5
+TIE = 1e-6  # if the probabilities of two classes differ by less, rounding may change which one is predicted
 RANGES = {"latitude": (-90, 90), "longitude": (-180, 180), "uncertainty": (1, 1e5), "day": (0, 1), "hour": (0, 24), "elevation": (0, 3000)}
 Inputs = dict[str, np.ndarray]
-Runner = Callable[[Inputs], Sequence[np.ndarray]]  # the probabilities of each rank, then the path
+Runner = Callable[[Inputs], Sequence[np.ndarray]]  # returns the probabilities of each rank, then the path
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Batches of inputs with the model's results for them. `origin`: a phrase for the images."""
+    """Batches of inputs with the results of the original model. `origin`: source of the images, such as "79 validation photographs"."""
 
     batches: list[tuple[Inputs, Scored]]
     origin: str
 
 
 def examples(classifier: TrainedClassifier, run: Path | None) -> Examples:
-    """Return a batch of one photograph for each combination of masked components, and batches of 7 and 64 with all of them.
+    """Return batches of 1, 7 and 64 photographs, and the results of the model for them.
 
-    The photographs are validation rows of `run`; without a run, or if they cannot be read, synthetic images."""
+    There is a batch of 1 for each combination of masked metadata components; the others contain all combinations. The photographs are
+    from the validation rows of `run`. If `run` is None or they cannot be read, synthetic images are used."""
     components = classifier.components
     masks = np.array(list(itertools.product([True, False], repeat=len(components))), dtype=bool)  # [2^M, M]
     sizes = [BATCHES[0]] * len(masks) + list(BATCHES[1:])
@@ -55,7 +56,9 @@ def examples(classifier: TrainedClassifier, run: Path | None) -> Examples:
 
 
 def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> tuple[list[np.ndarray], Metadata, str]:
-    """Return uint8 [H, W, 3] images, metadata without unknown values, and a phrase for their origin."""
+    """Return `count` images, uint8 [H, W, 3], their metadata without unknown values, and a phrase that describes where they are from.
+
+    A value that the photographs of the run do not have is drawn at random."""
     draws = np.random.default_rng(0)
     drawn = {name: draws.uniform(low, high, count).astype(np.float32) for name, (low, high) in RANGES.items()}
     images, known, reason = ([], None, "a bundle has no photographs") if run is None else validation_photographs(run, count)
@@ -70,7 +73,7 @@ def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> 
 
 
 def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Metadata | None, str]:
-    """Return up to `most` validation photographs of a run, evenly spaced, uint8 [H, W, 3], their metadata, and a reason in case of none.
+    """Return up to `most` evenly spaced validation photographs of a run, uint8 [H, W, 3], their metadata, and a reason for an empty list.
 
     Photographs that cannot be read are left out. The metadata are None if the data of the run cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
@@ -91,13 +94,15 @@ def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Meta
 
 
 def largest_difference(form: str, run: Runner, checked: Examples) -> float:
-    """Return the largest difference of a probability. Raise `ConfigError` if it is above `LIMIT`, or a taxon is another one."""
+    """Return the largest difference between the probabilities of an exported model, `run`, and those of the original.
+
+    `form`: name of the format, for messages. Raise `ConfigError` if it is above `LIMIT`, or if another taxon is predicted."""
     largest = 0.0
     for inputs, expected in checked.batches:
         *probabilities, path = run(inputs)
         for rank, (own, other) in enumerate(zip(expected.probabilities, probabilities, strict=True)):
             difference = float(np.abs(own - other).max(initial=0)) if own.shape == other.shape else math.inf
-            if not difference <= LIMIT:  # not a number, too
+            if not difference <= LIMIT:  # also if it is NaN
                 raise ConfigError(_refusal(form, f"a probability differs by {difference:.1e} in a batch of {len(own)}"))
             if own.size:
                 _check_same(form, own, own.argmax(1), other.argmax(1))
@@ -107,11 +112,13 @@ def largest_difference(form: str, run: Runner, checked: Examples) -> float:
 
 
 def _check_same(form: str, probabilities: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
-    """Raise `ConfigError` if two choices of a class, int64 [B], -1 for none, differ where the probabilities [B, C] are not equal."""
+    """Raise `ConfigError` if two predicted classes of a photograph, `first` and `second`, int64 [B], -1 for none, differ.
+
+    A difference between classes whose `probabilities`, float [B, C], are almost equal is accepted."""
     for row in np.flatnonzero(first != second):
         a, b = first[row], second[row]
         if min(a, b) < 0 or abs(probabilities[row, a] - probabilities[row, b]) > TIE:
-            raise ConfigError(_refusal(form, "the predicted taxon is another one"))
+            raise ConfigError(_refusal(form, "it predicts another taxon"))
 
 
 def _refusal(form: str, reason: str) -> str:

@@ -1,4 +1,6 @@
-"""Forms of a trained classifier for other programs: ONNX, `torch.export`, and the backbone alone in timm's layout. A folder has
+"""Export a trained classifier to formats of other programs ("forms"): ONNX, `torch.export`, and its backbone alone for timm.
+
+The folder of an export contains
 
     model.onnx        form onnx: for ONNX Runtime and other engines
     model.pt2         form torch_export: for `torch.export.load`, without this program
@@ -6,7 +8,7 @@
     taxonomy.json     the taxa (`TaxonomyTree.to_dict`)
     README.md         inputs, outputs, and the encoding of metadata
 
-Every form is read again and compared with the model (`export_check.py`) before the folder gets its name.
+Every form is read again and compared with the model (`export_check.py`) before the folder is renamed to its final name.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class Written(NamedTuple):
-    """A form that was written and checked. `difference`: the largest of a probability, or of a feature of the backbone."""
+    """Result of an export to one form.
+
+    `difference`: largest difference from the model, of a probability, or of a feature for timm."""
 
     form: str
     megabytes: float
@@ -44,16 +48,17 @@ class Written(NamedTuple):
 
 
 def write_forms(classifier: TrainedClassifier, run: Path | None, out: Path, forms: Sequence[str]) -> list[str]:
-    """Write the forms to the folder `out`, all or none. Return the lines to print. `run`: has the photographs of the check, if not None.
+    """Export a classifier to `forms` (keys of `FORMS`) in the new folder `out`. After an error the folder does not exist.
 
-    Raise `ConfigError` if the folder exists or cannot be written, and for a form that cannot be made or disagrees with the model."""
+    Return the lines to print. `run`: run directory whose validation photographs are used for the check; None: synthetic images are used.
+    Raise `ConfigError` if the folder exists or cannot be written, and for a form that cannot be made or gives other results."""
     if out.exists():
         raise ConfigError(f"OUT: {out} exists; choose another folder, or remove it")
     _check_possible(classifier, forms)
     checked = examples(classifier, run)
     temporary = out.with_name(f".tmp-{out.name}")
     try:
-        shutil.rmtree(temporary, ignore_errors=True)  # of a command that was killed
+        shutil.rmtree(temporary, ignore_errors=True)  # left over from a killed command
         temporary.mkdir(parents=True)
         written = _write(classifier, temporary, forms, checked)
         write_atomic(temporary / TREE, to_json(classifier.tree.to_dict(), indent=None))
@@ -69,7 +74,7 @@ def write_forms(classifier: TrainedClassifier, run: Path | None, out: Path, form
 
 
 def _check_possible(classifier: TrainedClassifier, forms: Sequence[str]) -> None:
-    """Raise `ConfigError` for a form that this model does not have, and for packages that are missing."""
+    """Raise `ConfigError` for form timm of a model without a timm backbone, and for form onnx if its packages are not installed."""
     if "timm" in forms:
         backbone_of(classifier)
     if "onnx" in forms and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
@@ -77,7 +82,7 @@ def _check_possible(classifier: TrainedClassifier, forms: Sequence[str]) -> None
 
 
 def _write(classifier: TrainedClassifier, folder: Path, forms: Sequence[str], checked: Examples) -> list[Written]:
-    """Write and check each form. Raise `ConfigError` for one that cannot be made or disagrees."""
+    """Write each form to `folder` and check it. Raise `ConfigError` for a form that cannot be made or gives other results."""
     graphs = [form for form in forms if form != "timm"]
     if graphs:
         inputs = checked.batches[-1][0]
@@ -96,7 +101,7 @@ def _write(classifier: TrainedClassifier, folder: Path, forms: Sequence[str], ch
 
 
 def _write_graph(form: str, program: ExportedProgram, classifier: TrainedClassifier, path: Path, checked: Examples) -> float:
-    """Write, read and check a form of the graph. Return the largest difference of a probability."""
+    """Write the file of form onnx or torch_export, read it again and check it. Return the largest difference of a probability."""
     write, open_form = (write_onnx, open_onnx) if form == "onnx" else (write_program, open_program)
     try:
         write(program, classifier, path)
@@ -108,9 +113,9 @@ def _write_graph(form: str, program: ExportedProgram, classifier: TrainedClassif
 
 
 def write_onnx(program: ExportedProgram, classifier: TrainedClassifier, path: Path) -> None:
-    """Write an ONNX file. Weights above 1.5 GiB are in a second file beside it."""
+    """Write an ONNX file. If the weights exceed 1.5 GiB, they are written to a second file in the same folder."""
     names = input_names(classifier.components)
-    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # a line for every operation that is not folded
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it warns of every operation that is not folded
     with warnings.catch_warnings(action="ignore"):
         torch.onnx.export(
             program,
@@ -126,7 +131,7 @@ def write_onnx(program: ExportedProgram, classifier: TrainedClassifier, path: Pa
 
 
 def open_onnx(path: Path) -> Runner:
-    """Return the function of an ONNX file, by ONNX Runtime on the CPU."""
+    """Return a function that runs an ONNX file with ONNX Runtime on the CPU."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -134,12 +139,12 @@ def open_onnx(path: Path) -> Runner:
 
 
 def write_program(program: ExportedProgram, classifier: TrainedClassifier, path: Path) -> None:
-    """Write a file for `torch.export.load`."""
+    """Write the program to a file that `torch.export.load` reads. `classifier` is not used."""
     torch.export.save(program, path)
 
 
 def open_program(path: Path) -> Runner:
-    """Return the function of a file of `torch.export`."""
+    """Return a function that runs a file that `torch.export.save` wrote."""
     module = torch.export.load(path).module()
 
     def run(inputs: Inputs) -> list:

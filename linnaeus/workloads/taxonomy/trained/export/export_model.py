@@ -1,4 +1,4 @@
-"""`linnaeus export` of a classifier: a bundle, a folder that stands alone (`bundle.py`), or forms for other programs (`export_forms.py`).
+"""Run `linnaeus export` for a classifier: write a bundle (`bundle.py`), or formats of other programs (`export_forms.py`).
 
 The folder is read again and compared with the model before the command ends.
 """
@@ -16,7 +16,7 @@ from linnaeus.workloads.trained_models import validated
 
 
 def export_model(options: argparse.Namespace) -> list[str]:
-    """Write the bundle or the forms. Return the lines to print.
+    """Write a bundle, or the formats of --form. Return the lines to print.
 
     Raise `ConfigError` for a model that cannot be loaded, a folder that exists, and a form that does not exist or cannot be made."""
     if options.tokenizer is not None:
@@ -45,7 +45,7 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle already; give the directory of a run, or --form")
     if options.plugins:
-        raise ConfigError("--plugins has no effect without a bundle; a run has those of its configuration")
+        raise ConfigError("--plugins has no effect with a run, which uses the plugins of its configuration; leave it out")
     parts = load_parts(options.run, options.checkpoint)
     metrics = validated(options.run, parts.weights.source)
     card = model_card(parts.description, parts.tree, read_json(options.run / "dataset.json") or {}, metrics)
@@ -64,14 +64,15 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
     size = sum(file.stat().st_size for file in options.out.iterdir())
     lines = [
         *parts.weights.notes,
-        f"{options.out}: {size / 1e6:,.1f} MB; {bundle.CARD} is the model card, whose open fields are yours to fill in",
+        f"{options.out}: {size / 1e6:,.1f} MB; {bundle.CARD} is the model card: please fill in its marked fields",
     ]
     return [*lines, f"linnaeus predict {options.out} photo.jpg"]
 
 
 def check_equal(parts: Any, written: Any) -> None:
-    """Raise `ConfigError` if a bundle does not have the description, the tree and the weights of the run, to the bit, or if a network
-    cannot be built from it."""
+    """Raise `ConfigError` if the `Parts` of a bundle, `written`, differ from those of its run, or if no network can be built from them.
+
+    Weights are compared bit by bit."""
     import torch
 
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier

@@ -1,4 +1,4 @@
-"""README.md of a folder of exported forms: inputs, outputs, code, and the encoding of place, time and elevation as columns of `meta`."""
+"""Write the README.md of an exported model: inputs, outputs, example code, and how place, time and elevation become columns of `meta`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from linnaeus.workloads.taxonomy.trained.export.exported_network import input_na
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 _WAVES = [f"{wave}(2 * pi * elevation / {period:g})" for period in ELEVATION_PERIODS for wave in ("sin", "cos")]
-FORMULAS = {  # component -> column -> its value by the functions of numpy
+FORMULAS = {  # component -> the formula of each of its columns, in functions of numpy
     "SPATIAL": [
         "cos(radians(latitude)) * cos(radians(longitude))",
         "cos(radians(latitude)) * sin(radians(longitude))",
@@ -28,7 +28,7 @@ FORMULAS = {  # component -> column -> its value by the functions of numpy
     ],
     "ELEVATION": ["elevation / 1000", "sign(elevation) * log1p(abs(elevation) / 10) / 5", *_WAVES],
 }
-OPTIONAL = {"uncertainty": "SPATIAL", "hour": "TEMPORAL"}  # quantities that may be unknown in a present component: their columns are 0
+OPTIONAL = {"uncertainty": "SPATIAL", "hour": "TEMPORAL"}  # may be unknown in a component that is present; their columns are then 0
 UNITS = {
     "SPATIAL": "`latitude` and `longitude` in degrees north and east, `uncertainty` of the coordinates in metres",
     "TEMPORAL": "`day`: (day of the year - 1) / days of the year, `hour`: local time in hours",
@@ -63,7 +63,9 @@ transform = timm.data.create_transform(**timm.data.resolve_model_data_config(bac
 
 
 def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences: Mapping[str, float], origin: str) -> str:
-    """Return the text. `files`: form -> file. `differences`: form -> the largest found. `origin`: of the images of the check."""
+    """Return the text of README.md. `files`: form -> file. `differences`: form -> largest difference from the model.
+
+    `origin`: where the images of the check are from."""
     measured = {form: "feature, relative to the largest" if form == "timm" else "probability" for form in files}
     rows = "".join(f"| `{files[form]}` | {form} | {differences[form]:.1e} of a {measured[form]} |\n" for form in files)
     side, graphs = classifier.image_size, [form for form in files if form != "timm"]
@@ -88,7 +90,7 @@ def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences:
 
 
 def _graphs(classifier: TrainedClassifier) -> list[str]:
-    """Return the sections on the inputs and outputs of model.onnx and model.pt2."""
+    """Return the sections on inputs and outputs of model.onnx and model.pt2, in Markdown."""
     side, ranks, components = classifier.image_size, classifier.tree.ranks, classifier.components
     *probabilities, path = output_names(ranks)
     rows = [("`image`", f"uint8 [B, 3, {side}, {side}]", "RGB from 0 to 255; it is normalised inside")]
@@ -108,7 +110,7 @@ def _graphs(classifier: TrainedClassifier) -> list[str]:
 
 
 def _encoding(components: tuple[str, ...]) -> str:
-    """Return the section on the columns of `meta`."""
+    """Return the section on the columns of `meta`, in Markdown."""
     lines = [f"- {name}: {UNITS[name]}." for name in components]
     optional = [f"`{quantity}`" for quantity, name in OPTIONAL.items() if name in components]
     if optional:

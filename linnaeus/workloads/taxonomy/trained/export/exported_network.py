@@ -1,7 +1,7 @@
-"""`ExportedNetwork`: a trained classifier as a module of tensors only, from pixels to probabilities, and its graph by `torch.export`.
+"""`ExportedNetwork`: a trained classifier as an `nn.Module` from pixels to probabilities, and its graph from `torch.export`.
 
-Normalisation, masking of metadata, test-time augmentation and the sums over the tree are inside; the square of pixels and the columns of
-`meta` are made outside.
+The module contains normalisation, masking of metadata, test-time augmentation and sums over the tree. Its caller crops and resizes the
+image, and computes the columns of `meta`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ IMAGE_INPUT, METADATA_INPUTS = "image", ("meta", "present")
 
 
 class ExportedNetwork(nn.Module):
-    """Network whose results are `<rank>_probabilities` float [B, C_r] of each rank, coarse to fine, and `path` int64 [B, R].
+    """Network that returns a dict of `<rank>_probabilities`, float [B, C_r], for each rank, coarse to fine, and `path`, int64 [B, R].
 
-    `path` is -1 where it has no taxon. Inputs: `image` uint8 [B, 3, S, S]; `meta` float [B, F] and `present` bool [B, M], of
-    `components.encode`, for a model with components."""
+    `path` is -1 at ranks without a taxon. Inputs: `image` uint8 [B, 3, S, S]; for a model with metadata components also `meta`
+    float [B, F] and `present` bool [B, M], as `components.encode` returns."""
 
     def __init__(self, classifier: TrainedClassifier) -> None:
         super().__init__()
@@ -42,19 +42,19 @@ def input_names(components: Sequence[str]) -> list[str]:
 
 
 def output_names(ranks: Sequence[str]) -> list[str]:
-    """Return the names of the outputs."""
+    """Return the names of the outputs of a model with these ranks."""
     return [*(f"{rank}_probabilities" for rank in ranks), "path"]
 
 
 def export_program(classifier: TrainedClassifier, example: Sequence[Tensor]) -> ExportedProgram:
-    """Return the graph of a classifier on the CPU, for any number of photographs. `example`: inputs of at least two photographs.
+    """Return the graph of a classifier on the CPU, with a dynamic batch size. `example`: inputs of at least two photographs.
 
-    Raise `ConfigError` for a network that `torch.export` cannot read, such as one of a plugin that depends on values of its input."""
+    Raise `ConfigError` for a network that `torch.export` cannot trace, such as one of a plugin that branches on values of its input."""
     batch = torch.export.Dim("batch")
     network = ExportedNetwork(classifier).eval().requires_grad_(False)  # operations with `out=` fail where gradients are recorded
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            network(*example)  # tables that are made at the first use become constants of the graph
+            network(*example)  # makes the tables that are made at the first use; they become constants of the graph
             program = torch.export.export(network, tuple(example), dynamic_shapes=tuple({0: batch} for _ in example))
     except Exception as error:  # the exporter raises exceptions of many types, also those of the network
         name = classifier.description.model.name

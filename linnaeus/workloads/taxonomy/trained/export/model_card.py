@@ -1,4 +1,4 @@
-"""README.md of a bundle: the model card, with the front matter that model hubs read. Fields that only a person can fill in are marked."""
+"""Write the model card, README.md of a bundle, with the front matter that model hubs read. Fields for a person to fill in are marked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OPEN = "*to be filled in*"
 
 
 def model_card(description: Description, tree: TaxonomyTree, dataset: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
-    """Return the card. `dataset`: dataset.json of the run. `metrics`: of the validation passes on these weights."""
+    """Return the text of the model card. `dataset`: content of the run's dataset.json. `metrics`: validation results of these weights."""
     blocks = [
         "---\nlibrary_name: linnaeus\npipeline_tag: image-classification\nlicense: other\n---\n\n# A classifier of "
         f"{tree.sizes[-1]:,} taxa of rank {tree.ranks[-1]}",
@@ -52,7 +52,7 @@ def _data(dataset: Mapping[str, Any]) -> str:
 
 
 def _accuracy(tree: TaxonomyTree, metrics: Mapping[str, Any]) -> str:
-    """Return the accuracies of each pass and rank, with the 95 % intervals where they are known."""
+    """Return the section with the accuracy of each validation pass and rank, with 95 % intervals where they are known, in Markdown."""
     lines = []
     for prefix, condition in validated_passes(metrics).items():
         for rank in reversed(tree.ranks):

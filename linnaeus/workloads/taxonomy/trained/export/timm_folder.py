@@ -1,7 +1,7 @@
 """Write the backbone of a classifier alone, in the layout of timm's hub: model.safetensors and config.json.
 
-`timm.create_model("local-dir:PATH", pretrained=True, num_classes=0)` returns it; its output is the pooled feature. Metadata, the final norm
-and the head are not part of it.
+`timm.create_model("local-dir:PATH", pretrained=True, num_classes=0)` loads it. Its output is the pooled feature vector. The layers for
+metadata, the final norm and the head are not included.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.trained.export.export_check import Examples
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
-LIMIT = 1e-6  # of the largest feature: the same kernels on the same weights
-LEFT_OUT = ("tag", "license", "origin_url", "paper", "notes", "description", "test_")  # true of the published weights only
-INPUT_LIMIT = 1e-5  # of normalised pixels, which are computed in another order
+LIMIT = 1e-6  # largest accepted difference, relative to the largest feature: kernels and weights are the same
+LEFT_OUT = ("tag", "license", "origin_url", "paper", "notes", "description", "test_")  # keys that describe the published weights only
+INPUT_LIMIT = 1e-5  # largest accepted difference of normalised pixels, which are computed in another order
 
 
 def backbone_of(classifier: TrainedClassifier) -> TimmBackbone:
-    """Return the trunk. Raise `ConfigError` for a model without a timm backbone."""
+    """Return the timm backbone of a classifier. Raise `ConfigError` for a model without one."""
     trunk = classifier.model.trunk
     if not isinstance(trunk, TimmBackbone):
-        raise ConfigError(f"--form: timm is the backbone of model=timm; this is model={classifier.description.model.name}; leave it out")
+        raise ConfigError(f"--form: timm needs a run with model=timm; this one has model={classifier.description.model.name}; leave it out")
     return trunk
 
 
 def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
-    """Write the two files. Raise `ConfigError` if timm cannot describe the model."""
+    """Write model.safetensors and config.json to `folder`. Raise `ConfigError` if timm cannot describe the model."""
     from timm.models import save_for_hf
 
     trunk, side = backbone_of(classifier), classifier.image_size
@@ -53,7 +53,7 @@ def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
 
 
 def feature_difference(classifier: TrainedClassifier, folder: Path, checked: Examples) -> float:
-    """Return the largest difference of a feature of timm's model from those of the backbone, relative to the largest feature.
+    """Return the largest difference between the features of timm's model and of the backbone, relative to the largest feature.
 
     Raise `ConfigError` if it is above 1e-6, if normalised pixels differ, or if timm cannot load the folder."""
     import timm
@@ -81,5 +81,5 @@ def feature_difference(classifier: TrainedClassifier, folder: Path, checked: Exa
 
 
 def _normalised(pixels: Tensor, mean: Any, std: Any) -> Tensor:
-    """Return normalised images of uint8 [B, 3, S, S]."""
+    """Return pixels, uint8 [B, 3, S, S], divided by 255 and normalised, float [B, 3, S, S]. `mean`, `std`: one value per channel."""
     return (pixels / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)

@@ -1,4 +1,4 @@
-"""`Answered`: all answers of `linnaeus predict`, as the writers of files read them."""
+"""`Answered`: all predictions of a `linnaeus predict` command, from which its file is written in one of several formats."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
     from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-KINDS = ("blank", "human", "vehicle", "unknown")  # classes of camera traps that are not animals: the name is that of every rank
+KINDS = ("blank", "human", "vehicle", "unknown")  # classes of camera traps that are not animals; all their ranks have the same name
 
 
 @dataclass(frozen=True)
 class Answered:
-    """Predictions of N photographs, with their model and their manifest. The rows can be read once."""
+    """Predictions of N photographs, with the model that made them and columns of the manifest. `rows` can be iterated once."""
 
     rows: Iterator[Row]
     tree: TaxonomyTree
-    head: Mapping[str, Any]  # model, sha256 and taxa
+    head: Mapping[str, Any]  # description of the model: model (path of the weights), sha256 and taxa (hash of the tree)
     classifier: str  # name of the model, for tables of several classifiers
     started: str  # time of the first start of the command, such as 2026-05-01T16:10:00Z
-    columns: Mapping[str, Column] = field(default_factory=dict)  # of the manifest, by the name in `Format.columns`
+    columns: Mapping[str, Column] = field(default_factory=dict)  # name in `Format.columns` -> column of the manifest
 
     @cached_property
     def nodes(self) -> dict[tuple[str, str, str | None], int]:
-        """Return (rank, lineage, key) -> node of the tree."""
+        """Return a dict from (rank, lineage, key) of each taxon to its node in the tree."""
         found, node = {}, 0
         for r, rank in enumerate(self.tree.ranks):
             keys = self.tree.keys[r] if self.tree.keys else (None,) * self.tree.sizes[r]
@@ -39,24 +39,24 @@ class Answered:
         return found
 
     def node(self, rank: str, taxon: Mapping[str, Any]) -> int:
-        """Return the node of a taxon of a row."""
+        """Return the node of the tree that is `taxon`, an entry of a row."""
         return self.nodes[rank, taxon["lineage"], taxon.get("key")]
 
     def names(self, node: int) -> dict[str, str]:
-        """Return rank -> name for a node and those above it, coarse to fine."""
+        """Return a dict from rank to name for a node and its ancestors, coarse to fine."""
         tree = self.tree
         return {tree.ranks[r]: tree.names[r][c] for r, c in enumerate(tree.paths[node].tolist()) if c >= 0}
 
     def cell(self, column: str, row: int) -> str:
-        """Return a cell of the manifest, "" if it does not have the column."""
+        """Return a cell of the manifest; "" if the manifest does not have the column."""
         found = self.columns.get(column)
         return "" if found is None else found.values[found.codes[row]]
 
 
 def answer_of(row: Row) -> dict[str, Any] | None:
-    """Return the answer for a photograph: rank, name, lineage, probability and perhaps key. None if there is no taxon.
+    """Return the answer for a photograph as a dict of rank, name, lineage, probability and key (if taxa have keys); None for no taxon.
 
-    It is the rolled-up answer of a calibrated model, otherwise the finest taxon of the path."""
+    This is the rolled-up answer of a calibrated model. Without calibration it is the finest taxon of the predicted path."""
     if row["calibrated"]:
         taxon = row["answer"]
         return None if taxon is None else {**taxon, "probability": probability(taxon)}
@@ -67,16 +67,16 @@ def answer_of(row: Row) -> dict[str, Any] | None:
 
 
 def probability(taxon: Mapping[str, Any]) -> float:
-    """Return the probability of a taxon, at most 1: the sum of a softmax in float32 can be 1 + 1e-7, which schemas refuse."""
+    """Return the probability of a taxon, limited to 1. In float32 it can be 1 + 1e-7, which the schemas of formats refuse."""
     return min(float(taxon["probability"]), 1.0)
 
 
 def kind_of(names: Mapping[str, str]) -> str:
-    """Return the kind of a taxon of these `Answered.names`: one of `KINDS`, or animal."""
+    """Return the kind of a taxon: one of `KINDS`, or "animal". `names`: its `Answered.names`."""
     distinct = set(names.values())
     return distinct.pop() if len(distinct) == 1 and distinct <= set(KINDS) else "animal"
 
 
 def open_text(path: Path) -> IO[str]:
-    """Open a file for text in UTF-8. A byte of a file name that is not UTF-8 is written as `\\udcXX`, which is its form in JSON."""
+    """Open a text file to write UTF-8. A byte of a file name that is not UTF-8 is written as `\\udcXX`, as in JSON."""
     return open(path, "w", encoding="utf-8", errors="backslashreplace", newline="")

@@ -1,11 +1,12 @@
 """Write the formats `speciesnet` and `megadetector` of `linnaeus predict` for programs for camera traps (Timelapse, AddaxAI, Wildlife
 Insights).
 
-Both describe animals in boxes. Here a photograph has one box, the whole of it, since no detector ran. Sources: `speciesnet.constants` and
-`speciesnet.utils` of SpeciesNet 5.0.6 (format 20261015), and `megadetector-output-format.md` of MegaDetector (format 1.6).
+Both formats describe animals in boxes. No detector runs here, so each photograph has one box, which covers all of it. Sources of the
+formats: `speciesnet.constants` and `speciesnet.utils` of SpeciesNet 5.0.6 (format 20261015), and `megadetector-output-format.md` of
+MegaDetector (format 1.6).
 
-Both write a taxon as names joined by `;`, in lower case. A `;` in a name is `%3b` there, and `%` is `%25`. The exact names stand beside
-them: in `taxa` (speciesnet) and in `classification_categories` (megadetector).
+Both formats write a taxon as lower-case names joined by `;`. A `;` within a name is written as `%3b`, and a `%` as `%25`. The file also has
+the names unchanged, in `taxa` (speciesnet) or `classification_categories` (megadetector).
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]  # x, y, width and height of a box
 UNKNOWN = "f2efdae9-efb8-48fb-8a91-eccf79ab4ffb" + 6 * ";no cv result"
-SPECIESNET_LABELS = {  # kind -> label that SpeciesNet has for it
+SPECIESNET_LABELS = {  # kind -> label in SpeciesNet
     "blank": "f1856211-cfb7-4a5b-9158-c0f72fd09ee6;;;;;;blank",
     "human": "990ae9dd-7a59-4344-afcb-1b7b21368000;mammalia;primates;hominidae;homo;sapiens;human",
     "vehicle": "e2895ed5-780b-48f6-8a11-9e27cb594511;;;;;;vehicle",
     "unknown": UNKNOWN,
 }
 CATEGORIES = {"animal": "1", "human": "2", "vehicle": "3"}  # detection categories of MegaDetector
-NAMESPACE = uuid.UUID("6f1d4a0e-5f0b-5c8e-9d7c-0b8f8c1f3a52")  # of the ids of taxa in labels
+NAMESPACE = uuid.UUID("6f1d4a0e-5f0b-5c8e-9d7c-0b8f8c1f3a52")  # for the ids of taxa in labels
 
 
 def write_speciesnet(path: Path, answered: Answered) -> None:
-    """Write SpeciesNet's predictions, format 20261015. `raw_classifications` are the most probable taxa of the finest rank."""
+    """Write a file in SpeciesNet's format 20261015. `raw_classifications` are the most probable taxa of the finest rank."""
     labels: dict[int, str] = {}
     rows = (_speciesnet_row(row, answered, labels) for row in answered.rows)
     with open_text(path) as file:
@@ -43,7 +44,7 @@ def write_speciesnet(path: Path, answered: Answered) -> None:
 
 
 def _speciesnet_row(row: Row, answered: Answered, labels: dict[int, str]) -> dict[str, Any]:
-    """Return a prediction. Add the labels of its taxa to `labels`."""
+    """Return the entry of a photograph in SpeciesNet's format. Add the labels of its taxa to `labels`, node -> label."""
     base = {"filepath": row["photograph"], "model_version": answered.classifier}
     if "error" in row:
         return {**base, "failures": ["CLASSIFIER"], "error": row["error"]}
@@ -67,7 +68,7 @@ def _speciesnet_row(row: Row, answered: Answered, labels: dict[int, str]) -> dic
 
 
 def _label(answered: Answered, node: int) -> str:
-    """Return the label of a taxon: id, class, order, family, genus, epithet and name."""
+    """Return SpeciesNet's label of a taxon: id, class, order, family, genus, species epithet and name, joined by `;`."""
     names = answered.names(node)
     if (kind := kind_of(names)) != "animal":
         return SPECIESNET_LABELS[kind]
@@ -78,7 +79,7 @@ def _label(answered: Answered, node: int) -> str:
 
 
 def _taxon(answered: Answered, node: int) -> dict[str, str]:
-    """Return the exact rank and name of a taxon, and its key if there is one."""
+    """Return rank and unchanged name of a taxon, and its key if taxa have keys, as a dict for JSON."""
     rank, name = [*answered.names(node).items()][-1]
     tree = answered.tree
     r = tree.ranks.index(rank)
@@ -86,7 +87,7 @@ def _taxon(answered: Answered, node: int) -> dict[str, str]:
 
 
 def write_megadetector(path: Path, answered: Answered) -> None:
-    """Write MegaDetector's batch results, format 1.6. The confidence of the box is that of the answer."""
+    """Write a file of MegaDetector's batch results, format 1.6. The confidence of a box is the probability of the answer."""
     used: set[int] = set()
     rows = (_megadetector_row(row, answered, used) for row in answered.rows)
     info = {"format_version": "1.6", "detector": "none: the box is the whole photograph", "classifier": answered.classifier}
@@ -104,10 +105,10 @@ def write_megadetector(path: Path, answered: Answered) -> None:
 
 
 def _megadetector_row(row: Row, answered: Answered, used: set[int]) -> dict[str, Any]:
-    """Return an image. Add the nodes of its taxa to `used`.
+    """Return the entry of a photograph in MegaDetector's format. Add the nodes of its taxa to `used`.
 
-    The classifications begin with the answer. The format has them in descending order, so more probable taxa of that rank, which a
-    predicted path can leave aside, have no place there."""
+    The classifications begin with the answer. The format requires descending order, so taxa of that rank that are more probable than the
+    answer, but not on the predicted path, are left out."""
     if "error" in row:
         return {"file": row["photograph"], "failure": row["error"], "detections": None}
     answer = answer_of(row)
@@ -125,13 +126,13 @@ def _megadetector_row(row: Row, answered: Answered, used: set[int]) -> dict[str,
 
 
 def _description(names: Mapping[str, str]) -> str:
-    """Return kingdom, phylum, class, order, family and name."""
+    """Return kingdom, phylum, class, order, family and name of a taxon, joined by `;`. `names`: its `Answered.names`."""
     above = [names.get(rank, "") for rank in ("kingdom", "phylum", "class", "order", "family")]
     return ";".join(map(_plain, [*above, [*names.values()][-1]]))
 
 
 def _plain(name: str) -> str:
-    """Return a name as a part of a text that is joined by `;`."""
+    """Return a name in lower case, with `%` and `;` escaped, as a part of a text that is joined by `;`."""
     return name.lower().replace("%", "%25").replace(";", "%3b")
 
 

@@ -1,7 +1,7 @@
-"""Write the formats `camtrap_dp` and `darwin_core` of `linnaeus predict`: tables that are added to published data.
+"""Write the formats `camtrap_dp` and `darwin_core` of `linnaeus predict`: tables in the biodiversity standards of published data.
 
-- `camtrap_dp`: `observations.csv` of a Camera Trap Data Package 1.0.2 (https://camtrap-dp.tdwg.org), a row per medium. The manifest is
-  the package's table of media.
+- `camtrap_dp`: `observations.csv` of a Camera Trap Data Package 1.0.2 (https://camtrap-dp.tdwg.org), a row per photograph ("medium"). The
+  manifest must be the package's table of media.
 - `darwin_core`: rows of the Identification extension of Darwin Core (https://rs.gbif.org/extension/dwc/identification.xml), one per
   photograph, linked to occurrences by `occurrenceID` if the manifest has it.
 """
@@ -16,30 +16,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of, kind_of, open_text
 from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.manifest.table import Column
 
-MEDIA = ("mediaID", "deploymentID", "timestamp")  # columns of a table of media that observations need
+MEDIA = ("mediaID", "deploymentID", "timestamp")  # required columns of a table of media
 OBSERVATIONS = [  # in the order of the schema
     *("observationID", "deploymentID", "mediaID", "eventID", "eventStart", "eventEnd", "observationLevel", "observationType"),
     *("cameraSetupType", "scientificName", "count", "lifeStage", "sex", "behavior", "individualID", "individualPositionRadius"),
     *("individualPositionAngle", "individualSpeed", "bboxX", "bboxY", "bboxWidth", "bboxHeight", "classificationMethod"),
     *("classifiedBy", "classificationTimestamp", "classificationProbability", "observationTags", "observationComments"),
 ]
-RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # those that have a term of Darwin Core
+RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # ranks with a column in Darwin Core
 IDENTIFICATIONS = [
     *("identificationID", "occurrenceID", "associatedMedia", "taxonID", "scientificName", "taxonRank", *RANKS, "higherClassification"),
     *("verbatimIdentification", "identifiedBy", "dateIdentified", "identificationRemarks"),
 ]
-NAMESPACE = uuid.UUID("0b3f9a56-2f4e-5d0c-8c53-9f2f4b9f0f7d")  # of identificationIDs
+NAMESPACE = uuid.UUID("0b3f9a56-2f4e-5d0c-8c53-9f2f4b9f0f7d")  # for identificationIDs
 
 
 def check_media(columns: Mapping[str, Column]) -> None:
-    """Raise `ConfigError` for a manifest from which observations cannot be made: an id is missing or repeated, or a time has no zone."""
+    """Raise `ConfigError` if `camtrap_dp` cannot be written from a manifest: a value of `MEDIA` is missing, a mediaID repeated, or a time
+    without a zone."""
     if absent := [name for name in MEDIA if name not in columns]:
         raise ConfigError(
             f"--format camtrap_dp needs the column {absent[0]}; give media.csv of the package as --manifest, or a table with its columns "
@@ -48,7 +49,7 @@ def check_media(columns: Mapping[str, Column]) -> None:
     for name in MEDIA:
         column = columns[name]
         if empty := [row for row, code in enumerate(column.codes.tolist(), 1) if not column.values[code]]:
-            raise ConfigError(f"--format camtrap_dp: {len(empty):,} rows have no {name}, such as row {empty[0]}; fill them in")
+            raise ConfigError(f"--format camtrap_dp: {name} is empty in {counted(len(empty), 'row')}, such as row {empty[0]}; fill it in")
     ids = columns["mediaID"]
     name, rows = Counter(ids.values[code] for code in ids.codes.tolist()).most_common(1)[0]
     if rows > 1:
@@ -58,7 +59,7 @@ def check_media(columns: Mapping[str, Column]) -> None:
 
 
 def _with_zone(text: str) -> str:
-    """Return a time as the schema has it, to the second. Raise `ConfigError` for one that has no time zone."""
+    """Return a time in the form of the schema, to the second, with its zone. Raise `ConfigError` for a time without a zone."""
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -69,7 +70,9 @@ def _with_zone(text: str) -> str:
 
 
 def write_camtrap_dp(path: Path, answered: Answered) -> None:
-    """Write observations of media. Media that could not be read are unclassified, and those without a taxon unknown."""
+    """Write the predictions to `path` as observations.csv.
+
+    The type of an observation is "unclassified" for a photograph that could not be read, and "unknown" for one without a taxon."""
     _write_table(path, OBSERVATIONS, (_observation(answered, number, row) for number, row in enumerate(answered.rows)))
 
 
@@ -96,7 +99,9 @@ def _observation(answered: Answered, number: int, row: Row) -> dict[str, Any]:
 
 
 def write_darwin_core(path: Path, answered: Answered) -> None:
-    """Write identifications. Photographs that could not be read have their reason in `identificationRemarks`, and no taxon."""
+    """Write the predictions to `path` as Darwin Core identifications.
+
+    A photograph that could not be read has no taxon, and the reason in `identificationRemarks`."""
     _write_table(path, IDENTIFICATIONS, (_identification(answered, number, row) for number, row in enumerate(answered.rows)))
 
 

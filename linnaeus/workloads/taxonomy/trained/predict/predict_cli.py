@@ -1,4 +1,4 @@
-"""The command `linnaeus predict`: the taxa on photographs, by the model of a run or a bundle.
+"""Run the command `linnaeus predict`: predict the taxa on photographs with the model of a run or a bundle.
 
     linnaeus predict RUN photo.jpg --latitude 52.1 --longitude 4.3 --date 2026-05-01
     linnaeus predict BUNDLE photos/ --out answers.csv
@@ -6,8 +6,8 @@
     linnaeus predict BUNDLE photos/ --checklist species.txt --clade Aves --out answers.csv
     linnaeus predict BUNDLE --manifest media.csv --out observations.csv --format camtrap_dp
 
-Without --out the answers are printed. A command that was killed goes on where it was when it is given again. Files that cannot be read
-have their reason in `error`.
+Without --out the answers are printed. If a command with --out was killed, the same command continues where it stopped. The file has the
+reason in `error` for each photograph that cannot be read.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SHOWN = 20  # photographs that are printed without --out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Predict. Return 0, or exit with status 2 and one line on stderr for a user's mistake; 130 after Ctrl-C."""
+    """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
     with user_errors(2):
         options = _parse(arguments)
         try:
             lines = predict(options)
         except KeyboardInterrupt:
-            print("interrupted; the same command goes on" if options.out else "interrupted")
+            print("interrupted; give the same command again to continue" if options.out else "interrupted")
             return 128 + signal.SIGINT
         print("\n".join(lines))
     return 0
@@ -71,7 +71,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for options that do not fit together."""
+    """Raise `ConfigError` for options that do not fit together. Set `options.format` to the format of the file, None without --out."""
     check_photographs(options)
     if options.out is None and options.format:
         raise ConfigError(f"--format {options.format} has no effect without --out FILE; give both or neither")
@@ -120,7 +120,7 @@ def predict(options: argparse.Namespace) -> list[str]:
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
-    """Write the names that the model does not have to `OUT.unmatched.txt`, if there are any."""
+    """Write the listed names that the model does not have to `OUT.unmatched.txt`, if there are any, and print its path."""
     from linnaeus.files import write_atomic
 
     if model.restriction is not None and model.restriction.unmatched:
@@ -130,7 +130,7 @@ def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
 
 
 def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, asked: Asked, threads: int) -> Iterator[list[Row]]:
-    """Yield the rows of each batch of `size`, from photograph `done` on."""
+    """Yield the rows (`prediction_journal.Row`) of each batch of `size` photographs. The first `done` photographs are skipped."""
     from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 
     for batch in read_batches(model, inputs, size, threads, "predicting", done):
@@ -138,7 +138,7 @@ def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, 
 
 
 def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Row]:
-    """Return the rows of a batch."""
+    """Return a row per photograph of a batch: its prediction, or its path and the reason why it cannot be read."""
     names = batch.names
     made = model.predict_pixels(batch.images, batch.metadata, [names[i] for i in batch.good], asked) if batch.good else []
     rows = {i: prediction.plain() for i, prediction in zip(batch.good, made, strict=True)}
@@ -146,7 +146,7 @@ def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Ro
 
 
 def _calibration_notes(model: TrainedClassifier, asked: Asked) -> list[str]:
-    """Return the lines about the precision of the answers."""
+    """Return a line of text about the precision of the answers."""
     if model.calibration is None:
         return ["the model is not calibrated: probabilities are those of the network"]
     fitted = ", ".join(f"{one.precision:g}" for one in model.calibration.precisions)
@@ -156,7 +156,7 @@ def _calibration_notes(model: TrainedClassifier, asked: Asked) -> list[str]:
 
 
 def _identity(inputs: Inputs, asked: Asked, batch: int) -> dict[str, Any]:
-    """Return what determines the predictions besides the model, for the journal."""
+    """Return everything except the model on which the predictions depend, as a dict for JSON. The journal stores it."""
     import hashlib
     import json
 
@@ -169,7 +169,7 @@ def _identity(inputs: Inputs, asked: Asked, batch: int) -> dict[str, Any]:
 
 
 def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
-    """Return the lines of a photograph for a terminal."""
+    """Return the lines of text that show the prediction of a photograph in a terminal."""
     if "error" in row:
         return [f"{escaped(row['photograph'])}  not read: {row['error']}"]
     used = f"  with {', '.join(row['metadata'])}" if row["metadata"] else ""
@@ -189,7 +189,10 @@ def _left_out(count: int) -> list[str]:
 
 
 def _account(out: Path, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:
-    """Return the lines about a file of answers. `named`: answers with the stated precision; None: the model is not calibrated."""
+    """Return the last lines that the command prints: number of answers, speed, and photographs that could not be read.
+
+    `continued`: photographs that an earlier start of the command had finished. `named`: photographs with an answer of the promised
+    precision; None: the model is not calibrated."""
     done = count - continued
     rate = f", {done / seconds:,.1f} photographs/s" if done and seconds > 0 else ""
     lines = [f"{count - failed:,} of {counted(count, 'photograph')} answered{rate}: {out}"]

@@ -1,4 +1,4 @@
-"""List the formats of `linnaeus predict`, and write the file from the journal."""
+"""List the file formats of `linnaeus predict`, and write the file of predictions when all photographs are done."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """A format of a file of answers."""
+    """File format of predictions."""
 
     suffix: str
     write: Callable[[Path, Answered], None]
-    columns: tuple[str, ...] = ()  # of the manifest that it copies, if there are such
+    columns: tuple[str, ...] = ()  # columns that the format copies from the manifest, if the manifest has them
     check: Callable[[Mapping[str, Column]], None] = lambda columns: None  # raises `ConfigError` for columns that it cannot use
 
 
@@ -39,7 +39,9 @@ FORMATS = {
 
 
 def format_of(name: str | None, out: Path) -> str:
-    """Return the format of a file: `name`, or that of its suffix. Raise `ConfigError` if they do not fit together."""
+    """Return the name of a file's format: `name`, or, if it is None, the first format with the suffix of `out`.
+
+    Raise `ConfigError` if the suffix is not that of the format, or not that of any format."""
     suffixes: dict[str, str] = {}
     for key, chosen in FORMATS.items():
         suffixes.setdefault(chosen.suffix, key)
@@ -51,7 +53,9 @@ def format_of(name: str | None, out: Path) -> str:
 
 
 def write_file(out: Path, name: str, journal: Journal, answered: Answered) -> None:
-    """Make the file of the answers, which are the rows of the journal, in a format, and remove the journal."""
+    """Write the predictions to the file `out` in the format `name`, and remove the journal. `answered`: the rows of the journal.
+
+    Raise `ConfigError` if the file cannot be written; the journal then remains."""
     temporary = out.with_name(f".tmp-{out.name}")
     try:
         FORMATS[name].write(temporary, answered)

@@ -1,8 +1,8 @@
-"""Write the journal of `linnaeus predict`: the finished predictions, beside the file that is made from it at the end.
+"""Write finished predictions to a temporary file, the journal, from which a killed `linnaeus predict` command continues.
 
-The journal has a line for the command that it belongs to, with the time of its first start, then a line per photograph in the order of the
-inputs. It is written batch by batch, so that a killed command goes on after the last complete batch, and the file has the same bytes in the
-end.
+The first line of the journal identifies the command and has the time of its first start. A line per photograph follows, in the order of
+the inputs. The journal grows batch by batch. A killed command continues after the last complete batch. At the end the file of
+predictions is made from the journal; its bytes do not depend on interruptions.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from typing import IO, Any
 from linnaeus.errors import ConfigError
 from linnaeus.files import no_follow
 
-Row = dict[str, Any]  # `Prediction.plain`, or photograph and error
+Row = dict[str, Any]  # result of `Prediction.plain`, or {"photograph": path, "error": reason}
 
 
 class Journal:
-    """The predictions that are done. `identity`: everything that determines them; a journal of another identity is not continued.
+    """File of the predictions that are finished. `done`: their number when the file was opened.
 
-    `started`: the time of the first start, such as 2026-05-01T16:10:00Z."""
+    `identity`: everything on which predictions depend; a journal with another identity is refused. `batch`: photographs in a batch.
+    `started`: time of the first start of the command, such as 2026-05-01T16:10:00Z."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any], batch: int) -> None:
-        """Raise `ConfigError` if the journal belongs to another command, or cannot be written."""
+        """Open the journal, or make it if it does not exist. Raise `ConfigError` if it is of another command or cannot be written."""
         self.path, self.batch, self.started = path, batch, now()
         try:
             self.file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b", opener=no_follow)  # noqa: SIM115 (open until `remove`)
@@ -44,7 +45,7 @@ class Journal:
         raise ConfigError(f"--out: {self.path} is of another model or other photographs; finish that command, or remove the file")
 
     def _complete_batches(self) -> int:
-        """Return the number of photographs in complete batches, and cut off what follows them."""
+        """Return the number of photographs in complete batches. Truncate the file after the last complete batch."""
         done, end = 0, self.file.tell()
         position = end
         for lines, line in enumerate(self.file, 1):
@@ -58,19 +59,19 @@ class Journal:
         return done
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Write the rows of a batch."""
+        """Append the rows of a batch to the file."""
         self.file.write("".join(map(to_json, rows)).encode("utf-8", "backslashreplace"))
         self.file.flush()
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows from the first on."""
+        """Yield all rows of the journal from the first on."""
         self.file.flush()
         with open(self.path, "rb") as file:
             file.readline()
             yield from map(json.loads, file)
 
     def remove(self) -> None:
-        """Close and remove the journal."""
+        """Close and delete the file."""
         self.file.close()
         self.path.unlink()
 
@@ -81,12 +82,12 @@ def now() -> str:
 
 
 def to_json(content: Mapping[str, Any]) -> str:
-    """Return a line of JSON. A byte of a file name that is not UTF-8 is a lone surrogate, which `backslashreplace` writes as JSON does."""
+    """Return a dict as one line of JSON. Encode it with "backslashreplace": file names may contain lone surrogates."""
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 
 def _started(line: bytes, identity: Mapping[str, Any]) -> str | None:
-    """Return the time of the first start from the first line of a journal; None if it belongs to another command."""
+    """Return the time of the first start from the first line of a journal; None if its command had another `identity`."""
     try:
         head = json.loads(line)
         return str(head["started"]) if head["predictions of"] == identity else None

@@ -1,4 +1,4 @@
-"""Write the formats `json`, `csv` and `parquet` of `linnaeus predict`: everything that the model predicts, for programs of one's own."""
+"""Write the formats `json`, `csv` and `parquet` of `linnaeus predict`, which follow no external standard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 10_000  # rows of a Parquet file that are in memory at once
 
 
 def write_json(path: Path, answered: Answered) -> None:
-    """Write the model and the rows as JSON."""
+    """Write a JSON object: the description of the model, and the list `predictions` with everything that was predicted."""
     start = json.dumps(dict(answered.head), indent=2, ensure_ascii=False)
     with open_text(path) as file:
         file.write(start.removesuffix("\n}") + ',\n  "predictions": [')
@@ -35,7 +35,7 @@ def write_csv(path: Path, answered: Answered) -> None:
 
 
 def write_parquet(path: Path, answered: Answered) -> None:
-    """Write a row per photograph as Parquet, with the columns of the CSV. Raise `ConfigError` without pyarrow."""
+    """Write a row per photograph as Parquet, with the columns of the CSV. Raise `ConfigError` if pyarrow is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -52,7 +52,7 @@ def write_parquet(path: Path, answered: Answered) -> None:
 
 
 def columns(ranks: Sequence[str]) -> list[str]:
-    """Return the columns of a table of predictions."""
+    """Return the names of the columns of the CSV and Parquet formats."""
     return [
         "photograph",
         "answer_rank",
@@ -65,8 +65,9 @@ def columns(ranks: Sequence[str]) -> list[str]:
 
 
 def flat(row: Row, ranks: Sequence[str]) -> dict[str, Any]:
-    """Return a row of the table: the rolled-up answer of a calibrated model, the predicted taxon of each rank, and their probabilities.
-    None where there is none."""
+    """Return a prediction as a row of the CSV and Parquet formats, column -> value.
+
+    It has the rolled-up answer, the predicted taxon of each rank, and their probabilities. A missing value is None."""
     out: dict[str, Any] = {"photograph": row["photograph"], "metadata": " ".join(row.get("metadata", [])), "error": row.get("error")}
     answer = row.get("answer") or {}
     out |= {"answer_rank": answer.get("rank"), "answer": answer.get("name"), "answer_probability": answer.get("probability")}

@@ -1,1 +1,1 @@
-"""`linnaeus serve`: a trained classifier as an HTTP service, with a page. Nothing here imports the training loop or Hydra's composition."""
+"""Serve a trained classifier over HTTP, with a web page: `linnaeus serve`. This room does not import the training loop or Hydra."""

@@ -1,9 +1,9 @@
-"""The HTTP service: its routes, and the way of a photograph from a request to an answer.
+"""`HttpService`: the HTTP routes of `linnaeus serve`, and the steps from a request to its answer.
 
     POST /predict    receive -> read the form and decode, in a thread -> queue -> network -> JSON
     GET  /model, /health, /metrics, /
 
-A client that leaves cancels its request, wherever it is.
+If the client disconnects, its request is cancelled at any of these steps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from linnaeus.errors import one_line
+from linnaeus.errors import counted, one_line
 from linnaeus.files import to_json, to_utf8
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, TooManyPixels
@@ -41,7 +41,9 @@ PATHS = ("/", "/predict", "/model", "/health", "/metrics")
 
 
 class HttpService:
-    """A classifier behind HTTP. `name`: of the model, for people. `card`: its model card."""
+    """HTTP service of a classifier. `name`: name of the model, for people. `card`: text of its model card.
+
+    `batch_size`, `batch_wait`: as `size` and `wait` of `PhotographBatches`. `threads`: number of threads that decode photographs."""
 
     def __init__(
         self, model: TrainedClassifier, name: str, card: str, limits: Limits, batch_size: int, batch_wait: float, threads: int
@@ -87,7 +89,7 @@ class HttpService:
         Raise `HTTPException` with the status 400, 408, 413, 422, 499, 503 or 504."""
         async with self.bodies.receive(request) as body:
             if self.in_progress >= self.limits.queue:
-                raise HTTPException(503, f"{self.in_progress} photographs are in progress already; try again", RETRY)
+                raise HTTPException(503, f"{counted(self.in_progress, 'photograph')} in progress already; try again", RETRY)
             self.in_progress += 1
             try:
                 prediction = await self._while_connected(request, self._answer(request, body))
@@ -102,7 +104,9 @@ class HttpService:
         return await self.batches.predict(image, question.given, question.top)
 
     def _read(self, question: Question) -> tuple[Question, np.ndarray]:
-        """Return the question with the pixels of its photograph. Raise 413 or 422 for one that is too large or cannot be decoded."""
+        """Return the request and the pixels of its photograph, uint8 [H, W, 3].
+
+        Raise `HTTPException` with status 413 for a photograph that is too large, and 422 for one that cannot be decoded."""
         try:
             return question, decode(question.photograph, self.model.short_side, self.limits.pixels)
         except TooManyPixels as error:
@@ -112,7 +116,7 @@ class HttpService:
             raise HTTPException(422, f"the photograph cannot be decoded: {one_line(error)}") from None
 
     async def _while_connected(self, request: Request, work: Coroutine[Any, Any, Prediction]) -> Prediction:
-        """Return the result of `work`. Cancel it when the client leaves or the time is up, and raise 499 or 504."""
+        """Return the result of `work`. Cancel it and raise `HTTPException` if the client disconnects (499) or the time is up (504)."""
         task, left = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait([task, left], timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -127,20 +131,20 @@ class HttpService:
             await asyncio.wait([task, left])
 
     async def show_model(self, _: Request) -> Response:
-        """Describe the model and the limits."""
+        """Answer `GET /model` with a description of the model and of the limits, as JSON."""
         return _json(self.description)
 
     async def health(self, _: Request) -> Response:
-        """Return 200 while photographs are answered."""
+        """Answer `GET /health` with status 200 while the service can answer photographs, otherwise 503."""
         working = self.worker is not None and not self.worker.done()
         return _json({"status": "ok" if working else "the thread of the model has ended"}, 200 if working else 503)
 
     async def show_metrics(self, _: Request) -> Response:
-        """Return the metrics."""
+        """Answer `GET /metrics` with the metrics in the text format of Prometheus."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def page(self, _: Request) -> Response:
-        """Return the page. Its script alone may run, so that a name with HTML in it cannot."""
+        """Answer `GET /` with the web page. Its security policy allows only the page's own script, so HTML in a name cannot run code."""
         text = PAGE.read_text(encoding="utf-8")
         script = re.search(r"<script>(.*)</script>", text, re.S)
         assert script
@@ -151,7 +155,7 @@ class HttpService:
 
 
 async def _disconnected(request: Request) -> None:
-    """Return when the client has left."""
+    """Wait until the client has disconnected."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

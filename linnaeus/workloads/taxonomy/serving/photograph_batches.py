@@ -1,7 +1,7 @@
-"""Put the photographs of many requests into batches for the network.
+"""Collect the photographs of many requests into batches for the network.
 
-One thread runs the network. While it works, requests wait in a queue; the next batch takes the oldest of them. A request that is cancelled
-leaves the queue at once.
+One thread runs the network. Meanwhile requests wait in a queue. The next batch takes the oldest of them. A cancelled request is removed
+from the queue at once.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """A photograph in the queue."""
+    """Photograph in the queue."""
 
-    image: np.ndarray  # as `TrainedClassifier.read` returns it
-    given: Mapping[str, Any]  # place and time
-    top: int
+    image: np.ndarray  # pixels as `TrainedClassifier.read` returns them
+    given: Mapping[str, Any]  # place and time, as of `metadata_of`
+    top: int  # listed taxa per rank
     answer: asyncio.Future[Prediction]
-    since: float  # time of the event loop, in seconds
+    since: float  # time of arrival by the clock of the event loop, in seconds
 
 
 class PhotographBatches:
-    """Queue and thread of a model. A batch has at most `size` photographs, the first of which waits at most `wait` seconds."""
+    """Queue of photographs, and the thread that runs the model.
+
+    A batch starts when it has `size` photographs, or when the first of them has waited `wait` seconds."""
 
     def __init__(self, model: TrainedClassifier, size: int, wait: float, metrics: ServiceMetrics) -> None:
         self.model, self.size, self.wait, self.metrics = model, size, wait, metrics
@@ -43,7 +45,7 @@ class PhotographBatches:
         self.thread = ThreadPoolExecutor(1, "model")
 
     async def predict(self, image: np.ndarray, given: Mapping[str, Any], top: int) -> Prediction:
-        """Return the prediction of a photograph. Raise the error of the network if it fails."""
+        """Put a photograph into the queue, wait for its prediction and return it. Raise the error of the network if it fails."""
         loop = asyncio.get_running_loop()
         own = Waiting(image, given, top, loop.create_future(), loop.time())
         self.waiting.append(own)
@@ -55,7 +57,7 @@ class PhotographBatches:
                 self.waiting.remove(own)
 
     async def run(self) -> None:
-        """Answer batch after batch, until this task is cancelled."""
+        """Run the model on batch after batch of the queue, until this task is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             batch = await self._next_batch()
@@ -68,7 +70,7 @@ class PhotographBatches:
             _deliver(batch, work)
 
     async def _next_batch(self) -> list[Waiting]:
-        """Return the oldest photographs of the queue, [] if all of them left it."""
+        """Wait for photographs, remove the oldest ones from the queue, and return them; [] if all were cancelled meanwhile."""
         while not self.waiting:
             self.arrived.clear()
             await self.arrived.wait()
@@ -87,7 +89,7 @@ class PhotographBatches:
 
 
 def _deliver(batch: Sequence[Waiting], work: asyncio.Future[list[Prediction]]) -> None:
-    """Hand the predictions of a finished batch, or its error, to the requests that still wait for them."""
+    """Set the predictions of a finished batch, or its error, as results of the requests that still wait."""
     error = work.exception()
     answers: Sequence[Prediction | None] = [None] * len(batch) if error else work.result()
     for one, prediction in zip(batch, answers, strict=True):

@@ -1,6 +1,6 @@
-"""Read the requests of POST /predict: their bodies within limits, and the photograph, place and time in them.
+"""Read the requests of POST /predict: receive their bodies within limits, and parse the photograph, place and time.
 
-A mistake of the client is an `HTTPException` with the status and one line.
+For a mistake of the client, raise an `HTTPException` with a status and one line of text.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metada
 
 PHOTOGRAPH = "photograph"  # name of the file in a form
 FIELDS = (*ARGUMENTS, "top")
-LONGEST_FIELD = 200  # bytes
-TOP, MOST_TAXA = 5, 1000  # default and limit of `top`
-DRAINED = 4  # a body of up to so many times the limit is read and discarded: many clients read an answer only after they have sent all
-CLIENT_LEFT = 499  # status in the metrics; nobody receives it
+LONGEST_FIELD = 200  # bytes of a name and value
+TOP, MOST_TAXA = 5, 1000  # default and largest value of `top`
+DRAINED = 4  # a body of up to 4 times the limit is read to its end before 413 is sent: many clients read an answer only after sending all
+CLIENT_LEFT = 499  # status in the metrics of a request whose client disconnected
 RETRY = {"Retry-After": "1"}  # seconds
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a service."""
+    """Largest values that a service accepts."""
 
     body: int  # bytes of a request
-    held: int  # bytes of all requests in memory
-    pixels: int  # of a photograph
-    seconds: float  # for receiving a request, and for answering it
-    queue: int  # photographs in progress
+    held: int  # bytes of all requests in memory together
+    pixels: int  # pixels of a photograph
+    seconds: float  # time to receive a request, and again to answer it
+    queue: int  # photographs in progress at the same time
 
 
 @dataclass(frozen=True)
 class Question:
-    """A request. `given`: place and time, which are possible."""
+    """Content of a request."""
 
-    photograph: bytes
-    given: Mapping[str, str]
-    top: int
+    photograph: bytes  # the image file
+    given: Mapping[str, str]  # place and time, as of `metadata_of`, already checked
+    top: int  # listed taxa per rank
 
 
 class Bodies:
-    """Receiver of the bodies of requests. Bodies in memory have at most `limits.held` bytes in all."""
+    """Receiver of the bodies of requests. Together the bodies in memory have at most `limits.held` bytes."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.held = limits, 0
 
     @asynccontextmanager
     async def receive(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body of a request. Raise 408, 413 or 503 beyond a limit."""
+        """Yield the body of a request. Raise `HTTPException` with status 408 (time), 413 (size) or 503 (memory) beyond a limit."""
         own, parts, received = 0, list[bytes](), 0
         try:
             async with _time_limit(self.limits.seconds):
@@ -82,7 +82,7 @@ class Bodies:
 
 
 def _declared(request: Request) -> int:
-    """Return the Content-Length of a request, 0 without one."""
+    """Return the Content-Length of a request in bytes; 0 if it has none."""
     text = request.headers.get("content-length", "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -98,8 +98,10 @@ async def _time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 def read_question(content_type: str, query: Iterable[tuple[str, str]], body: bytes) -> Question:
-    """Return the question of a request: a form with the file `photograph`, or a body that is the photograph; fields of the form and
-    arguments of the query. Raise 400 for a damaged form, 422 for a value that is impossible or not read."""
+    """Return the content of a request: the photograph and the checked values of place, time and `top`.
+
+    The body is a form with the file `photograph`, or the bytes of the photograph. Values are fields of the form or are in `query`. Raise
+    `HTTPException` with status 400 for a damaged form, and 422 for a value that is impossible or has an unknown name."""
     pairs = list(query)
     if content_type.partition(";")[0].strip().lower() == "multipart/form-data":
         fields, photograph = _read_form(content_type, body)
@@ -133,7 +135,9 @@ def _top(text: str) -> int:
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], bytes | None]:
-    """Return the fields of a form and its photograph, None without one. Raise 400 or 422."""
+    """Return the fields of a form, (name, value), and the bytes of its photograph, None if it has none.
+
+    Raise `HTTPException` with status 400 for a damaged form, and 422 for too many or too long fields, or another file."""
     from python_multipart import FormParser
     from python_multipart.exceptions import FormParserError
     from python_multipart.multipart import parse_options_header

@@ -1,9 +1,9 @@
-"""The command `linnaeus serve`: a run or a bundle as an HTTP service on this machine, with a page in the browser.
+"""Run the command `linnaeus serve`: serve the model of a run or a bundle over HTTP, with a page for the browser.
 
     linnaeus serve BUNDLE
     curl -F photograph=@photo.jpg -F latitude=52.1 -F longitude=4.3 http://127.0.0.1:8000/predict
 
-It ends on Ctrl-C and SIGTERM, after the requests in progress. docs/using.md has the interface.
+Ctrl-C or SIGTERM ends it after the requests in progress. docs/using.md describes the interface.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 NEEDED = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
-HELD = 32  # bodies of the largest size in memory at once
-CONNECTIONS = 2048  # that wait to be accepted
+HELD = 32  # requests of the largest size that fit into memory together
+CONNECTIONS = 2048  # connections that may wait to be accepted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until a signal. Return 0; 130 after Ctrl-C while the model is loaded. Exit with status 2 and one line for a user's mistake."""
+    """Serve until a signal. Return 0, or 130 after Ctrl-C during the start. Exit with status 2 and one line after a user's mistake."""
     with user_errors(2):
         try:
             serve(_parse(arguments))
@@ -61,7 +61,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for a value that is impossible."""
+    """Raise `ConfigError` if the value of an option is outside its range."""
     limits = {
         "port": (0, 65535),
         "batch_wait": (0, 10_000),
@@ -74,7 +74,9 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Serve as `options` say, until SIGTERM or Ctrl-C. Raise `ConfigError` for a model that cannot be loaded and a port that is taken."""
+    """Serve the model in `options` until SIGTERM or Ctrl-C.
+
+    Raise `ConfigError` for a model that cannot be loaded, a port that is in use, and a missing package."""
     if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"linnaeus serve needs {missing[0]}, which is not installed; pip install 'linnaeus[serve]'")
     import uvicorn
@@ -82,11 +84,11 @@ def serve(options: argparse.Namespace) -> None:
     with _listen(options.host, options.port) as listener:
         threads = use_threads(options)
         app = build_service(options, threads).application()
-        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client gets the reason; it cannot fill the log
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # clients get the reason, and must not be able to fill the log
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "proxy_headers": False}
         last = round(options.timeout) + 1  # seconds for the requests in progress after a signal
         config = uvicorn.Config(app, loop="asyncio", http="h11", ws="none", timeout_graceful_shutdown=last, **quiet)
-        signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again at its end; the exit status is to be 0
+        signal.signal(signal.SIGTERM, lambda *_: None)  # at its end uvicorn raises the signal again; the exit status must be 0
         signal.signal(signal.SIGINT, lambda *_: None)
         print(f"{options.model}: http://{_shown(listener)}/  (Ctrl-C ends the service)", flush=True)
         uvicorn.Server(config).run(sockets=[listener])
@@ -94,7 +96,9 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def build_service(options: argparse.Namespace, threads: int) -> HttpService:
-    """Return the service of a model. Its network has run once, so that the first request does not wait for it."""
+    """Load the model in `options` and return its service. `threads`: number of threads that decode photographs.
+
+    The network is run once, so that the first request is not slow."""
     import numpy as np
 
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
@@ -113,7 +117,7 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
 
 def _card(path: Path, model: TrainedClassifier) -> str:
-    """Return the model card: of a bundle its file, which people edit; of a run as `linnaeus export` would write it."""
+    """Return the text of the model card: the file in a bundle, or the card that `linnaeus export` would write for a run."""
     from linnaeus.files import read_json
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
@@ -127,14 +131,14 @@ def _card(path: Path, model: TrainedClassifier) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raise `ConfigError` for an address that this machine does not have, and a port that is taken."""
+    """Return a socket that listens. Raise `ConfigError` for an address that this machine does not have, and for a port in use."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family, backlog=CONNECTIONS)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a host name"
         raise ConfigError(f"--host {quoted(host)} --port {port}: cannot listen there ({reason}); choose another port or host") from None
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # of its connections too; an answer would wait 40 ms otherwise
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections inherit it; without it an answer can wait 40 ms
     return listener
 
 

@@ -1,4 +1,4 @@
-"""`ServiceMetrics`: the counts and times that GET /metrics shows, in the text format of Prometheus."""
+"""Count and time the requests of `linnaeus serve`. GET /metrics shows the results in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)  # bounds of the histograms
-PHOTOGRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)  # bounds of the histograms of times
+PHOTOGRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # bounds of the histogram of batch sizes
 
 
 class ServiceMetrics:
-    """Metrics of one service."""
+    """Counters and histograms of a service."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -29,7 +29,7 @@ class ServiceMetrics:
         self.network = Histogram("linnaeus_batch_seconds", "Time of the network for a batch", buckets=SECONDS, **of)
 
     def batch(self, photographs: int, seconds: float) -> None:
-        """Count a batch."""
+        """Record the size and the time of a batch."""
         self.batches.observe(photographs)
         self.network.observe(seconds)
 
@@ -41,7 +41,7 @@ class ServiceMetrics:
 
 
 class Measured:
-    """An ASGI application that counts and times the requests of another one. Paths other than `paths` are counted together."""
+    """ASGI middleware that counts and times the requests of `app` by path. Paths that are not in `paths` are counted together."""
 
     def __init__(self, app: ASGIApp, metrics: ServiceMetrics, paths: Collection[str]) -> None:
         self.app, self.metrics, self.paths = app, metrics, paths

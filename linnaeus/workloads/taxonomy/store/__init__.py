@@ -1,9 +1,9 @@
-"""The prepared store: a folder of arrays and photographs that `linnaeus prepare` makes from any source, and that `data=store` reads.
+"""Write and read stores: folders of arrays and photographs, made from any data source for fast training (`linnaeus prepare`, data=store).
 
-store_layout      the files of a store, and their reading and writing
-encoding          a photograph as it is stored: JPEG, raw pixels, or the original bytes
-parts             blocks of photographs that are prepared by several processes, each written once
-prepare_store     the command: all parts, then the arrays, then the account
-store_files       the photographs of a store, mapped into memory
-store_source      `build_source` of `data=store`
+store_layout      lists the files of a store; reads and writes them
+encoding          encodes a photograph for a store: as JPEG, raw pixels, or the original bytes
+parts             writes blocks of photographs ("parts"), in several processes
+prepare_store     is the command `linnaeus prepare`
+store_files       reads photographs of a store from memory-mapped files
+store_source      makes the data source of data=store
 """

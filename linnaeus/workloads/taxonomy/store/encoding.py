@@ -1,4 +1,4 @@
-"""Encode a photograph for a store: JPEG at a limited short side, raw pixels, or the original file."""
+"""Encode a photograph for a store: as a JPEG that may be scaled down, as raw pixels, or as the original file."""
 
 import io
 from dataclasses import dataclass
@@ -12,17 +12,18 @@ ENCODINGS = ("jpeg", "raw", "original")
 
 @dataclass(frozen=True)
 class Encoding:
-    """How photographs are stored. `short_side`, in pixels, and `quality`, of JPEG, have no effect on originals."""
+    """Settings that determine how photographs are encoded."""
 
-    name: str
-    short_side: int
-    quality: int
-    max_pixels: int  # photographs with more are refused
+    name: str  # one of `ENCODINGS`
+    short_side: int  # pixels; larger photographs are scaled down to it, except with "original"
+    quality: int  # of JPEG, 1 to 95
+    max_pixels: int  # photographs with more pixels are refused
 
     def encode(self, data: bytes) -> tuple[bytes, tuple[int, int]]:
-        """Return the bytes to store and the (height, width) of the photograph. Raise NotAnImage if it cannot be decoded.
+        """Return the bytes to store for an image file, and the (height, width) of the stored photograph.
 
-        A JPEG that is upright, in colour and not larger than `short_side` is stored as it is: encoding it again would only lose detail."""
+        An upright colour JPEG that is not larger than `short_side` is stored unchanged, since encoding it again would only lose detail.
+        Raise `NotAnImage` if the file cannot be decoded."""
         pixels = decode(data, self.short_side if self.name != "original" else 1 << 30, self.max_pixels)
         shape = pixels.shape[0], pixels.shape[1]
         if self.name == "raw":

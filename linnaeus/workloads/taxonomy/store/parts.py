@@ -1,8 +1,9 @@
-"""Blocks of photographs of a store. Each is written once, by any process, and has the same bytes whoever writes it.
+"""Write the photographs of a store in blocks, the parts. Any process may write a part; its bytes are always the same.
 
-A part is complete when its table `NNNNN.npz` exists, which is renamed into place after the photographs. A part that a killed process left
-incomplete is written again, and so is a part whose bytes do not have the hashes in its table. The table also contains hashes of some
-original files, which detect another source with the same names and sizes. Photographs that cannot be decoded have size 0 and a reason.
+A part has a file of photographs and a table, `NNNNN.npz`. It is complete when the table exists, which is written last. An incomplete part,
+left by a killed process, is written again, and so is a part whose bytes do not match the hashes in its table. The table also has hashes of
+some original files, which show if the source has changed but kept its names and sizes. A photograph that cannot be decoded has size 0 and
+a reason in the table.
 """
 
 import errno
@@ -23,34 +24,34 @@ from linnaeus.workloads.taxonomy.process_pool import each_in_processes
 from linnaeus.workloads.taxonomy.store.encoding import Encoding
 from linnaeus.workloads.taxonomy.store.store_layout import PARTS, part_path
 
-PART = 1024  # photographs; about 25 MB of JPEGs, 200 MB of raw pixels at 256 x 256
-TOGETHER, BUFFER = 16, 1 << 24  # photographs and bytes that are read, then encoded: one after the other takes a tenth longer (caches)
-SAMPLE = 8  # original files of a part that are compared when a preparation continues
+PART = 1024  # photographs of a part; about 25 MB as JPEG, 200 MB as raw pixels at 256 x 256
+TOGETHER, BUFFER = 16, 1 << 24  # most photographs and bytes that are read before they are encoded; one by one takes a tenth longer (caches)
+SAMPLE = 8  # original files of a part whose hashes are compared when a preparation continues
 
 
 @dataclass(frozen=True)
 class Part:
-    """Photographs of a part, M at most `PART`."""
+    """Table of a part with M photographs, at most `PART`."""
 
-    sizes: np.ndarray  # int64 [M], 0 for a photograph that cannot be decoded
-    shapes: np.ndarray  # int32 [M, 2]
-    hashes: np.ndarray  # uint64 [M]
+    sizes: np.ndarray  # int64 [M]: bytes; 0 for a photograph that cannot be decoded
+    shapes: np.ndarray  # int32 [M, 2]: height and width
+    hashes: np.ndarray  # uint64 [M]: hashes of the stored bytes
     reasons: list[str]  # [M], "" for a photograph that is stored
     originals: np.ndarray  # uint64 [S], hashes of the original files of `PartWriter.sample`; 0 for a file that cannot be read
 
 
 @dataclass(frozen=True)
 class PartWriter:
-    """Writer of the parts of `files` below `store`, each of `length` photographs, the last of fewer."""
+    """Writer of the parts of a store. Each part has `length` photographs; the last part may have fewer."""
 
     store: Path
-    files: ImageFiles
+    files: ImageFiles  # the original photographs
     encoding: Encoding
     length: int = PART
-    first: int = 0  # part of the first of `files`
+    first: int = 0  # number of the part to which the first of `files` belongs
 
     def one(self, part: int) -> "PartWriter":
-        """Return a writer that has the files of one part only."""
+        """Return a writer whose `files` are only those of one part."""
         return replace(self, files=self.files.take(np.asarray(self.rows(part))), first=part)
 
     def count(self) -> int:
@@ -58,17 +59,17 @@ class PartWriter:
         return -(-len(self.files.names) // self.length)
 
     def rows(self, part: int) -> range:
-        """Return the rows of the photographs of a part."""
+        """Return the positions in `files` of the photographs of a part."""
         start = (part - self.first) * self.length
         return range(start, min(start + self.length, len(self.files.names)))
 
     def sample(self, part: int) -> list[int]:
-        """Return up to `SAMPLE` rows of a part, whose original files are compared when the preparation continues."""
+        """Return up to `SAMPLE` rows of a part, whose original files are compared when a preparation continues."""
         rows = self.rows(part)
         return [rows[i] for i in sorted({i * (len(rows) - 1) // (SAMPLE - 1) for i in range(SAMPLE)})]
 
     def write(self, part: int) -> int:
-        """Write a part. Return the number of its photographs. Raise OSError for a file that may be readable later."""
+        """Write a part. Return the number of its photographs. Raise `OSError` for an original file that may be readable later."""
         rows = self.rows(part)
         sizes, shapes, hashes, reasons = [], [], [], []
         originals = dict.fromkeys(self.sample(part), 0)
@@ -99,7 +100,7 @@ class PartWriter:
         return len(rows)
 
     def _blocks(self, rows: range) -> Iterator[list[tuple[int, bytes | str]]]:
-        """Yield the rows with their original bytes, or the reason why they can never be read, a few at a time."""
+        """Yield lists of a few rows, each with the bytes of its original file, or (a str) the reason why the file can never be read."""
         block: list[tuple[int, bytes | str]] = []
         size = 0
         for row in rows:
@@ -116,7 +117,9 @@ class PartWriter:
             yield block
 
     def _encoded(self, original: bytes | str) -> tuple[bytes, tuple[int, int], str]:
-        """Return the bytes to store, their shape and "", or no bytes and the reason."""
+        """Return the bytes to store, (height, width) and "" for an original file; b"", (0, 0) and the reason if it cannot be decoded.
+
+        `original`: bytes of the file, or (a str) the reason why it cannot be read."""
         if isinstance(original, bytes):
             try:
                 return *self.encoding.encode(original), ""
@@ -128,9 +131,9 @@ class PartWriter:
         return part_path(self.store, part).with_suffix(".npz").exists()
 
     def is_intact(self, part: int) -> bool:
-        """Return True if a complete part has the bytes that were written, False if it must be written again.
+        """Return True if the files of a complete part are unchanged, False if they are damaged and must be written again.
 
-        Raise ConfigError if its original files have changed."""
+        Raise `ConfigError` if original files have changed since the part was written."""
         try:
             found = self.read(part)
             with open(part_path(self.store, part), "rb") as file:
@@ -147,7 +150,7 @@ class PartWriter:
         return True
 
     def read(self, part: int) -> Part:
-        """Return the table of a complete part. Raise ConfigError if it or the photographs were damaged after they were written."""
+        """Return the table of a complete part. Raise `ConfigError` if the table is damaged or the file of photographs has another size."""
         path = part_path(self.store, part)
         try:
             with np.load(path.with_suffix(".npz"), allow_pickle=False) as table:
@@ -180,9 +183,9 @@ def _reason(error: NotAnImage) -> str:
 
 
 def write_parts(writer: PartWriter, parts: list[int], processes: int) -> Iterator[int]:
-    """Write the parts in `processes` processes. Yield the number of photographs of each as it is complete.
+    """Write the parts with these numbers in several processes. After each part, yield the number of its photographs.
 
-    A part that is not complete when this is interrupted is written again."""
+    Parts that are incomplete after an interruption are written again by the next call."""
     (writer.store / PARTS).mkdir(parents=True, exist_ok=True)
     processes = min(processes, len(parts))
     if writer.files.keeps:

@@ -1,12 +1,11 @@
-"""The command `linnaeus prepare`: write the records and photographs of a source into a store, from which training reads at full speed.
+"""Run the command `linnaeus prepare`: write the records and photographs of a data source to a store, from which training reads faster.
 
     linnaeus prepare manifest store data.path=photos.csv
     linnaeus prepare image_folder store data.path=photos --images raw --short-side 256 --processes 8
     linnaeus prepare darwin_core store data.path=download.zip data.root=photos --task 3/16      # one of 16 jobs; then once without --task
 
-The same command goes on where it was stopped, and ends with the same bytes. Every record of the source is in the store, or is counted in
-`store.json` with the reason and named in `left_out.csv`. Training: `python main.py data=store
-data.path=store`.
+If the command was stopped, give it again: it continues, and the store has the same bytes in the end. A record of the source that is not in
+the store is counted in `store.json` with the reason, and named in `left_out.csv`. To train: `python main.py data=store data.path=store`.
 """
 
 import argparse
@@ -36,8 +35,8 @@ from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
 from linnaeus.workloads.taxonomy.store.parts import PART, PartWriter, write_parts
 from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
-REQUEST = "request.json"  # the settings of a preparation that has begun
-SHORT_SIDE, QUALITY = 256, 90  # of JPEGs, unless set
+REQUEST = "request.json"  # file with the settings of a preparation that is not complete
+SHORT_SIDE, QUALITY = 256, 90  # defaults of --short-side and --quality
 OF_TRAINING = (  # keys of `data` that only training reads
     *("image_size", "sampling", "sampling_rank", "last_batch", "validation_batch"),
     *("order", "block_records", "window_blocks", "folds", "fold"),
@@ -46,22 +45,22 @@ _UNDECODABLE = "photograph that cannot be decoded"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prepare a store. Return 0, 75 after Ctrl-C, or exit with status 2 and one line on stderr for a user's mistake."""
+    """Run the command. Return 0, or 75 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
     with user_errors(2):
         options = parse(arguments)
         try:
             lines = prepare(options)
         except KeyboardInterrupt:
-            print("interrupted; the same command goes on", file=sys.stderr)
+            print("interrupted; give the same command again to continue", file=sys.stderr)
             return 75
         except OSError as error:
-            raise ConfigError(f"{error}; the same command goes on when this is corrected") from error
+            raise ConfigError(f"{error}; correct this and give the same command again to continue") from error
         print("\n".join(lines))
     return 0
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the command line, with `share`: the first part and the step of `--task`. Raise ConfigError for a mistake."""
+    """Return the options of the command line, and `share`: with --task I/N the tuple (I - 1, N). Raise `ConfigError` for a mistake."""
     parser = OneLineParser(prog="linnaeus prepare", description="Write records and photographs of a source into a store for training.")
     add = parser.add_argument
     add_source(parser)
@@ -89,16 +88,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _of_training(source: str) -> tuple[str, ...]:
-    """Return the keys of `data` that have no effect on a store of this source."""
+    """Return the keys of `data` that do not change a store that is made from `source`."""
     if source == "labels_h5":  # its split is stored
         return OF_TRAINING
     return (*OF_TRAINING, "validation_fraction", "split_seed")
 
 
 def prepare(options: argparse.Namespace) -> list[str]:
-    """Prepare the store of the options of the command line. Return the lines to print.
+    """Write the store that the options describe, or the share of it that --task gives. Return the lines to print.
 
-    Raise ConfigError for a source that cannot be read, a folder that contains something else, and too many damaged photographs."""
+    Raise `ConfigError` for a source that cannot be read, a folder with other content, and too many damaged photographs."""
     store: Path = options.out.expanduser()
     rows, config = read_clean(source_config(options), test=None)
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
@@ -118,7 +117,7 @@ def prepare(options: argparse.Namespace) -> list[str]:
 
 
 def _already_complete(store: Path, record: dict[str, Any], request: dict[str, Any]) -> list[str]:
-    """Return the lines on a store that was complete before. Raise ConfigError if it was made with another request."""
+    """Return the lines to print for a store that was complete before the command. Raise `ConfigError` if it has another `request`."""
     if record.get("request") != request:
         raise ConfigError(f"OUT: {quoted(str(store), 200)} is a store with other settings or records; choose another folder, or delete it")
     layout.check_files(store, record)
@@ -127,14 +126,14 @@ def _already_complete(store: Path, record: dict[str, Any], request: dict[str, An
 
 
 def _remove_intermediate(store: Path) -> None:
-    """Delete the files that only a preparation needs."""
+    """Delete the files of a store that are not needed once it is complete."""
     parts = store / layout.PARTS
     for path in [store / REQUEST, *parts.glob("*.npz"), *parts.glob("*.tmp-*"), *store.rglob(f"{TEMPORARY}*")]:
         path.unlink(missing_ok=True)
 
 
 def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -> dict[str, Any]:
-    """Return the settings and a hash of the records, which determine the store, for JSON."""
+    """Return everything on which the content of a store depends, settings and a hash of the records, as a dict for JSON."""
     records = hashlib.sha256(to_utf8(f"{rows.tree.fingerprint()}\0{group_column or ''}\0"))
     for data in joined(rows.files.names):
         records.update(data)
@@ -144,7 +143,7 @@ def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -
 
 
 def _begin(store: Path, request: dict[str, Any]) -> None:
-    """Write the request into a new folder. Raise ConfigError if the folder has another one, or other files."""
+    """Make the folder of a store and write request.json. Raise `ConfigError` if it exists with another request or with other files."""
     path = store / REQUEST
     if not path.exists():
         if store.exists() and not (store.is_dir() and all(path.name.startswith(TEMPORARY) for path in store.iterdir())):
@@ -159,7 +158,7 @@ def _begin(store: Path, request: dict[str, Any]) -> None:
 
 
 def _share(task: str) -> tuple[int, int]:
-    """Return I - 1 and N of `--task I/N`. Raise ConfigError if it is not two such numbers."""
+    """Return (I - 1, N) of `--task I/N`. Raise `ConfigError` if the text is not of this form."""
     first, _, count = task.partition("/")
     if not (first.isdecimal() and count.isdecimal() and 1 <= int(first) <= int(count)):
         raise ConfigError(f"--task {shorten(task)} is not I/N with 1 <= I <= N, such as 3/16")
@@ -167,18 +166,18 @@ def _share(task: str) -> tuple[int, int]:
 
 
 def _missing(writer: PartWriter, parts: range, threads: int) -> list[int]:
-    """Return the parts to write: those that are not complete, and those whose bytes have changed since, with a line on stderr."""
+    """Return the numbers of the parts to write: those that are incomplete or damaged. Name damaged ones in a line on stderr."""
     complete = [part for part in parts if writer.is_complete(part)]
     with ThreadPoolExecutor(threads) as pool:  # reading and hashing run in parallel
         damaged = [part for part, intact in zip(complete, pool.map(writer.is_intact, complete), strict=True) if not intact]
     if damaged:
         shown = list_some([str(part) for part in damaged])
-        print(f"{len(damaged)} parts are damaged and are written again: {shown}", file=sys.stderr)
+        print(f"damaged, to be written again: {counted(len(damaged), 'part')} ({shown})", file=sys.stderr)
     return sorted({*parts} - {*complete} | {*damaged})
 
 
 def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
-    """Write the parts, with a line on stderr after every ten seconds."""
+    """Write the parts with these numbers. Print a line about the progress on stderr every ten seconds."""
     begin = last = time.monotonic()
     done, total = 0, sum(len(writer.rows(part)) for part in parts)
     for count in write_parts(writer, parts, processes):
@@ -192,16 +191,16 @@ def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
 
 
 class Prepared(NamedTuple):
-    """Photographs of all parts, N records."""
+    """Joined tables of all parts, for N photographs."""
 
-    place: np.ndarray  # int64 [N, 3]: part, offset and size; a size of 0 for a photograph that cannot be decoded
-    shape: np.ndarray  # int32 [N, 2]
-    hashes: np.ndarray  # uint64 [N]
+    place: np.ndarray  # int64 [N, 3]: number of the part, offset and size in bytes; size 0 for a photograph that cannot be decoded
+    shape: np.ndarray  # int32 [N, 2]: height and width
+    hashes: np.ndarray  # uint64 [N]: hashes of the stored bytes
     bad: list[tuple[str, str]]  # name and reason of each photograph that cannot be decoded
 
     @classmethod
     def of(cls, writer: PartWriter) -> "Prepared":
-        """Return the tables of all parts together. Raise ConfigError if one is damaged."""
+        """Return the joined tables of all parts. Raise `ConfigError` if a table is damaged."""
         count = len(writer.files.names)
         found = cls(np.empty((count, 3), np.int64), np.empty((count, 2), np.int32), np.empty(count, np.uint64), [])
         for number in range(writer.count()):
@@ -213,12 +212,14 @@ class Prepared(NamedTuple):
         return found
 
     def take(self, rows: np.ndarray) -> "Prepared":
-        """Return the photographs of the given rows, int64 [M]."""
+        """Return the tables of the photographs with the numbers `rows`, int64 [M]."""
         return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.bad)
 
 
 def _finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dict[str, Any], writer: PartWriter) -> list[str]:
-    """Write the arrays of the stored records and, last, the record of the store. Return the lines to print."""
+    """Complete a store whose parts are all written: write the arrays, then store.json. Return the lines to print.
+
+    Raise `ConfigError` if more photographs cannot be used than data.max_bad_fraction allows."""
     store, prepared = writer.store, Prepared.of(writer)
     count, bad = len(prepared.place), prepared.bad
     excluded = LeftOut(rows.excluded)
@@ -268,7 +269,7 @@ def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
 
 
 def _account(record: dict[str, Any]) -> list[str]:
-    """Return the lines of the account."""
+    """Return lines of text with the numbers of records, of those left out, by reason, and of those stored. `record`: store.json."""
     counts = Counter(record["excluded"])
     lines = [f"{count:>12,}  left out: {reason}" for reason, count in counts.most_common()]
     account = record["account"]

@@ -1,4 +1,4 @@
-"""`StoreFiles`: the photographs of a store. Parts are mapped into memory when they are first read, once per process."""
+"""`StoreFiles`: read the photographs of a store. Each process maps a part into memory when it first reads from it."""
 
 from pathlib import Path
 
@@ -11,7 +11,9 @@ from linnaeus.workloads.taxonomy.text_arrays import Names
 
 
 class StoreFiles(ImageFiles):
-    """The photographs `names` [N] at `place` int64 [N, 3] (part, offset, size). `shape` int32 [N, 2]: of raw pixels; None: files."""
+    """Photographs of a store. `names`: N paths. `place`: int64 [N, 3], number of the part, offset and size in bytes.
+
+    `shape`: int32 [N, 2], height and width if raw pixels are stored; None if image files are stored."""
 
     def __init__(self, store: Path, names: Names, place: np.ndarray, shape: np.ndarray | None) -> None:
         self.store, self.names, self.place, self.shape = store, names, place, shape
@@ -42,11 +44,11 @@ class StoreFiles(ImageFiles):
         return self.read(row), self.decode(row, short_side, max_pixels), (width, height)
 
     def _bytes(self, row: int) -> np.ndarray:
-        """Return the bytes of a photograph, uint8, mapped from the file. Raise OSError if the part does not contain them."""
+        """Return the stored bytes of a photograph, uint8 [size], memory-mapped. Raise `OSError` if the file is too short."""
         part, offset, size = self.place[row].tolist()
         if part not in self._parts:
             self._parts[part] = np.memmap(part_path(self.store, part), dtype=np.uint8, mode="r")
         found = self._parts[part][offset : offset + size]
         if len(found) != size:
-            raise OSError(f"{part_path(self.store, part)} is shorter than the store says; prepare the store again")
+            raise OSError(f"{part_path(self.store, part)} is shorter than the place.npy of the store requires; prepare the store again")
         return found

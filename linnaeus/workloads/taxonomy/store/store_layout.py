@@ -1,12 +1,12 @@
-"""List the files of a store. A store is complete when it contains `store.json`, which is written last.
+"""Read and write the files of a store. A store is complete when it contains `store.json`, which is written last.
 
-store.json              format, encoding, account of the records, source, group column, notes, checksums of the other files
+store.json              format, encoding, numbers of records stored and left out, source, group column, notes, checksums of the other files
 taxonomy.json           the tree: ranks, names of the classes of each rank, and the node of the nearest known ancestor of each
 labels.npy              int64 [N, R]: class of each record at each rank, stored rank after rank; -1 for null
-names.txt               the name of each record's photograph, a line each; line breaks and backslashes are escaped as in C
+names.txt               the name of each record's photograph, one per line; line breaks and backslashes are escaped as in C
 latitude.npy ...        float32 [N]: latitude, longitude, uncertainty, day, hour, elevation; NaN for missing
-split.npy, weight.npy   int8 [N] (0 training, 1 validation, 2 test), float64 [N]; where the source has them
-columns/NAME.npy, .txt  a column that can group records: int32 [N] numbers of the lines of the text
+split.npy, weight.npy   int8 [N] (0 training, 1 validation, 2 test) and float64 [N], if the source has them
+columns/I.npy, I.txt    column I, by which records can be grouped: int32 [N], for each record the line of its value in the text file
 place.npy               int64 [N, 3]: part, offset and size in bytes of each photograph
 shape.npy               int32 [N, 2]: height and width, for raw pixels
 hashes.npy              uint64 [N]: BLAKE2b (8 bytes) of each stored photograph
@@ -34,24 +34,24 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 FORMAT = 2
 RECORD = "store.json"
 PARTS = "parts"
-CHECKED = ("taxonomy.json", "names.txt", "left_out.csv", "*.npy", "columns/*")  # with a checksum in the record
+CHECKED = ("taxonomy.json", "names.txt", "left_out.csv", "*.npy", "columns/*")  # files with a checksum in store.json
 BLOCK = 1 << 20  # bytes read at once
 THREADS = 4
 
 
 def part_path(store: Path, part: int) -> Path:
-    """Return the path of the photographs of a part."""
+    """Return the path of the file with the photographs of a part."""
     return store / PARTS / f"{part:05d}.bin"
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Write a .npy file, complete or not at all."""
+    """Write an array to a .npy file. After a failure the file does not exist, or is unchanged."""
     with atomic_file(path) as file:
         np.save(file, array)
 
 
 def read_array(path: Path, mapped: bool = False) -> np.ndarray:
-    """Return the array of a .npy file. Raise ConfigError if it is not one."""
+    """Return the array in a .npy file, memory-mapped if `mapped`. Raise `ConfigError` if the file cannot be read."""
     try:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -59,13 +59,13 @@ def read_array(path: Path, mapped: bool = False) -> np.ndarray:
 
 
 def write_lines(path: Path, values: Iterable[str]) -> None:
-    """Write a value per line."""
+    """Write texts to a file, one per line, with line breaks escaped."""
     with atomic_file(path) as file:
         file.writelines(encoded_lines(values))
 
 
 def read_lines(path: Path) -> TextLines:
-    """Return the values that `write_lines` wrote. Raise ConfigError if the file cannot be read."""
+    """Return the texts that `write_lines` wrote. Raise `ConfigError` if the file cannot be read."""
     try:
         return TextLines.read(path)
     except OSError as error:
@@ -73,7 +73,7 @@ def read_lines(path: Path) -> TextLines:
 
 
 def write_columns(store: Path, columns: Mapping[str, Column]) -> list[str]:
-    """Write the columns of records. Return their names; the files have the numbers of these names."""
+    """Write columns, name -> values of the records. Return their names in the order of the files 0.npy, 1.npy, ..."""
     (store / "columns").mkdir(exist_ok=True)
     for number, column in enumerate(columns.values()):
         write_array(store / "columns" / f"{number}.npy", column.codes)
@@ -82,24 +82,24 @@ def write_columns(store: Path, columns: Mapping[str, Column]) -> list[str]:
 
 
 def read_columns(store: Path, names: list[str]) -> dict[str, Column]:
-    """Return the columns of `write_columns`."""
+    """Return the columns that `write_columns` wrote. `names`: its result."""
     folder = store / "columns"
     return {name: Column(read_array(folder / f"{i}.npy", mapped=True), read_lines(folder / f"{i}.txt")) for i, name in enumerate(names)}
 
 
 def write_metadata(store: Path, metadata: Metadata) -> None:
-    """Write an array per quantity."""
+    """Write a .npy file for each quantity, such as latitude.npy."""
     for name, values in vars(metadata).items():
         write_array(store / f"{name}.npy", values)
 
 
 def read_metadata(store: Path) -> Metadata:
-    """Return the metadata of `write_metadata`."""
+    """Return the metadata that `write_metadata` wrote, memory-mapped."""
     return Metadata(**{name: read_array(store / f"{name}.npy", mapped=True) for name in Metadata.__dataclass_fields__})
 
 
 def read_record(store: Path) -> dict[str, Any]:
-    """Return store.json. Raise ConfigError if the folder is not a complete store."""
+    """Return the content of store.json. Raise `ConfigError` if the folder is not a complete store of this format."""
     if not store.is_dir():
         raise ConfigError(f"data.path: {quoted(str(store), 200)} is not a folder; give a folder that `linnaeus prepare` has written")
     content = read_json(store / RECORD) if os.path.isfile(store / RECORD) else None
@@ -115,7 +115,7 @@ def read_record(store: Path) -> dict[str, Any]:
 
 
 def read_tree(store: Path) -> TaxonomyTree:
-    """Return the tree of a store whose files have been checked."""
+    """Return the tree of taxa of a store whose files have been checked."""
     return TaxonomyTree.from_dict(read_json(store / "taxonomy.json") or {})
 
 
@@ -127,7 +127,9 @@ def write_record(store: Path, record: Mapping[str, Any]) -> None:
 
 
 def check_files(store: Path, record: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a file of a store is not as it was written. Photographs are not read: only their number of bytes is checked."""
+    """Raise `ConfigError` if a file of a store was changed. `record`: content of store.json.
+
+    Only the size of the files of photographs is checked; of the other files the checksum."""
     expected = record["checksums"]
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(_checksum, [store / name for name in expected])
@@ -144,7 +146,7 @@ def check_files(store: Path, record: Mapping[str, Any]) -> None:
 
 
 def _checksum(path: Path) -> int:
-    """Return the CRC-32 of a file, -1 if it cannot be read."""
+    """Return the CRC-32 of a file; -1 if it cannot be read."""
     checksum = 0
     try:
         if not os.path.isfile(path):  # reading a pipe would never end

@@ -1,4 +1,4 @@
-"""`build_source(config)` for `data=store`."""
+"""Read a store as the data source of data=store: `build_source`."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,9 +19,9 @@ from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
 
 
 def build_source(config: StoreConfig, test: bool = False) -> Source:
-    """Return the source of a store. `test`: its test rows take the place of its validation rows.
+    """Return the data source of a store. `test`: use the test rows in place of the validation rows.
 
-    Raise ConfigError if it is not a complete store, or does not have the group column."""
+    Raise `ConfigError` if the folder is not a complete store, or does not have the group column."""
     check_folds(config)
     store = Path(config.path).expanduser()
     record = layout.read_record(store)

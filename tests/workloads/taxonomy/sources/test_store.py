@@ -152,7 +152,7 @@ def test_a_part_that_changed_after_a_kill_is_written_again(damage, records, tmp_
         shutil.copy(out / "parts/00000.npz", table)
     capsys.readouterr()
     assert prepare(out, records) == 0
-    assert "1 parts are damaged and are written again: 1" in capsys.readouterr().err
+    assert "damaged, to be written again: 1 part (1)" in capsys.readouterr().err
     assert files(out) == files(tmp_path / "whole")
 
 

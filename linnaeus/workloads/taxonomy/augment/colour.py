@@ -1,7 +1,7 @@
-"""Brightness, contrast, saturation and hue as one affine colour map per sample.
+"""Change brightness, contrast, saturation and hue by one affine colour map per sample.
 
-Given the mean grey of the image, all four are affine in (R, G, B). They are combined into a 3x3 matrix and an offset, and values are
-clipped once at the end. The arithmetic is elementwise, because the rounding of a matrix product may depend on the batch size.
+If the mean grey of the image is known, all four changes are affine in (R, G, B). They are combined into a 3x3 matrix and an offset, and
+values are clipped once at the end. The arithmetic is elementwise, because the rounding of a matrix product may depend on the batch size.
 """
 
 import numpy as np
@@ -13,12 +13,13 @@ CHUNK_PIXELS = 1 << 15  # the float32 planes of a chunk fit the second-level cac
 
 
 def colour_maps(u: np.ndarray, brightness: float, contrast: float, saturation: float, hue: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return matrices, float64 [B, 3, 3], and factors, float64 [B]; the factor times the image's mean grey is added to every channel.
+    """Return the colour maps of a batch: matrices, float64 [B, 3, 3], and grey factors, float64 [B]. The grey factor times the mean grey of
+    the image is the offset added to every channel.
 
-    `u` are uniform draws, float64 [B, 4]. Brightness b, contrast c and saturation s are uniform in [max(0, 1 - strength),
-    1 + strength]; the hue rotation is uniform in [-hue, hue] full turns. With x' = b x, x'' = c x' + (1 - c) mean_grey(x'), then
-    saturation S about grey and a rotation H of (I, Q), the matrix is H S b c and the offset (1 - c) b mean_grey(x), because S and H do
-    not change greys."""
+    `u` are uniform draws, float64 [B, 4]. Brightness b, contrast c and saturation s are uniform in [max(0, 1 - strength), 1 + strength],
+    where the strengths are the arguments of these names; the hue rotation is uniform in [-hue, hue] full turns. With x' = b x, x'' = c x' +
+    (1 - c) mean_grey(x'), then saturation S about grey and a rotation H of (I, Q), the matrix is H S b c and the offset (1 - c) b
+    mean_grey(x), because S and H do not change greys."""
     strengths = np.array([brightness, contrast, saturation])
     low = np.maximum(0.0, 1.0 - strengths)
     b, c, s = (low + (1.0 + strengths - low) * u[:, :3]).T
@@ -33,7 +34,7 @@ def colour_maps(u: np.ndarray, brightness: float, contrast: float, saturation: f
 
 
 def apply_colour(images: np.ndarray, matrices: np.ndarray, grey_factors: np.ndarray) -> None:
-    """Apply the result of `colour_maps` to uint8 [B, 3, H, W] `images` in place."""
+    """Apply the colour maps that `colour_maps` returned to uint8 [B, 3, H, W] `images`, in place."""
     count, _, height, width = images.shape
     step = max(1, CHUNK_PIXELS // (height * width))
     for start in range(0, count, step):

@@ -1,7 +1,7 @@
-"""Uniform draws for a batch of samples, as a function of the key of each sample and of the operation.
+"""Draw uniform random numbers for a batch of samples, as functions of the key of each sample and of the operation.
 
-Each operation has its own stream, so that switching one on or off does not change the draws of another. Metadata masking and the null
-policy use these functions too, which is why they are not in `pipeline`.
+Each operation, such as cropping or flipping, has its own stream of numbers, so that switching one on or off does not change the draws of
+another. Metadata masking and the null policy use these functions too, which is why they are not in `pipeline`.
 """
 
 import numpy as np
@@ -12,7 +12,8 @@ CROP, FLIP, COLOUR, ERASE, POLICY = range(1, 6)
 
 
 def sample_keys(seed: int, stream: int, major: np.ndarray, minor: np.ndarray) -> np.ndarray:
-    """Return uint64 [B]: the key of each sample in `stream`, from int64 [B] `major` (epoch or step) and `minor` (position or pair)."""
+    """Return the key of each sample in the stream `stream`, uint64 [B], from int64 [B] `major` (epoch or step) and `minor` (position or
+    pair)."""
     out = np.empty(len(major), dtype=np.uint64)
     for value in np.unique(major):
         chosen = major == value
@@ -21,6 +22,6 @@ def sample_keys(seed: int, stream: int, major: np.ndarray, minor: np.ndarray) ->
 
 
 def uniform_draws(keys: np.ndarray, operation: int, count: int) -> np.ndarray:
-    """Return float64 [B, count]: uniform numbers in [0, 1) of an operation for uint64 [B] `keys`."""
+    """Return `count` uniform numbers in [0, 1) per sample for an operation, float64 [B, count]. `keys`: uint64 [B], of the samples."""
     index = keys[:, None] + np.arange(count, dtype=np.uint64)
     return randomness.uniforms(randomness.key(operation), index)

@@ -1,4 +1,4 @@
-"""Random and central crops, resizing to the model's square, flips, and random erasing.
+"""Crop photographs at random or centrally, resize them to the model's square, flip them, and erase random rectangles.
 
 Crop boxes are (left, top, right, bottom). They are drawn in floating-point pixels and rounded to whole ones, as in torchvision.
 """
@@ -10,21 +10,21 @@ import numpy as np
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 from linnaeus.workloads.taxonomy.resizing import channels_first, resize
 
-TRIES = 10  # candidates of a crop or an erased rectangle; the first that fits is used
+TRIES = 10  # candidates that are drawn for a crop or an erased rectangle; the first that fits is used
 CROP_DRAWS = 2 * TRIES + 2
 ERASE_AREA = (0.02, 1 / 3)  # share of the picture, the range of the paper
 ERASE_RATIO = (0.3, 10 / 3)
 ERASE_DRAWS = 2 * TRIES + 3
-FILL = np.array([124, 116, 104], dtype=np.uint8)  # the ImageNet mean of `..preparation`: zero once normalised
+FILL = np.array([124, 116, 104], dtype=np.uint8)  # the ImageNet mean of `..preparation`: 0 after normalisation
 
 
 def rectangles(
     area: np.ndarray, u_ratio: np.ndarray, ratio: Sequence[float], limits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return width and height of the first candidate that fits, float64 [B] each, and bool [B], True if one fits.
+    """Return width and height of the first candidate rectangle that fits, float64 [B] each, and bool [B], True if one fits.
 
-    `area` is float64 [B, TRIES] in pixels. `u_ratio` are uniform draws [B, TRIES] for a log-uniform aspect ratio (width / height).
-    `limits` [B, 2] is the (height, width) to fit in."""
+    `area` is float64 [B, TRIES] in pixels. `u_ratio` are uniform draws [B, TRIES], from which a log-uniform aspect ratio (width / height)
+    within `ratio` is computed. `limits` [B, 2] is the (height, width) of the image."""
     low, high = np.log(ratio[0]), np.log(ratio[1])
     aspect = np.exp(low + (high - low) * u_ratio)
     width, height = np.sqrt(area * aspect), np.sqrt(area / aspect)
@@ -34,17 +34,19 @@ def rectangles(
 
 
 def crop_boxes(config: AugmentConfig, sizes: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Return float64 [B, 4]: the random crops that `config` describes. `sizes` int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS]."""
+    """Return the boxes of random crops as `config` describes them, float64 [B, 4]. `sizes` int [B, 2] (height, width) of the photographs,
+    `u` float64 [B, CROP_DRAWS] uniform draws."""
     if config.crop_side is not None:
         return square_boxes(sizes, u, config.crop_side)
     return random_boxes(sizes, u, config.crop_scale, config.crop_ratio)
 
 
 def random_boxes(sizes: np.ndarray, u: np.ndarray, scale: Sequence[float], ratio: Sequence[float]) -> np.ndarray:
-    """Return float64 [B, 4]: crops with a uniform share of the area in `scale` and a log-uniform aspect ratio in `ratio`.
+    """Return the boxes of random crops, float64 [B, 4]: the share of the area is uniform in `scale`, the aspect ratio log-uniform in
+    `ratio`.
 
-    The method is that of Szegedy et al. 2015, "Going deeper with convolutions". If no candidate fits, the crop is the largest centred
-    one of an allowed aspect ratio. `sizes` is int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS] uniform draws."""
+    The method is that of Szegedy et al. 2015, "Going deeper with convolutions". If no candidate fits, the crop is the largest centred one
+    of an allowed aspect ratio. `sizes` is int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS] uniform draws."""
     full = sizes.astype(np.float64)
     area = full.prod(axis=1)[:, None] * (scale[0] + (scale[1] - scale[0]) * u[:, :TRIES])
     width, height, found = rectangles(area, u[:, TRIES : 2 * TRIES], ratio, full)
@@ -55,7 +57,8 @@ def random_boxes(sizes: np.ndarray, u: np.ndarray, scale: Sequence[float], ratio
 
 
 def square_boxes(sizes: np.ndarray, u: np.ndarray, share: float) -> np.ndarray:
-    """Return float64 [B, 4]: squares of whole pixels at random places, whose side is `share` of the short side of the photograph.
+    """Return the boxes of square crops, float64 [B, 4]: whole pixels, random positions, and a side of `share` times the short side of the
+    photograph.
 
     `sizes` is int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS] uniform draws."""
     side = np.maximum(np.rint(share * sizes.min(axis=1)), 1.0)
@@ -64,7 +67,8 @@ def square_boxes(sizes: np.ndarray, u: np.ndarray, share: float) -> np.ndarray:
 
 
 def centred_boxes(sizes: np.ndarray, ratio: Sequence[float] = (1.0, 1.0)) -> np.ndarray:
-    """Return float64 [B, 4]: the largest centred crops whose aspect ratio (width / height) is in `ratio`; by default central squares."""
+    """Return the boxes of the largest centred crops whose aspect ratio (width / height) is in `ratio`, float64 [B, 4]; by default squares.
+    `sizes` is int [B, 2] (height, width)."""
     height, width = sizes[:, 0].astype(np.float64), sizes[:, 1].astype(np.float64)
     w, h = np.minimum(width, height * ratio[1]), np.minimum(height, width / ratio[0])
     left, top = (width - w) / 2, (height - h) / 2
@@ -72,7 +76,8 @@ def centred_boxes(sizes: np.ndarray, ratio: Sequence[float] = (1.0, 1.0)) -> np.
 
 
 def whole_boxes(boxes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return int64 [B, 4]: float64 [B, 4] `boxes` rounded to whole pixels, at least one each way. `sizes`: int [B, 2] (height, width)."""
+    """Return float64 [B, 4] `boxes` rounded to whole pixels, int64 [B, 4], at least one pixel wide and high. `sizes`: int [B, 2] (height,
+    width)."""
     found = np.floor(boxes + 0.5).astype(np.int64)
     found[:, :2] = np.minimum(found[:, :2], sizes[:, ::-1] - 1)
     found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 1)
@@ -80,7 +85,8 @@ def whole_boxes(boxes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def resample(images: Sequence[np.ndarray], boxes: np.ndarray, size: int) -> np.ndarray:
-    """Return uint8 [B, S, S, 3]: the parts of uint8 [H, W, 3] `images` inside float64 [B, 4] `boxes`, resized to squares of `size`."""
+    """Return the parts of uint8 [H, W, 3] `images` inside float64 [B, 4] `boxes`, resized to squares of side `size`: uint8 [B, size, size,
+    3]."""
     out = np.empty((len(images), size, size, 3), dtype=np.uint8)
     whole = whole_boxes(boxes, sizes_of(images)).tolist()
     for image, (left, top, right, bottom), row in zip(images, whole, out, strict=True):
@@ -89,12 +95,13 @@ def resample(images: Sequence[np.ndarray], boxes: np.ndarray, size: int) -> np.n
 
 
 def sizes_of(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Return int64 [B, 2]: height and width of the photographs."""
+    """Return height and width of each photograph, int64 [B, 2]."""
     return np.array([image.shape[:2] for image in images], dtype=np.int64).reshape(-1, 2)
 
 
 def flip(pictures: np.ndarray, horizontal: np.ndarray, vertical: np.ndarray) -> None:
-    """Mirror those of uint8 [B, S, S, 3] `pictures` left-right, top-bottom, or both, that bool [B] `horizontal` and `vertical` choose."""
+    """Mirror pictures (uint8 [B, S, S, 3]) in place: left-right where bool [B] `horizontal` is True, top-bottom where bool [B] `vertical`
+    is True."""
     for row in np.flatnonzero(horizontal):
         picture = channels_first(pictures[row])
         picture.copy_(picture.flip(3))  # numpy takes ten times as long
@@ -103,9 +110,10 @@ def flip(pictures: np.ndarray, horizontal: np.ndarray, vertical: np.ndarray) -> 
 
 
 def erase_boxes(u: np.ndarray, size: int, probability: float) -> np.ndarray:
-    """Return int64 [B, 4]: (top, left, bottom, right) of the rectangles to erase in squares of `size` pixels; all 0 for none.
+    """Return the rectangles to erase in squares of `size` pixels, int64 [B, 4] (top, left, bottom, right); all 0 for an image that is not
+    erased.
 
-    Random erasing of Zhong et al. 2017. `u` are uniform draws, float64 [B, ERASE_DRAWS]."""
+    This is random erasing (Zhong et al. 2017), with the given `probability` per image. `u` are uniform draws, float64 [B, ERASE_DRAWS]."""
     area = size * size * (ERASE_AREA[0] + (ERASE_AREA[1] - ERASE_AREA[0]) * u[:, :TRIES])
     width, height, found = rectangles(area, u[:, TRIES : 2 * TRIES], ERASE_RATIO, np.full((len(u), 2), float(size)))
     sides = np.maximum(1, np.rint(np.stack([height, width], axis=1))).astype(np.int64)
@@ -115,7 +123,7 @@ def erase_boxes(u: np.ndarray, size: int, probability: float) -> np.ndarray:
 
 
 def erase(images: np.ndarray, boxes: np.ndarray) -> None:
-    """Fill the boxes of uint8 [B, 3, S, S] `images` with FILL, in place."""
+    """Fill the rectangles `boxes`, int64 [B, 4] as `erase_boxes` returns them, of uint8 [B, 3, S, S] `images` with FILL, in place."""
     for i in np.flatnonzero(boxes[:, 2] > boxes[:, 0]):
         top, left, bottom, right = boxes[i]
         images[i, :, top:bottom, left:right] = FILL[:, None, None]

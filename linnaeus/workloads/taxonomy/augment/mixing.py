@@ -1,9 +1,9 @@
-"""Draws of mixup and cutmix for pairs of the same group, made on the host.
+"""Draw the random parameters of mixup and cutmix on the host, for pairs of samples of the same group, such as a species.
 
-A pair (slot) is positions 2k and 2k + 1, adjacent in a batch. Each sample keeps `share` of itself and takes the rest from its partner:
-blended everywhere (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), where the share is the exact kept area in pixels.
-Metadata are never interpolated: each component comes whole from the sample itself with probability `share`, otherwise from its partner; if
-only one of them has it, from that one. Draws are keyed by (seed, epoch, slot).
+A pair (slot) is positions 2k and 2k + 1 of the training order, adjacent in a batch. Each sample keeps `share` of itself and takes the rest
+from its partner: blended everywhere (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), where the share is the exact kept
+area in pixels. Metadata are never interpolated: each component is taken whole, from the sample itself with probability `share`, otherwise
+from its partner; if only one of them has the component, from that one. Draws are keyed by (seed, epoch, slot).
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,17 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 @dataclass(frozen=True)
 class MixDraws:
-    """Random draws for a batch of B samples with M metadata components."""
+    """Random parameters of mixing for a batch of B samples with M metadata components."""
 
-    share: np.ndarray  # float32 [B], the share a sample keeps of itself; 1 if not mixed
-    box: np.ndarray  # int64 [B, 4] (top, left, bottom, right), taken from the partner; all 0 for mixup
+    share: np.ndarray  # float32 [B], the share that a sample keeps of itself; 1 if it is not mixed
+    box: np.ndarray  # int64 [B, 4] (top, left, bottom, right), the region taken from the partner; all 0 for mixup
     pick: np.ndarray  # bool [B, M], True for a component taken from the partner
     mixed: np.ndarray  # bool [B], True if the sample is mixed
 
 
 class PairMixing:
-    """Function that mixes pairs of samples. An alpha of 0 switches its method off; at least one must be above 0."""
+    """Random draws for mixing pairs of samples. An alpha of 0 in `config` switches its method (mixup or cutmix) off; at least one must be
+    above 0."""
 
     def __init__(self, config: AugmentConfig, seed: int, image_size: int) -> None:
         self.seed, self.image_size = seed, image_size
@@ -36,10 +37,10 @@ class PairMixing:
     def draw(
         self, epochs: np.ndarray, positions: np.ndarray, probability: np.ndarray, allowed: np.ndarray, present: np.ndarray
     ) -> MixDraws:
-        """Return the draws of a batch with `epochs` and `positions`, int64 [B].
+        """Return the draws of a batch whose samples have `epochs` and `positions`, int64 [B].
 
         `probability` is the probability of mixing, float [B]. `allowed`, bool [B], must be equal for both samples of a slot, and True only
-        where rows i and i ^ 1 are a slot. `present`, bool [B, M], is True for the components a sample has."""
+        where rows i and i ^ 1 are a slot. `present`, bool [B, M], is True for the components that a sample has."""
         count = len(positions)
         out = MixDraws(np.ones(count, np.float32), np.zeros((count, 4), np.int64), np.zeros_like(present), np.zeros(count, bool))
         for i in range(0, count - 1, 2):
@@ -64,7 +65,8 @@ class PairMixing:
             out.pick[i + half] = other & (~own | taken)
 
     def _box(self, draw: Draw) -> tuple[int, int, int, int]:
-        """Return (top, left, bottom, right): a square of random area around a random centre, clipped at the border, at least 1 pixel."""
+        """Return (top, left, bottom, right) of a square with random area and random centre, clipped at the border, at least 1 pixel wide
+        and high."""
         size = self.image_size
         half = size * (1.0 - draw.beta(self.cutmix_alpha, self.cutmix_alpha)) ** 0.5 / 2
         cy, cx = draw.uniform() * size, draw.uniform() * size

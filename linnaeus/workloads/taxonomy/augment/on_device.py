@@ -1,9 +1,10 @@
-"""Crops, mirroring, colour and erasing on the device, for a whole batch at once (`augment.place=device`).
+"""Crop, mirror, recolour and erase images on the device, a whole batch at once (`augment.place=device`).
 
-The host draws the same parameters as for its own pipeline and passes the pixels of the crops, of different sizes, in one array. The device
-resizes by two matrix products with the weights of the antialiased bilinear filter (the triangle of `..resizing`). Weights are multiples of
-2^-16 and pixels are whole, so every partial sum is a whole number below 2^24, which float32 holds exactly: the result does not depend on
-the device, the batch, or the order of the sums. It differs from that of the host by one level of 255 at most.
+The host draws the same parameters as for the pipeline that runs on the host, and passes the pixels of the crops, which have different
+sizes, in one array. The device resizes them by two matrix products with the weights of the antialiased bilinear filter (the triangle of
+`..resizing`). Weights are multiples of 2^-16 and pixels are whole numbers, so every partial sum, in units of 2^-16, is a whole number below
+2^24, which float32 holds exactly: the result does not depend on the device, the batch, or the order of the sums. It differs from the result
+of the host by at most one of the 255 levels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,21 +19,22 @@ from linnaeus.workloads.taxonomy.augment import colour, geometry
 from linnaeus.workloads.taxonomy.augment.training_draws import TrainingDraws
 from linnaeus.workloads.taxonomy.config import AugmentConfig
 
-UNIT = 1 << 16  # of a weight: 255 x 2^16 is below 2^24
+UNIT = 1 << 16  # inverse of the unit of the weights: 255 x 2^16 is below 2^24
 SAMPLES_AT_ONCE = 64  # 0.2 GB on the device for crops of 341 x 256 pixels
 PARAMETERS = ("frame", "crop_size", "mirror", "colour", "grey", "erase")  # entries of a batch that `augment_batch` reads
 
 
 class HostDraws:
-    """Part of the training pipeline that runs on the host: the pixels of the crops, and the parameters of the other operations."""
+    """Host part of the training pipeline for augmentation on the device: it cuts the crops and draws the parameters of the other
+    operations."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.image_size, self.draws = image_size, TrainingDraws(config, image_size)
 
     def __call__(self, images: Sequence[np.ndarray], keys: np.ndarray) -> dict[str, Tensor]:
-        """Return `image` uint8 [B, H, W, 3] (each crop in the upper left corner, 0 elsewhere), `crop_size` int64 [B, 2] (height, width),
-        `mirror` bool [B, 2] (top-bottom, left-right), and `frame` uint8 [0, S, S], whose shape is that of the result. With colour:
-        `colour` float32 [B, 3, 3] and `grey` float64 [B]. With erasing: `erase` int64 [B, 4]."""
+        """Return entries of a batch: `image` uint8 [B, H, W, 3] (each crop in the upper left corner, 0 elsewhere), `crop_size` int64 [B, 2]
+        (height, width), `mirror` bool [B, 2] (top-bottom, left-right), and `frame` uint8 [0, S, S], an empty array whose shape gives the
+        side S of the result. With colour: `colour` float32 [B, 3, 3] and `grey` float64 [B]. With erasing: `erase` int64 [B, 4]."""
         sizes = geometry.sizes_of(images)
         boxes = geometry.whole_boxes(self.draws.crops(sizes, keys), sizes)
         found = {
@@ -50,8 +52,8 @@ class HostDraws:
 
 
 def cut(images: Sequence[np.ndarray], boxes: np.ndarray) -> np.ndarray:
-    """Return the pixels of uint8 [H, W, 3] `images` inside int64 [B, 4] `boxes` (left, top, right, bottom), uint8 [B, height, width, 3] of
-    the largest box; smaller ones are in the upper left corner."""
+    """Return the pixels of uint8 [H, W, 3] `images` inside int64 [B, 4] `boxes` (left, top, right, bottom), as uint8 [B, height, width, 3].
+    Height and width are the largest of the boxes; a smaller crop is in the upper left corner, with 0 elsewhere."""
     height, width = (boxes[:, [3, 2]] - boxes[:, [1, 0]]).max(axis=0, initial=1).tolist()
     out = np.zeros((len(images), height, width, 3), dtype=np.uint8)
     for image, (left, top, right, bottom), row in zip(images, boxes.tolist(), out, strict=True):
@@ -60,7 +62,8 @@ def cut(images: Sequence[np.ndarray], boxes: np.ndarray) -> np.ndarray:
 
 
 def augment_batch(batch: Batch) -> Tensor:
-    """Return the augmented images of a batch with the entries of `HostDraws`, float32 [B, 3, S, S] of whole numbers from 0 to 255."""
+    """Return the augmented images of a batch with the entries that `HostDraws` returns: float32 [B, 3, S, S], whole numbers from 0 to
+    255."""
     count = len(batch["image"])
     if count <= SAMPLES_AT_ONCE:
         return _augment(batch)
@@ -87,7 +90,7 @@ def _augment(batch: Batch) -> Tensor:
 
 @contextmanager
 def full_float32() -> Iterator[None]:
-    """Multiply matrices within the block in float32, not in TF32, which rounds the weights to 11 bits."""
+    """Let matrix products within the `with` block use float32, not TF32, which would round the weights to 11 bits."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -97,8 +100,9 @@ def full_float32() -> Iterator[None]:
 
 
 def filter_weights(length: Tensor, mirror: Tensor, side: int, longest: int) -> Tensor:
-    """Return the weights of the antialiased bilinear filter from `length` int64 [B] pixels to `side`, float32 [B, side, longest]: multiples
-    of 2^-16 whose sum is 1 to within 2^-14. `mirror` bool [B]: in reverse order."""
+    """Return the weights of the antialiased bilinear filter that resizes `length` (int64 [B]) pixels to `side`: float32 [B, side, longest],
+    multiples of 2^-16. The weights of an output pixel sum to 1 to within 2^-14. Where `mirror` (bool [B]) is True, output pixels are in
+    reverse order."""
     pixel = torch.arange(longest, device=length.device, dtype=torch.float64)
     target = torch.arange(side, device=length.device, dtype=torch.float64)
     target = torch.where(mirror.unsqueeze(1), side - 1 - target, target)  # [B, side]
@@ -112,12 +116,13 @@ def filter_weights(length: Tensor, mirror: Tensor, side: int, longest: int) -> T
 
 
 def whole(values: Tensor) -> Tensor:
-    """Return the nearest whole numbers from 0 to 255, halves upwards. Overwrite `values`."""
+    """Round `values` in place to the nearest whole numbers from 0 to 255, halves upwards, and return them."""
     return values.add_(0.5).floor_().clamp_(0.0, 255.0)
 
 
 def apply_colour(image: Tensor, matrices: Tensor, grey: Tensor) -> Tensor:
-    """Return `colour.apply_colour` of whole-numbered float32 [B, 3, S, S] `image`: the same operations in the same order."""
+    """Return float32 [B, 3, S, S] `image`, of whole numbers, with the colour maps applied. The operations and their order are those of
+    `colour.apply_colour`. `matrices`, `grey`: result of `colour.colour_maps`."""
     means = [plane.sum((1, 2), dtype=torch.float64) / plane[0].numel() for plane in image.unbind(1)]
     mean_grey = sum(factor * mean for factor, mean in zip(colour.GREY.tolist(), means, strict=True))
     offset = (grey * mean_grey + 0.5).float().view(-1, 1, 1)
@@ -131,7 +136,8 @@ def apply_colour(image: Tensor, matrices: Tensor, grey: Tensor) -> Tensor:
 
 
 def erase(image: Tensor, boxes: Tensor) -> Tensor:
-    """Return float32 [B, 3, S, S] `image` with `geometry.FILL` in int64 [B, 4] `boxes` (top, left, bottom, right; all 0 for none)."""
+    """Fill the rectangles `boxes`, int64 [B, 4] (top, left, bottom, right; all 0 for none), of float32 [B, 3, S, S] `image` with
+    `geometry.FILL`, in place. Return `image`."""
     top, left, bottom, right = boxes.t().unsqueeze(-1)
     place = torch.arange(image.shape[-1], device=image.device)
     rows, columns = (place >= top) & (place < bottom), (place >= left) & (place < right)

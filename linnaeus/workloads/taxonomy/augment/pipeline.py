@@ -1,12 +1,13 @@
 """Turn decoded photographs of any size into one uint8 tensor: crop and resize, flips, policy, colour, erasing.
 
-`AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable on (images, keys). The result for a sample
-is a function of its own key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral values: it takes
-the central square, as validation does. Normalisation and the blending of pairs are done on the device; with `augment.place` everything but
-decoding and the policy (`on_device.py`).
+`AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable with the arguments (images, keys). The result
+for a sample is a function of its image and its key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral
+values: it takes the central square, as validation does. Normalisation and the blending of pairs are done on the device; with
+`augment.place=device` so is everything else but decoding and the policy (`on_device.py`).
 
-The policies are RandAugment and TrivialAugment of torchvision. torchvision draws from torch's global generator, so the global generators
-are seeded before each picture. It is imported only if a policy is configured (1.4 s), in the parent process, which forked workers share.
+The policies are RandAugment and TrivialAugment of torchvision, which draws from torch's global generator, so the global generators are
+seeded before each picture. torchvision is imported only if a policy is configured (1.4 s), in the parent process, which forked workers
+share.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +29,13 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 Policy = Callable[[Image.Image], Image.Image]
 
 
-# Returns uint8 [B, 3, S, S], contiguous, from uint8 [H, W, 3] photographs and the uint64 [B] keys of their positions; or several entries
-# of a batch, for augmentation on the device.
+# Function from uint8 [H, W, 3] photographs and the uint64 [B] keys of their positions to uint8 [B, 3, S, S], contiguous; or, for
+# augmentation on the device, to several entries of a batch.
 Pipeline = Callable[[Sequence[np.ndarray], np.ndarray], Tensor | dict[str, Tensor]]
 
 
 class AugmentationPipelineFactory:
-    """Builds the pipeline of training or validation. Raise ConfigError for an impossible range of crops."""
+    """Builder of the pipelines of training and validation. Its constructor raises `ConfigError` for an impossible range of crops."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         _check_range("crop_scale", config.crop_scale, high=1.0)
@@ -42,7 +43,8 @@ class AugmentationPipelineFactory:
         self.config, self.image_size = config, image_size
 
     def build(self, training: bool, device: torch.device | None = None) -> Pipeline:
-        """Return the pipeline. `device`: the device of the training, for `augment.place=auto`."""
+        """Return the pipeline of training or validation. `device`: the device of the training, with which `augment.place=auto` is
+        decided."""
         if not training:
             return ValidationPipeline(self.image_size)
         part = registered("augment", self.config.name)
@@ -62,9 +64,10 @@ class AugmentationPipelineFactory:
         return self.config.place == "device" or (self.config.place == "auto" and on_gpu and possible)
 
     def build_at_end(self, mixing: bool) -> Pipeline | None:
-        """Return the pipeline of the last part of the run (`augment.off_last`), which is that of validation; None for a length of 0.
+        """Return the pipeline of the last part of the run (`augment.off_last`), which is that of validation; None if that part has length
+        0.
 
-        `mixing`: True if pairs are mixed before. Raise `ConfigError` if nothing is augmented or mixed before."""
+        `mixing`: True if pairs are mixed in the rest of the run. Raise `ConfigError` if the rest of the run neither augments nor mixes."""
         text = self.config.off_last
         if Duration.parse(text, "augment.off_last").amount == 0:
             return None
@@ -74,7 +77,7 @@ class AugmentationPipelineFactory:
 
 
 class ValidationPipeline:
-    """Resizes the central square; the keys are not used."""
+    """Pipeline that resizes the central square of each photograph; the keys are not used."""
 
     def __init__(self, image_size: int) -> None:
         self.image_size = image_size
@@ -85,7 +88,7 @@ class ValidationPipeline:
 
 
 class TrainingPipeline:
-    """The training pipeline: crop and resize, flips, policy, colour, erasing, in this order. Disabled operations are skipped."""
+    """Pipeline of training on the host: crop and resize, flips, policy, colour, erasing, in this order. Disabled operations are skipped."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.image_size, self.draws = image_size, TrainingDraws(config, image_size)
@@ -124,7 +127,7 @@ def _build_policy(config: AugmentConfig) -> Policy | None:
 
 
 def _changes_nothing(config: AugmentConfig) -> bool:
-    """Return True if the training pipeline is equal to that of validation."""
+    """Return True if the training pipeline with `config` gives the same images as that of validation."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     probabilities = (config.horizontal_flip, config.vertical_flip, config.erasing)
     whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None
@@ -138,5 +141,5 @@ def _check_range(name: str, values: Sequence[float], high: float) -> None:
 
 
 def _channels_first(pictures: np.ndarray) -> np.ndarray:
-    """Return a contiguous copy of uint8 [B, S, S, 3], [B, 3, S, S]."""
+    """Return pictures uint8 [B, S, S, 3] as a contiguous array [B, 3, S, S]."""
     return np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))

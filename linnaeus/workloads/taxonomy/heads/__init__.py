@@ -1,4 +1,4 @@
-"""Heads: from one feature vector per taxonomic rank to `Scores` of all taxa. `build_head` builds the configured one."""
+"""Build heads, which map one feature vector per taxonomic rank to `Scores` of all taxa. `build_head` builds the configured one."""
 
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
@@ -18,12 +18,13 @@ HEADS: dict[str, type[LinearHead | ConditionalHead | MarginalHead]] = {
 
 
 def is_hierarchical(config: HeadConfig) -> bool:
-    """Return True if the scores of the configured head are one distribution on the tree; False for a head of a plugin."""
+    """Return True if the scores of the configured head are one probability distribution on the tree. Return False for a head of a
+    plugin."""
     return config.name != "linear" and registered("head", config.name) is None
 
 
 def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
-    """Return the configured head for features of `width`."""
+    """Return the configured head for feature vectors of length `width`."""
     part = registered("head", config.name)
     if part is not None:
         return check_members(part.build(config, width, tree), Head, f"head.name={config.name}: the builder returns")

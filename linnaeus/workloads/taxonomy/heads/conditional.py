@@ -1,9 +1,9 @@
 """Conditional heads: a softmax among siblings for every taxon, multiplied down the tree; optionally with routing.
 
-p(taxon) = p(taxon | parent) p(parent), so the probabilities are one distribution on the tree for any raw scores. The loss of a
-label needs only the scores of its siblings and of its ancestors' siblings (`label_log_probs`). All probabilities (`log_probs`) are
-computed for validation, and for smoothed targets above the finest rank. Tensors of nodes are [n, B], nodes first; see
-`sibling_softmax.py`.
+p(taxon) = p(taxon | parent) p(parent), so the probabilities are one distribution on the tree for any raw scores. The loss of a label needs
+only the scores of its siblings and of its ancestors' siblings (`label_log_probs`). All probabilities (`log_probs`) are computed for
+validation, and for smoothed targets above the finest rank. Tensors of nodes are [n, B]: dimension 0 is the node, dimension 1 the sample;
+see `sibling_softmax.py`. Levels and nodes are defined in `layout.py`.
 
 `ConditionalHead` scores each level from the feature of its rank. `HierarchicalSoftmaxHead` adds routing: before a level is scored, the
 embeddings of the taxa of the rank above are added to the feature, weighted by the routing distribution r over that rank. With p the
@@ -13,8 +13,8 @@ log-probabilities of that rank,
     hard     r = one-hot of the most probable taxon, with the gradient of soft (straight through, Bengio et al. 2013)
     gumbel   r = softmax((p + g) / temperature), g Gumbel noise (Jang et al. 2017); soft in evaluation
 
-Routing changes features only: the reported probabilities remain products of conditionals, so they obey the tree. With hard
-routing the predicted path is greedy, too: the most probable child at each level.
+Routing changes features only: the reported probabilities remain products of conditionals, so they obey the tree. With hard routing the
+predicted path is greedy, too: the most probable child at each level.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class SiblingScores(Scores):
-    """Scores with a softmax among siblings. `logits`: per level [n_l, B], at the positions of `Layout`.
+    """Scores with a softmax among siblings. `logits`: one tensor [n_l, B] per level l, in the order of the positions of `Layout`.
 
-    `greedy`: predict by `greedy_path`, which needs few of the scores, instead of the path to the most probable leaf."""
+    `greedy`: True: predict by `greedy_path`, which needs few of the scores; False: predict the path to the most probable leaf."""
 
     consistent = True
 
@@ -65,14 +65,15 @@ class SiblingScores(Scores):
         return marginal, conditional
 
     def _with_ancestors(self, nodes: Tensor) -> Tensor:
-        """Return the nodes int64 [B, R] with the ancestors of the finest taxon filled in, where the label of a coarser rank is missing."""
+        """Return `nodes` int64 [B, R] (-1: no label), filling in the ancestors of the finest taxon where the label of a coarser rank is
+        missing."""
         layout = self.layout
         finest = torch.where(nodes < layout.taxa, nodes, -1).amax(1)  # finer taxa have larger numbers
         path = layout.path[finest]
         return torch.maximum(nodes, torch.where(path >= 0, path + layout.offsets, -1))
 
     def _conditional_log_probs(self, nodes: Tensor) -> list[Tensor]:
-        """Return log p(node | parent), per rank [B], of nodes int64 [B, R]; 0 for node -1."""
+        """Return log p(node | parent) of `nodes` int64 [B, R], as a list of [B] per rank; 0 for node -1."""
         layout = self.layout
         level = torch.where(nodes >= 0, layout.level[nodes], -1)
         own, siblings = layout.position[nodes], layout.siblings[nodes]
@@ -95,7 +96,7 @@ class SiblingScores(Scores):
     # -- all taxa --------------------------------------------------------------------------------------------------------
 
     def _level_log_probs(self, number: int) -> Tensor:
-        """Return the log-probability of every node of a level, [n_l, B]; computed once, from the top down."""
+        """Return the log-probability of every node of the level `number`, [n_l, B]. Levels are computed from the top down, once."""
         layout = self.layout
         while len(self._levels) <= number:
             level = len(self._levels)
@@ -108,7 +109,7 @@ class SiblingScores(Scores):
         return self.rank_log_probs(level - 1).index_select(0, self.layout.table("parent", level)) if level else None
 
     def rank_log_probs(self, rank: int) -> Tensor:
-        """Return the log-probability of the classes of a rank, [C_r, B]."""
+        """Return the log-probability of each class of a rank, [C_r, B]."""
         found = self._level_log_probs(rank)
         return found if self.layout.regular else torch.cat(self._levels[: rank + 1]).index_select(0, self.layout.table("index", rank))
 
@@ -123,7 +124,8 @@ class SiblingScores(Scores):
         return self._log_probs
 
     def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
-        """Return the sums of `Scores.range_sums`. The log-probabilities of the finest rank, by far the largest, are not computed."""
+        """Return the sums that `Scores.range_sums` describes. The log-probabilities of the finest rank, by far the largest tensor, are not
+        computed."""
         layout = self.layout
         if not layout.regular:
             return super().range_sums(rank, first, last)
@@ -161,19 +163,22 @@ class SiblingScores(Scores):
         return layout.path[node]
 
     def adjusted(self, priors: Priors, strength: float) -> SiblingScores:
-        """Return adjusted scores. Siblings have the same parent, so adding log p(taxon) equals adding log p(taxon | parent)."""
+        """Return scores with `strength` x log prior added (see `Scores.adjusted`). Siblings have the same parent, so adding log p(taxon)
+        equals adding log p(taxon | parent)."""
         prior = self.layout.node_priors(priors).index_select(0, self.layout.node_at)
         parts = prior.mul(strength).split([len(z) for z in self.logits])
         logits = [at_least_float32(z) + part.unsqueeze(1) for z, part in zip(self.logits, parts, strict=True)]
         return SiblingScores(self.layout, logits, self.greedy)
 
     def mean(self, others: Sequence[Self]) -> SiblingScores:
-        """Return the scores of the mean. The raw scores are its log-probabilities: their softmax among siblings is p(taxon) / p(parent)."""
+        """Return scores whose probabilities are the means over the views. Their raw scores are the log-probabilities, whose softmax among
+        siblings is p(taxon) / p(parent)."""
         views, levels = (self, *others), range(len(self.logits))
         return SiblingScores(self.layout, [log_mean([view._level_log_probs(n) for view in views]) for n in levels], self.greedy)
 
     def among(self, possible: Tensor) -> SiblingScores:
-        """Return the conditional scores. The raw scores are log p(taxon and an allowed leaf), summed from the leaves up."""
+        """Return the scores given that the taxon is an allowed leaf (see `Scores.among`). Their raw scores are log p(taxon and an allowed
+        leaf), summed from the leaves up."""
         layout = self.layout
         self._level_log_probs(layout.ranks - 1)
         impossible = ~layout.possible_nodes(possible)[layout.node_at]
@@ -187,16 +192,16 @@ class SiblingScores(Scores):
 
 
 class NodeLinear(nn.Linear):
-    """A linear layer that returns [n, B] for features [B, D], the transpose of `nn.Linear`. Forward and backward take 0.85 of its time
-    on a CPU."""
+    """Linear layer that returns [n, B] for features [B, D], the transpose of `nn.Linear`. Forward and backward take 0.85 of the time of
+    `nn.Linear` on a CPU."""
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.addmm(self.bias.unsqueeze(1), self.weight, features.contiguous().t())
 
 
 class ConditionalHead(Head):
-    """One `NodeLinear` per level, on the feature of its rank. A level without nodes has no layer, since DDP fails for parameters that
-    get no gradient."""
+    """Head with one `NodeLinear` per level, which reads the feature of the rank of that level. A level without nodes has no layer, since
+    DDP fails for parameters that get no gradient."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
         super().__init__()
@@ -212,10 +217,10 @@ class ConditionalHead(Head):
 
 
 class HierarchicalSoftmaxHead(ConditionalHead):
-    """A conditional head with routing (see the module)."""
+    """Conditional head with routing (see the module)."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, *, routing: str, temperature: float) -> None:
-        """`routing`: soft, hard or gumbel. `temperature`: of the routing distribution, above 0."""
+        """`routing`: soft, hard or gumbel. `temperature`: that of the routing distribution, above 0."""
         super().__init__(width, tree, null)
         self.routing, self.temperature = routing, temperature
         finer = self.layout.level_sizes[1:]
@@ -237,7 +242,8 @@ class HierarchicalSoftmaxHead(ConditionalHead):
         return scores
 
     def _routed_embedding(self, log_probs: Tensor, embedding: Tensor) -> Tensor:
-        """Return the mean [B, D] of the embeddings [C, D] of a rank, weighted by the routing distribution of log_probs [C, B]."""
+        """Return the mean [B, D] of the embeddings [C, D] of a rank, weighted by the routing distribution that follows from log_probs [C,
+        B]."""
         best = log_probs.argmax(0) if self.routing == "hard" else None
         if self.routing == "gumbel" and self.training:
             tiny = torch.finfo(log_probs.dtype).tiny  # a draw of exactly 0 would be infinite noise
@@ -247,12 +253,12 @@ class HierarchicalSoftmaxHead(ConditionalHead):
 
 
 class _WeightedMean(torch.autograd.Function):
-    """Compute the mean [B, D] of embeddings [C, D] with weights softmax(raw / temperature), raw [C, B]. With `best` int64 [B], return the
-    embeddings of those classes instead, with the gradient by `raw` of the mean (straight through).
+    """Autograd function: the mean [B, D] of embeddings [C, D] with weights softmax(raw / temperature), raw [C, B]. With `best` int64 [B],
+    the result is the embeddings of those classes instead, and the gradient by `raw` is that of the mean (straight through).
 
-    Softmax and product are differentiated together, as in attention: with p the weights, g the gradient of the mean m, the gradient by
-    raw_c / temperature is p_c (g . embedding_c - g . m). The weights are saved without dividing by their sum; dividing the product
-    [B, D] instead costs less than dividing [C, B]."""
+    Softmax and product are differentiated together, as in attention: with p the weights and g the gradient by the mean m, the gradient by
+    raw_c / temperature is p_c (g . embedding_c - g . m). The weights are saved before the division by their sum; dividing the product [B,
+    D] instead costs less than dividing [C, B]."""
 
     @staticmethod
     def forward(ctx: Any, raw: Tensor, embedding: Tensor, temperature: float, best: Tensor | None) -> Tensor:

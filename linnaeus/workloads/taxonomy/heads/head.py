@@ -1,4 +1,4 @@
-"""The abstract `Head` and `Scores`, and the simplest implementation: one linear classifier per taxonomic rank.
+"""The abstract classes `Head` and `Scores`, and their simplest implementation: one linear classifier per taxonomic rank.
 
 A head maps one feature vector per taxonomic rank to raw scores (logits), wrapped in a `Scores` object that turns them into
 log-probabilities on the tree. Losses read `label_log_probs`, which never computes every class of every rank, and for smoothed targets
@@ -25,35 +25,39 @@ from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsum
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 IMPOSSIBLE = -1e30  # log-probability of an impossible taxon: finite, so that differences of two are numbers; its exponential is 0
-INIT_STD = 0.02  # standard deviation of the classifiers' weights: the first loss is within a percent of log C
+INIT_STD = 0.02  # standard deviation of the classifiers' initial weights: the first loss is within a percent of log C
 
 
 @dataclass(frozen=True)
 class Priors:
-    """Log-frequencies of taxa among the training labels, float; built by `losses.LabelCounts`, read by logit adjustment."""
+    """Logarithms of the frequencies of taxa among the training labels, float. `losses.LabelCounts` builds them, logit adjustment reads
+    them."""
 
     ranks: tuple[Tensor, ...]  # per rank [C_r + 1]: each class, then the null label
-    null: Tensor  # [T + 1]: rows whose finest known taxon is this node; last, rows without any known taxon
+    null: Tensor  # [T + 1]: one for each taxon, of the rows whose finest label it is; last, of the rows without any label
 
 
 class Scores(ABC):
-    """Scores of a batch of B samples. All results are at least float32, also under autocast."""
+    """Scores of all taxa for a batch of B samples. All results are at least float32, also under autocast."""
 
     consistent: bool  # True if the probabilities are one distribution on one tree and the predicted path is a path of the tree
 
     @abstractmethod
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return `log p(y_r)` and `log p(y_r | nearest known coarser label)`, each as a list of float [B] per rank.
+        """Return `log p(y_r)` and `log p(y_r | nearest known coarser label)` of the labels y, each as a list of float [B] per rank r.
 
-        `label`: int64 [B, R], whose labels lie on one path. Missing labels, also above a known one, give exactly 0. The results are not
-        stacked: where ranks have separate scores, the gradient of one rank then does not run through those of the others."""
+        `label`: int64 [B, R]; the labels of a sample lie on one path of the tree. A missing label gives exactly 0, even if a finer label is
+        known. The results are not stacked: where ranks have separate scores, the gradient of one rank then does not run through the scores
+        of the others."""
 
     @abstractmethod
     def log_probs(self) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of all classes, per rank [B, C_r], or [B, C_r + 1] with the null label. Computed once."""
+        """Return the log-probabilities of all classes, per rank [B, C_r], or [B, C_r + 1] with the null label last. They are computed
+        once."""
 
     def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
-        """Return the sums [B, K] of `log_probs()[rank]` over classes first..last - 1, int64 [B, K]; 0 for an empty range."""
+        """Return sums [B, K] of `log_probs()[rank]` over ranges of classes. `first`, `last`: int64 [B, K], the first class of each range
+        and the last one + 1. The sum over an empty range is 0."""
         return range_sum(self.log_probs()[rank], first, last)
 
     @abstractmethod
@@ -61,7 +65,8 @@ class Scores(ABC):
         """Return the predicted class of each rank, int64 [B, R], never the null label; -1 where the predicted path has no taxon."""
 
     def greedy_path(self) -> Tensor:
-        """Return `path()`, or a path of the tree that needs fewer scores if there is one. The accuracy of training batches uses it."""
+        """Return `path()`, or a predicted path that is cheaper to compute if the class defines one. The accuracy of training batches uses
+        it."""
         return self.path()
 
     @abstractmethod
@@ -69,13 +74,14 @@ class Scores(ABC):
         """Return scores with `strength` x log prior added to the raw scores (logit adjustment, Menon et al. 2021)."""
 
     def mean(self, others: Sequence[Self]) -> Scores:
-        """Return scores whose probabilities are the means of those of this view and of `others`, scores of the same samples.
+        """Return scores whose probabilities are the means over this view and `others`, which are scores of other views of the same samples.
 
         Raise `ConfigError` if the class does not define it."""
         raise ConfigError(f"augment.tta averages views, but {class_name(type(self))} does not define `mean`; set augment.tta=none")
 
     def among(self, possible: Tensor) -> Scores:
-        """Return scores given that the taxon is one of the allowed leaves: the log-probabilities of all others are `IMPOSSIBLE` or less.
+        """Return scores given that the taxon is one of the allowed leaves. The log-probabilities of taxa without an allowed leaf are
+        `IMPOSSIBLE` or less.
 
         `possible`: bool [T], True for the allowed leaves and the taxa above them. The null label under a possible taxon stays possible.
         Raise `ConfigError` if the class does not define it."""
@@ -83,7 +89,7 @@ class Scores(ABC):
 
 
 class Head(nn.Module, ABC):
-    """A map from features [B, R, D] to `Scores`. A trunk with a single feature repeats it for every rank."""
+    """Map from features [B, R, D] to `Scores`. A trunk with a single feature repeats it for every rank."""
 
     def init_weights(self) -> None:
         """Initialise the linear layers that compute raw scores, from torch's default generator."""
@@ -97,8 +103,8 @@ class Head(nn.Module, ABC):
 
 
 class LinearScores(Scores):
-    """Scores of independent ranks. `logits`: per rank [B, C_r], or [B, C_r + 1] with the null label last; probabilities are the softmax
-    over each rank."""
+    """Scores of ranks that are independent of each other. `logits`: per rank [B, C_r], or [B, C_r + 1] with the null label last.
+    Probabilities are the softmax over each rank."""
 
     consistent = False
 
@@ -124,7 +130,8 @@ class LinearScores(Scores):
         return self._log_probs
 
     def path(self) -> Tensor:
-        """Return the most probable class of each rank by itself, ties to the lower index, int64 [B, R]."""
+        """Return the most probable class of each rank, chosen for each rank separately, int64 [B, R]. Of equal classes the lowest index is
+        taken."""
         return torch.stack([argmax(z[:, :size]) for z, size in zip(self.logits, self.tree.sizes, strict=True)], 1)
 
     def adjusted(self, priors: Priors, strength: float) -> LinearScores:
@@ -135,7 +142,7 @@ class LinearScores(Scores):
         return LinearScores(self.tree, list(map(log_mean, zip(*(view.log_probs() for view in (self, *others)), strict=True))))
 
     def among(self, possible: Tensor) -> LinearScores:
-        """Return scores of each rank given that its class has an allowed leaf at or below it."""
+        """Return scores of each rank given that the class of the rank has an allowed leaf at or below it."""
         logits = []
         for z, own in zip(self.logits, possible.split(self.tree.sizes), strict=True):
             impossible = torch.cat([~own, own.new_zeros(z.shape[1] - len(own))])
@@ -144,10 +151,10 @@ class LinearScores(Scores):
 
 
 class LinearHead(Head):
-    """One linear classifier per rank, each on the feature of its rank. Predicted paths may contradict the tree."""
+    """Head with one linear classifier per rank, each of which reads the feature of its rank. Predicted paths may contradict the tree."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
-        """`width`: of the features. `null`: every rank has a null class."""
+        """`width`: length of the features. `null`: True adds a null class to every rank."""
         super().__init__()
         self.tree = tree
         self.ranks = nn.ModuleList(nn.Linear(width, size + null) for size in tree.sizes)
@@ -158,10 +165,10 @@ class LinearHead(Head):
 
 
 def log_mean(parts: Sequence[Tensor]) -> Tensor:
-    """Return the logarithm of the mean of exp(part) over the `parts`, of one shape."""
+    """Return the logarithm of the mean of exp(part) over the `parts`, which have the same shape."""
     return torch.stack(list(parts)).logsumexp(0) - math.log(len(parts))
 
 
 def at_least_float32(z: Tensor) -> Tensor:
-    """Return z in float32 or its own wider type: bf16 has three digits, sums over a tree need six."""
+    """Return z in float32, or unchanged if its type is wider: bf16 has three digits, sums over a tree need six."""
     return z.to(torch.promote_types(z.dtype, torch.float32))

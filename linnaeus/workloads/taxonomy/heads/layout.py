@@ -1,10 +1,10 @@
-"""Order the nodes of a tree for heads: siblings, and the leaves below a node, are contiguous ranges.
+"""Number the nodes of a tree for heads, such that siblings, and the leaves below a node, are contiguous ranges.
 
 *Nodes* are numbered as follows: first the taxa, as in the tree; then, if the head learns null labels, one *null node* under every taxon
-that has children ("this taxon, but not known at finer ranks") and one at the top ("nothing is known"). All children of a taxon, at
-any rank, are in one *level*: the rank of the parent plus 1, or 0 for nodes at the top. Within a level siblings are neighbours, with the
-null node last. A *position* is the index of a node in its level. The layout is *regular* if every lineage is complete and null labels
-are not learnt; then level r is rank r and the position of a node is its class.
+that has children ("this taxon, but not known at finer ranks") and one at the top ("nothing is known"). All children of a taxon, at any
+rank, are in one *level*: the rank of the parent plus 1, or 0 for nodes at the top. Within a level siblings are neighbours, with the null
+node last. A *position* is the index of a node in its level. The layout is *regular* if every lineage is complete and null labels are not
+learnt; then level r is rank r and the position of a node is its class.
 """
 
 from itertools import pairwise
@@ -21,7 +21,7 @@ _PATH_TABLES: WeakKeyDictionary[TaxonomyTree, dict[torch.device, Tensor]] = Weak
 
 
 def path_table(tree: TaxonomyTree, device: torch.device) -> Tensor:
-    """Return `tree.paths` on the device, int64 [T + 1, R]: class at each rank on the path from each node to its root. Read only.
+    """Return `tree.paths` on the device, int64 [T + 1, R]: the class at each rank on the path from each node to its root. Do not modify it.
 
     Heads and metrics share one table per tree and device, copied at the first use; on the CPU it is the tree's own array. For a million
     leaves in seven ranks it takes 73 MB."""
@@ -33,7 +33,7 @@ def path_table(tree: TaxonomyTree, device: torch.device) -> Tensor:
 
 
 class Tables(nn.Module):
-    """A module with constant tables, as buffers that move with the module and are not saved."""
+    """Module with constant tables, as buffers that move with the module and are not saved."""
 
     def register(self, **tables: np.ndarray) -> None:
         for name, table in tables.items():
@@ -41,11 +41,11 @@ class Tables(nn.Module):
 
 
 class Layout(Tables):
-    """Integer tables of a tree. N nodes, T of them taxa, R ranks, L leaves.
+    """Integer tables of a tree. N is the number of nodes, T of them are taxa; R is the number of ranks, L of leaves.
 
-    A *group* is a set of siblings. An *index* is the position of a node in the concatenation of all levels. Row T of a [T + 1] table is
-    the top. Each level l has further tables: `group<l>` int64 [n_l], the group of each node; `start<l>` int64 [G_l + 1], the first position
-    of each group, then n_l; `parent<l>` int64 [G_l], the parent of each group as a class of rank l - 1 (not for level 0)."""
+    A *group* is a set of siblings. An *index* is the position of a node in the concatenation of all levels. In a table of T + 1 rows, row T
+    is the top. Each level l has further tables: `group<l>` int64 [n_l], the group of each node; `start<l>` int64 [G_l + 1], the first
+    position of each group, then n_l; `parent<l>` int64 [G_l], the parent of each group as a class of rank l - 1 (not for level 0)."""
 
     level: Tensor  # int64 [N]: level of each node
     position: Tensor  # int64 [N]: its position in the level
@@ -62,7 +62,7 @@ class Layout(Tables):
     sizes: Tensor  # int64 [R]: classes of each rank
 
     def __init__(self, tree: TaxonomyTree, null: bool) -> None:
-        """`null`: add null nodes."""
+        """`null`: True adds null nodes."""
         super().__init__()
         self.tree = tree
         taxa, ranks = tree.offsets[-1], len(tree.ranks)
@@ -93,7 +93,7 @@ class Layout(Tables):
         return path_table(self.tree, self.level.device)
 
     def table(self, name: str, number: int) -> Tensor:
-        """Return the table `name` of a level or rank."""
+        """Return the table `<name><number>` of a level or rank, such as `group2`."""
         return self.get_buffer(f"{name}{number}")
 
     def nodes(self, label: Tensor) -> Tensor:
@@ -112,12 +112,13 @@ class Layout(Tables):
         return torch.where(real, nodes, torch.where(label == self.sizes, null, -1))
 
     def node_priors(self, priors: Priors) -> Tensor:
-        """Return the log prior of each node, [N]."""
+        """Return the log prior of each node, [N], from the priors of classes."""
         taxa = [prior[:size] for prior, size in zip(priors.ranks, self.tree.sizes, strict=True)]
         return torch.cat([*taxa, priors.null.index_select(0, self.null_parent)])
 
     def possible_nodes(self, possible: Tensor) -> Tensor:
-        """Return bool [N] from bool [T], True for the possible taxa. A null node is possible if its parent is, and at the top."""
+        """Return bool [N], True for the possible nodes, from bool [T] `possible`, True for the possible taxa. A null node is possible if
+        its parent is; the null node at the top always is."""
         return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
 
     def index_of(self, nodes: Tensor) -> Tensor:
@@ -126,7 +127,7 @@ class Layout(Tables):
         return starts[self.level[nodes]] + self.position[nodes]
 
     def _levels(self, order: np.ndarray) -> list[np.ndarray]:
-        """Return the nodes of each level by position."""
+        """Return the nodes of each level, in the order of their positions."""
         return [order[first:last] for first, last in pairwise(self.level_starts)]
 
     def _register_groups(self, parent: np.ndarray, order: np.ndarray) -> None:
@@ -152,7 +153,8 @@ class Layout(Tables):
         self.register(siblings=siblings, child_range=children)
 
     def _register_leaves(self, parent: np.ndarray, order: np.ndarray) -> None:
-        """Number the leaves in depth-first order, the children of a node by their numbers."""
+        """Number the leaves in depth-first order, visiting the children of a node in the order of their positions, and register the tables
+        of leaves."""
         inner = np.bincount(parent[parent >= 0], minlength=len(parent)) > 0
         count = (~inner).astype(np.int64)  # leaves at or below each node
         levels = self._levels(order)
@@ -169,8 +171,9 @@ class Layout(Tables):
         self.register(leaves=np.stack([first, first + count], 1), leaf_node=leaf_node)
 
     def _register_irregular(self, parent: np.ndarray, position: np.ndarray, level: np.ndarray) -> None:
-        """Register tables for lineages with holes or null nodes. Of each rank: `index<r>` int64 [C_r], the index of each class; `class<r>`
-        int64 [L], the class of each leaf, C_r for none; `no_class<r>` int64, the indices of the leaves without a class."""
+        """Register the tables for trees with incomplete lineages or null nodes. For each rank r: `index<r>` int64 [C_r], the index of each
+        class; `class<r>` int64 [L], the class of each leaf at the rank, C_r if it has none; `no_class<r>` int64, the indices of the leaves
+        without a class."""
         index = np.array(self.level_starts)[level] + position
         leaves = self.leaf_node.numpy()
         known = np.where(leaves < self.taxa, leaves, parent[leaves])  # a null node has the classes of its parent

@@ -1,7 +1,7 @@
-"""The marginal head: one softmax over the leaves; a taxon's probability is the sum over the leaves below it.
+"""Define the marginal head: one softmax over all leaves; the probability of a taxon is the sum over the leaves below it.
 
-Leaves are numbered depth first, so the leaves below a taxon are a range, and the loss of a label at any rank costs no more than the
-softmax itself. Sums are taken in log space: a leaf with a log-probability of -80 still gets its gradient.
+Leaves are numbered depth first, so the leaves below a taxon are a range, and the loss of a label at any rank costs no more than the softmax
+itself. Sums are taken in log space: a leaf with a log-probability of -80 still gets its gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class MarginalScores(Scores):
-    """Scores with one softmax over all leaves. `logits`: [B, L], in the order of `Layout.leaf_node`, null nodes included."""
+    """Scores with one softmax over all leaves. `logits`: [B, L], in the order of `Layout.leaf_node`. The leaves include null nodes."""
 
     consistent = True
 
@@ -50,7 +50,7 @@ class MarginalScores(Scores):
         return self._log_probs
 
     def _by_level(self, leaves: Tensor) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of each rank, summing each level into the level above."""
+        """Return the log-probabilities of each rank in a regular layout, summing each level into the level above."""
         layout, ranks, found = self.layout, [leaves], leaves.t().contiguous()
         for level in range(layout.ranks - 1, 0, -1):
             found = group_logsumexp(found, layout.table("group", level), layout.group_counts[level])
@@ -58,7 +58,8 @@ class MarginalScores(Scores):
         return tuple(ranks)
 
     def _by_rank(self, leaves: Tensor) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of each rank, summing the leaves. Leaves without a class at a rank make its null label."""
+        """Return the log-probabilities of each rank in any layout, summing the leaves. The leaves without a class at a rank are summed to
+        its null label."""
         ranks, by_leaf = [], leaves.t().contiguous()
         for r, size in enumerate(self.layout.tree.sizes):
             found = group_logsumexp(by_leaf, self.layout.table("class", r), size + 1).t()
@@ -85,7 +86,7 @@ class MarginalScores(Scores):
 
 
 class MarginalHead(Head):
-    """One linear classifier over the leaves, on the feature of the finest rank."""
+    """Head with one linear classifier over the leaves, which reads the feature of the finest rank."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Losses of the taxonomic ranks: weighted sums over labels, which the loop divides by the weights of all labels of the global batch.
+"""Compute the losses of the taxonomic ranks: weighted sums over labels, which the loop divides by the weights of all labels of the global
+batch.
 
-A label y of rank r adds, with p the head's probabilities, which losses read through `heads.Scores`:
+With p the head's probabilities, which losses read through `heads.Scores`, a label y of rank r adds:
 
     cross_entropy         -log p(y); `label_smoothing` of the target is spread evenly over the classes of the rank
     taxonomic_smoothing   -sum_c t(c) log p(c): t is 1 - a on y, and a over the others in proportion to exp(-beta x edges from y to c)
@@ -9,8 +10,8 @@ A label y of rank r adds, with p the head's probabilities, which losses read thr
     marginal              -log p(y), for the finest known label of a sample only; one denominator, the sum over all ranks
 
 All losses support class weights and logit adjustment. A class weight multiplies the loss of a label, and the weight of that label in the
-denominator. A mixed sample has two labels per rank: `label` with weight `share`, `label2` with weight 1 - `share`. No [B, C] target
-matrix is built. A missing label (-1) and a placeholder (a sample of weight 0) add 0 to loss and denominator. The target of a null label
+denominator. A mixed sample has two labels per rank: `label` with weight `share`, `label2` with weight 1 - `share`. No [B, C] target matrix
+is built. A missing label (-1) and a placeholder (a sample of weight 0) add 0 to loss and denominator. The target of a null label
 (`head.nulls`) is not smoothed. The smoothed target of any other label is 0 at the null class.
 """
 

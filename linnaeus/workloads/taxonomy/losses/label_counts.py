@@ -1,8 +1,8 @@
-"""Class counts of the training labels, class weights, and the priors of logit adjustment.
+"""Count the training labels of each class; compute class weights and the priors of logit adjustment from the counts.
 
-Rows count as often as sampling draws them, times their weight, so class weights do not repeat what balanced sampling has done. A class
-without training rows counts as one row: its class weight is never used, but its prior is. If the head learns null labels
-(`head.nulls`), the null class of a rank is counted like any class, over all learnable null labels, at any `schedule.null_mask_prob`.
+A row counts as often as sampling draws it, times its weight, so class weights do not repeat what balanced sampling has done. A class
+without training rows counts as one row: its class weight is never used, but its prior is. If the head learns null labels (`head.nulls`),
+the null class of a rank is counted like any class, over all learnable null labels, for any value of `schedule.null_mask_prob`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Counts of training rows, T taxa in all; float64 if rows have weights."""
+    """Numbers of training rows by label; T taxa in all. The arrays are float64 if rows have weights."""
 
-    ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: rows of each class, then rows with a learnable null label
-    finest: np.ndarray  # int64 [T + 1]: rows whose finest label is this taxon; last, rows without a label
+    ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: number of rows of each class, then of rows with a learnable null label
+    finest: np.ndarray  # int64 [T + 1]: number of rows whose finest label is each taxon; last, of rows without a label
 
     @classmethod
     def from_labels(
         cls, tree: TaxonomyTree, labels: np.ndarray, weights: np.ndarray | None = None, learnable: np.ndarray | None = None
     ) -> LabelCounts:
-        """Count the labels of the training rows, int64 [N, R], -1 for null.
+        """Return the counts of the training rows with these labels, int64 [N, R], -1 for null.
 
-        `weights`: float64 [N], the count of each row; None: 1. `learnable`: bool [N, R], the null labels that can be learnt; None: all."""
+        `weights`: float64 [N], what each row counts; None: each counts 1. `learnable`: bool [N, R], True for null labels that can be
+        learnt; None: all can."""
         ranks, finest = [], np.full(len(labels), tree.offsets[-1])
         for r, size in enumerate(tree.sizes):
             column = labels[:, r]
@@ -39,14 +40,15 @@ class LabelCounts:
         return cls(tuple(ranks), np.bincount(finest, weights, minlength=tree.offsets[-1] + 1))
 
     def priors(self, dtype: torch.dtype) -> Priors:
-        """Return the logarithms of the shares of all rows."""
+        """Return the logarithms of the counts divided by the number of rows."""
         rows = self.finest.sum() or 1
         log_share = lambda counts: torch.from_numpy(np.log(np.where(counts > 0, counts, 1) / rows)).to(dtype)
         return Priors(tuple(log_share(counts) for counts in self.ranks), log_share(self.finest))
 
 
 def class_weights(counts: np.ndarray, kind: str, beta: float | None, cap: float | None) -> np.ndarray:
-    """Return the weights of classes with `counts` [C], float64 [C], with mean 1 over all labels and none above `cap` (> 1).
+    """Return the weight of each class from its number of labels, `counts` [C]: float64 [C], with mean 1 over all labels and none above
+    `cap` (> 1).
 
     `kind` none: 1; inverse: proportional to 1 / n; effective: proportional to (1 - beta) / (1 - beta^n), the inverse of the effective
     number of samples (Cui et al. 2019), which is 1 at beta 0 and tends to `inverse` as beta tends to 1."""
@@ -64,10 +66,10 @@ def class_weights(counts: np.ndarray, kind: str, beta: float | None, cap: float 
 
 
 def _scale_below(cap: float, counts: np.ndarray, raw: np.ndarray) -> float:
-    """Return the s for which min(s x raw, cap) has mean 1 over all labels.
+    """Return the factor s for which the weights min(s x raw, cap) have mean 1 over all labels.
 
-    If the k largest weights are at the cap, the other labels share the rest; k is the smallest number for which none of the others
-    is above the cap."""
+    If the k largest weights are at the cap, the weights of the other labels sum to the rest; k is the smallest number for which none of the
+    others is above the cap."""
     order = np.argsort(-raw)
     n, falling = counts[order].astype(np.float64), raw[order]
     left = n.sum() - cap * (np.cumsum(n) - n)  # total weight of the others, for k = 0 ..

@@ -1,9 +1,10 @@
-"""Smoothed targets at a cost linear in the classes: the target of a label is constant on *shells* of equal distance around it.
+"""Compute losses with smoothed targets at a cost linear in the classes: the target of a label is constant on *shells* of equal distance
+around it.
 
-The classes of rank r around a class y form nested ranges: y itself, the classes below its parent, below its grandparent, and so on, up
-to all classes of the rank (which meet at a virtual root one rank above the coarsest). Shell k is range k without range k - 1: the classes
-whose lowest common ancestor with y is k ranks above r. So the height of that ancestor is k, and the path from y to such a class has
-2k edges. Distances count ranks: a hole in a lineage does not shorten them, its shell is empty.
+The classes of rank r around a class y form nested ranges: y itself, the classes below its parent, below its grandparent, and so on, up to
+all classes of the rank (which meet at a virtual root one rank above the coarsest). Shell k is range k without range k - 1: the classes
+whose lowest common ancestor with y is k ranks above r. So the height of that ancestor is k, and the path from y to such a class has 2k
+edges. Distances count ranks: if a lineage lacks a rank, its distances do not become shorter, and the shell of that rank is empty.
 
 With w_k the target of each class of shell k, and S_k the sum of log p over range k,
 
@@ -23,14 +24,16 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class SmoothedLoss(Tables):
-    """Loss of one rank. Rows of the tables: its C_r classes, then the null class and a missing label, whose loss here is 0."""
+    """Loss of one rank with smoothed targets. Rows of the tables: its C_r classes, then the null class and a missing label, whose loss here
+    is 0."""
 
     first: Tensor  # int32 [C_r + 2, K]: first class of each of the nested ranges
     last: Tensor  # int32 [C_r + 2, K]: last class + 1
     coefficient: Tensor  # float64 [C_r + 2, K]: w_k - w_{k+1}
 
     def __init__(self, rank: int, first: np.ndarray, last: np.ndarray, target: np.ndarray) -> None:
-        """`first`, `last`: int64 [C_r, K]. `target`: float64 [C_r, K], the target of each class of a shell."""
+        """`first`, `last`: int64 [C_r, K], the first class and the last class + 1 of each nested range around each class. `target`: float64
+        [C_r, K], the target of each single class of a shell."""
         super().__init__()
         classes, shells = target.shape
         self.rank, self.classes = rank, classes
@@ -40,7 +43,7 @@ class SmoothedLoss(Tables):
         self.register(coefficient=np.concatenate([coefficient, zeros]))
 
     def forward(self, scores: Scores, label: Tensor) -> Tensor:
-        """Return the losses [B, L] of L labels per sample, int64 [B, L]; exactly 0 for a label of -1."""
+        """Return the losses [B, L] of L labels per sample, `label` int64 [B, L]; exactly 0 for a missing label (-1)."""
         rows = torch.where(label < 0, self.classes + 1, label)
         first, last = self.first[rows].long(), self.last[rows].long()  # [B, L, K]
         sums = scores.range_sums(self.rank, first.flatten(1), last.flatten(1)).view(first.shape)
@@ -48,7 +51,7 @@ class SmoothedLoss(Tables):
 
 
 def smoothed_losses(config: LossConfig, tree: TaxonomyTree) -> nn.ModuleList | None:
-    """Return the `SmoothedLoss` of each rank; None if the loss does not smooth targets."""
+    """Return the `SmoothedLoss` of each rank; None if the configured loss does not smooth targets."""
     smooths = isinstance(config, (TaxonomicSmoothingConfig, SoftLabelsConfig))
     if not smooths and not (isinstance(config, CrossEntropyConfig) and config.label_smoothing > 0):
         return None
@@ -71,9 +74,9 @@ def _rank_loss(config: LossConfig, tree: TaxonomyTree, rank: int) -> SmoothedLos
 
 
 def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return first and last + 1 class of each nested range around each class of `rank`, both int64 [C_r, r + 2].
+    """Return the nested ranges around each class of `rank`: the first class and the last class + 1, both int64 [C_r, r + 2].
 
-    The descendants of a taxon have consecutive numbers, so ranges start and end where the ancestor changes."""
+    The descendants of a taxon have consecutive numbers, so a range starts and ends where the ancestor changes."""
     own = np.arange(tree.sizes[rank])
     first, last = [own], [own + 1]
     for coarser in range(rank - 1, -1, -1):
@@ -89,22 +92,25 @@ def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray
 
 
 def smoothing_target(count: np.ndarray, smoothing: float, beta: float) -> np.ndarray:
-    """Return the targets [C, K] for shells of `count` classes, int64 [C, K]: 1 - smoothing on the label, and `smoothing` over the other
-    classes in proportion to exp(-beta x edges between them and the label). If the rank has one class, it gets the whole target."""
+    """Return the target [C, K] of each single class of each shell: 1 - smoothing for the label, and `smoothing` divided among the other
+    classes in proportion to exp(-beta x edges between them and the label). `count` int64 [C, K]: number of classes in each shell. If the
+    rank has one class, it gets the whole target."""
     logs = _log_share(count[:, 1:], -2.0 * beta * np.arange(1, count.shape[1]))
     label = np.where(np.isinf(logs).all(1), 1.0, 1 - smoothing)
     return np.column_stack([label, smoothing * np.exp(logs)])
 
 
 def soft_target(count: np.ndarray, beta: float) -> np.ndarray:
-    """Return the targets [C, K] for shells of `count` classes, int64 [C, K]: in proportion to exp(-beta x h / H), where h is the height of
-    the lowest common ancestor with the label and H the greatest h between classes of the rank (Bertinetto et al. 2020, section 3.2)."""
+    """Return the target [C, K] of each single class of each shell, in proportion to exp(-beta x h / H), where h is the height of the lowest
+    common ancestor with the label and H the greatest h between classes of the rank (Bertinetto et al. 2020, section 3.2). `count` int64 [C,
+    K]: number of classes in each shell."""
     height = np.arange(count.shape[1])
     greatest = max(int(height[(count > 0).any(0)].max(initial=0)), 1)
     return np.exp(_log_share(count, -beta * height / greatest))
 
 
 def _log_share(count: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Return the log of the share of one class of each shell, [C, K], if 1 is divided in proportion to exp(exponent); -inf if empty."""
+    """Return the logarithm of the target of a single class of each shell, [C, K], if a total of 1 is divided among all classes in
+    proportion to exp(exponent); -inf for an empty shell."""
     total = np.logaddexp.reduce(np.where(count > 0, np.log(np.maximum(count, 1)) + exponent, -np.inf), axis=1, keepdims=True)
     return np.where(count > 0, exponent - np.where(np.isinf(total), 0, total), -np.inf)

@@ -1,8 +1,8 @@
-"""Compute the training loss of a run: `TaxonomyLoss`, the weights of labels, and the plain cross-entropy of validation.
+"""Compute the training loss of a run (`TaxonomyLoss`), the weights of labels, and the plain cross-entropy of validation.
 
 The weight of a label is sample weight x share of a mixed sample x class weight. It is 0 for a missing label, and under the marginal loss
-for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights,
-for the marginal loss over all ranks.
+for every label but the finest. The loss of a rank is the sum of weight x loss over its labels; its denominator is the sum of the weights.
+Under the marginal loss all ranks have one denominator, the sum of the weights of all ranks.
 """
 
 import copy
@@ -27,12 +27,14 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class TaxonomyLoss:
-    """The training loss: sums per rank (`sums`) and their denominators (`valid_counts`). Validation uses `rank_loss_sums` instead."""
+    """Training loss: sums per rank (`sums`) and their denominators (`valid_counts`). Validation uses the function `rank_loss_sums`
+    instead."""
 
     def __init__(
         self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool = False, dtype: torch.dtype = torch.float32
     ) -> None:
-        """`nulls`: the head has a null class. `dtype`: of the scores. Raise `ConfigError` for settings that contradict each other."""
+        """`counts`: training labels of each class. `nulls`: True if the head has a null class. `dtype`: type of the scores. Raise
+        `ConfigError` for settings that contradict each other."""
         check_loss_config(config, nulls)
         self.conditional = isinstance(config, ConditionalConfig)
         self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
@@ -42,15 +44,16 @@ class TaxonomyLoss:
     def valid_counts(self, batch: Batch) -> Tensor:
         """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R].
 
-        The marginal loss has one denominator, the sum over all ranks: its sum over ranks is the mean over samples of -log p(finest)."""
+        Under the marginal loss every entry is the sum over all ranks, so the sum of the losses over ranks is the mean over samples of -log
+        p(finest label)."""
         found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
         return found.sum().repeat(len(found)) if self._host.finest_only else found
 
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R].
 
-        Also set `outputs["losses"]`, the same as R scalars, for the gradient of a single rank, and `outputs["loss_sums"]`, detached,
-        which saves the training metrics a second computation."""
+        Also set `outputs["losses"]`, the same sums as R scalars, for the gradient of a single rank, and `outputs["loss_sums"]`, the same
+        sums detached, so that the training metrics need not compute them again."""
         tables = self._tables(batch["label"].device)
         scores: Scores = outputs["scores"]
         if self.strength > 0:
@@ -69,7 +72,8 @@ class TaxonomyLoss:
         return sums
 
     def check_custom(self, scores: Scores, label: Tensor) -> None:
-        """Raise `ConfigError` if a plugin's loss of `label` [B, R] is not a list of a finite tensor [B] per rank with a gradient."""
+        """Raise `ConfigError` if the result of a plugin's loss for `label` [B, R] is not a list with a finite tensor [B] for each rank,
+        with a gradient."""
         custom = self._tables(label.device).custom
         if custom is None:
             return
@@ -107,13 +111,13 @@ def rank_loss_sums(scores: Scores, batch: Batch) -> Tensor:
 
 
 def valid_counts(batch: Batch) -> Tensor:
-    """Return the weight of the valid labels of each rank without class weights, float64 [R], on the device of the batch."""
+    """Return the weight of the valid labels of each rank, without class weights, float64 [R], on the device of the batch."""
     parts = [(label >= 0) * weight.unsqueeze(1) for label, weight in _labels_and_shares(batch, torch.float64)]
     return torch.stack(parts).sum((0, 1))
 
 
 def _labels_and_shares(batch: Batch, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Return the one or two labels of each sample, int64 [B, R], each with sample weight x share, `dtype` [B]."""
+    """Return the one or two labels of each sample as pairs (label int64 [B, R], sample weight x share of the label, `dtype` [B])."""
     weight = batch["weight"].to(dtype)
     if "label2" not in batch:
         return [(batch["label"], weight)]
@@ -124,9 +128,9 @@ def _labels_and_shares(batch: Batch, dtype: torch.dtype) -> list[tuple[Tensor, T
 class _LossTables(Tables):
     """All constants of a loss as buffers; float64 on the host.
 
-    Rows of `weights`: for each rank the weights of its C_r classes and of the null class, and 0 for a missing label."""
+    `weights` contains for each rank the weights of its C_r classes and of the null class, and then 0 for a missing label."""
 
-    weights: Tensor  # float64 [sum of C_r + 2]
+    weights: Tensor  # float64 [sum over ranks of C_r + 2]
     start: Tensor  # int64 [R]: row of class 0 of each rank
     missing: Tensor  # int64 [R]: row of a missing label, counted from `start`
     factors: Tensor  # [R]: exp(-alpha x ranks above it) for the conditional loss, otherwise 1
@@ -152,7 +156,8 @@ class _LossTables(Tables):
             self.register(null_prior=priors.null.numpy(), **{f"prior{r}": prior.numpy() for r, prior in enumerate(priors.ranks)})
 
     def _label_weights(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> np.ndarray:
-        """Return the rows of `weights`, with mean 1 over the training labels of a rank that count."""
+        """Return the buffer `weights`. The class weights of a rank have mean 1 over its training labels, in the marginal loss over those
+        that are the finest of their row."""
         weights: list[np.ndarray] = []
         for r, rank in enumerate(counts.ranks):
             classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if self.finest_only else rank[:-1]
@@ -171,7 +176,7 @@ class _LossTables(Tables):
         return [(label, self._class_weight(label) * share.unsqueeze(1)) for label, share in pairs]
 
     def _class_weight(self, label: Tensor) -> Tensor:
-        """Return the class weights [B, R] of labels int64 [B, R]; 0 for labels that do not count."""
+        """Return the class weight of each label, [B, R], for labels int64 [B, R]; 0 for labels that do not count."""
         weight = self.weights[self.start + torch.where(label < 0, self.missing, label)]
         if not self.finest_only:
             return weight
@@ -180,7 +185,8 @@ class _LossTables(Tables):
 
 
 def _loss_sums(parts: list[tuple[Tensor, Tensor]], losses_of: Callable[[Tensor], list[Tensor]]) -> list[Tensor]:
-    """Return per rank, [], the sum of weight x loss, where `losses_of(label)` returns a list of [B] per rank for labels int64 [B, R]."""
+    """Return a list of a scalar per rank: the sum of weight x loss over the labels. `parts`: pairs (labels int64 [B, R], weights [B, R]).
+    `losses_of(labels)` returns a list of losses [B] per rank."""
     found = [(weight.unbind(1), losses_of(label)) for label, weight in parts]
     return [cast(Tensor, sum((weight[r] * losses[r]).sum() for weight, losses in found)) for r in range(len(found[0][0]))]
 
@@ -194,7 +200,8 @@ def check_constant(loss: nn.Module) -> None:
 
 
 def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:
-    """Return per rank, [], the sum of weight x loss with smoothed targets. The targets of null labels are not smoothed."""
+    """Return a list of a scalar per rank: the sum of weight x loss with smoothed targets over the labels. `nulls`: the loss of null labels
+    is not smoothed but exact."""
     label = torch.stack([label for label, _ in parts], 2)  # [B, R, 1 or 2]
     weight = torch.stack([weight for _, weight in parts], 2)
     log_probs = zip(*(scores.label_log_probs(label)[0] for label, _ in parts), strict=True) if nulls else ()
@@ -209,7 +216,7 @@ def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple
 
 
 def check_loss_config(config: LossConfig, nulls: bool) -> None:
-    """Raise `ConfigError` for settings that contradict each other or have no effect. `nulls`: the head has a null class."""
+    """Raise `ConfigError` for settings that contradict each other or have no effect. `nulls`: True if the head has a null class."""
     kind, beta, cap = config.class_weights, config.effective_beta, config.class_weight_cap
     if kind == "effective" and beta is None:
         raise ConfigError("loss.class_weights=effective needs loss.effective_beta, such as 0.999; closer to 1, rare classes weigh more")

@@ -1,7 +1,7 @@
-"""Accuracy by rank, by class, of whole paths, and of null labels.
+"""Count accuracy by rank, by class, of whole paths, and of null labels.
 
 The bounds of the class buckets are those of Liu et al. (CVPR 2019, "Large-scale long-tailed recognition in an open world") and of most
-papers since: more than 100, 20 to 100, and fewer than 20 training labels; a class without any belongs to the last.
+papers since: more than 100, 20 to 100, and fewer than 20 training labels; a class without training labels belongs to the last bucket.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 TOP_K = 5
-MANY, FEW = 100, 20  # more than; fewer than
+MANY, FEW = 100, 20  # classes with more than 100, with fewer than 20 training labels
 
 
 class Accuracy:
-    """`<rank>/top1`, `<rank>/top5`, and for hierarchical heads `<rank>/marginal_top1`."""
+    """Metrics `<rank>/top1`, `<rank>/top5`, and for hierarchical heads `<rank>/marginal_top1`."""
 
     def __init__(self, tables: TreeTables, device: torch.device, consistent: bool) -> None:
-        """`consistent`: the head is hierarchical."""
+        """`consistent`: True if the head is hierarchical."""
         self.ranks = tables.ranks
         self.shown = {"top1": "top1", "top5": "top5"} | ({"marginal_top1": "marginal"} if consistent else {})
         self.counts = {name: zero_counts(device, len(tables.ranks)) for name in ("n", "top1", "top5", "marginal")}
@@ -42,18 +42,18 @@ class Accuracy:
 
 
 class ClassAccuracy:
-    """`<rank>/macro_top1`, `<rank>/many`, `<rank>/medium`, `<rank>/few`: means over classes, each with the same weight. Two integers per
-    class."""
+    """Metrics `<rank>/macro_top1`, `<rank>/many`, `<rank>/medium`, `<rank>/few`: means over classes, each with the same weight. They need
+    two integers per class."""
 
     def __init__(self, tables: TreeTables, device: torch.device, training_counts: Sequence[np.ndarray]) -> None:
-        """`training_counts`: per rank int64 [C_r], training labels of each class."""
+        """`training_counts`: per rank int64 [C_r], the number of training labels of each class."""
         self.ranks = tables.ranks
         self.training_counts = [torch.as_tensor(count) for count in training_counts]
         assert tuple(len(count) for count in self.training_counts) == tables.sizes, "training counts of every class of every rank"
         self.counts = {f"{rank}/classes": zero_counts(device, 2, size) for rank, size in zip(tables.ranks, tables.sizes, strict=True)}
 
     def count(self, view: BatchView) -> None:
-        """Add a batch. A missing label adds 0 to class 0; `bincount` is not used because it waits for the device."""
+        """Add a batch to the counts. A missing label adds 0 to class 0; `bincount` is not used because it waits for the device."""
         for r, rank in enumerate(self.ranks):
             votes = torch.stack([view.right[:, r], view.known[:, r]]).long()
             self.counts[f"{rank}/classes"].index_add_(1, view.label[:, r].clamp(min=0), votes)
@@ -68,8 +68,8 @@ class ClassAccuracy:
         return results
 
     def rows(self, tree: TaxonomyTree, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return a row for each class: its rank, name and lineage, its rows in training and here, how many of these are right, and top-1;
-        `top1` is None for a class without rows here."""
+        """Return a table row for each class: its rank, name and lineage, its number of training labels, the number of samples with this
+        label in the pass, how many of these are right, and top-1; `top1` is None for a class without samples."""
         found = []
         for r, rank in enumerate(self.ranks):
             seen = self.training_counts[r].tolist()
@@ -81,8 +81,9 @@ class ClassAccuracy:
 
 
 class PathAccuracy:
-    """`chain`, `partial_chain`, and `inconsistent`: a predicted class differs from the path of the deepest predicted class. Ranks at which
-    that path has no class are not compared, since a head without null labels must predict a class there."""
+    """Metrics `chain`, `partial_chain` and `inconsistent`. A prediction is inconsistent if a predicted class differs from the path of the
+    deepest predicted class. Ranks at which that path has no class are not compared, since a head without null labels must predict a class
+    there."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.counts = {name: zero_counts(device, 2) for name in ("chain", "partial_chain", "inconsistent")}  # hits, samples
@@ -101,8 +102,8 @@ class PathAccuracy:
 
 
 class NullAccuracy:
-    """`<rank>/null_recall`, `<rank>/null_precision`, for heads that learn null labels (`head.nulls`). Null is predicted if it is more
-    probable than every class of the rank, and is right for every sample without a label at that rank."""
+    """Metrics `<rank>/null_recall` and `<rank>/null_precision`, for heads that learn null labels (`head.nulls`). Null is predicted if it is
+    more probable than every class of the rank, and is right for every sample without a label at that rank."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.ranks = tables.ranks
@@ -123,14 +124,15 @@ class NullAccuracy:
 
 
 def in_top_k(view: BatchView) -> Tensor:
-    """Return True where the label is among the TOP_K most probable classes of its rank, bool [B, R]; False without a label."""
+    """Return bool [B, R], True where the label is among the TOP_K most probable classes of its rank; False without a label."""
     coarser = [classes_before(log_p, view.label[:, r]) < TOP_K for r, log_p in enumerate(view.log_probs[:-1])]
     finest = (view.decisions.most_probable[:, :TOP_K] == view.label[:, -1:]).any(1)
     return torch.stack([*coarser, finest], 1) & ~view.best_log_p.isnan() & view.known
 
 
 def classes_before(values: Tensor, label: Tensor) -> Tensor:
-    """Return the number of classes before the label when sorted by descending value, then by index, int64 [B]."""
+    """Return the number of classes that precede the label when classes are sorted by descending value, then by index, int64 [B]. `values`:
+    [B, C], `label`: int64 [B]."""
     index = label.clamp(min=0).unsqueeze(1)
     own = values.gather(1, index)
     earlier = torch.arange(values.shape[1], device=values.device) < index

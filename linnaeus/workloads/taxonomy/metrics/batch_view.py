@@ -1,4 +1,4 @@
-"""`BatchView`: the quantities of one batch that several metrics need, each computed once.
+"""`BatchView`: quantities of one validation batch that several metrics need, each computed once.
 
 A head that learns null labels, or a tree with holes, gives some probability to "no class at this rank". Labels are compared with classes
 only, so probabilities are conditional on a class: divided by their sum over the classes of the rank. Scores of NaN predict nothing.
@@ -11,8 +11,8 @@ Conditional risk minimisation (CRM) predicts the finest class c with the least e
     E(c) = sum_y p(y) height(lca(c, y)) = R - sum over the taxa a on the path of c of (rank(a) - rank(parent(a))) p(a),
 
 with R the number of ranks, ranks counted from 1 to R and 0 for the virtual root, and p(a) the sum of p over the finest classes below a.
-Both sums run over the tree once, so the classes x classes matrix of heights is never needed. p(y) is the probability at the finest
-rank, conditional on a class there, for every head.
+Both sums run over the tree once, so the classes x classes matrix of heights is never needed. For every head, p(y) is the probability at the
+finest rank, conditional on a class there.
 
 Sums are float64: with a million taxa, probabilities of 1e-9 are normal and determine the order of rare siblings.
 """
@@ -30,21 +30,21 @@ from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.metrics.training_metrics import main_labels
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
-WORKSPACE = 2**23  # elements of a float64 table [rows, T + 1]: for a large tree, a few samples are processed at a time
+WORKSPACE = 2**23  # elements of a float64 table [samples, T + 1]; for a large tree, only a few samples are processed at a time
 
 
 class BatchView:
-    """A prepared validation batch and its scores; B samples, R ranks."""
+    """Quantities of a prepared validation batch and its scores; B samples, R ranks."""
 
     label: Tensor  # int64 [B, R], -1 where missing
-    known: Tensor  # bool [B, R]
+    known: Tensor  # bool [B, R]: the sample has a label at the rank
     real: Tensor  # bool [B]: not a placeholder, and decodable
     sample: Tensor  # int64 [B]: index into the dataset
     log_probs: list[Tensor]  # per rank [B, C_r], conditional on a class
     best_log_p: Tensor  # [B, R]: log-probability of the most probable class of each rank
     best: Tensor  # int64 [B, R]: that class, ties to the lower index
     path: Tensor  # int64 [B, R]: the predicted class of each rank, -1 for none
-    right: Tensor  # bool [B, R]: known and predicted
+    right: Tensor  # bool [B, R]: the label is known and predicted
     predicted: Tensor  # int64 [B]: node of the deepest predicted class; T if nothing is predicted
     predicted_path: Tensor  # int64 [B, R]: path of `predicted`, which differs from `path` where predictions contradict the tree
     truth: Tensor  # int64 [B]: node of the deepest label; T without labels
@@ -70,7 +70,8 @@ class BatchView:
 
 
 def _class_log_probs(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
-    """Return the log-probabilities of classes conditional on a class, per rank [B, C_r]. A softmax over the classes needs no division."""
+    """Return the log-probabilities of classes, conditional on a class, per rank [B, C_r]. The log-softmax over the classes of a rank needs
+    no further normalisation."""
     parts = []
     for log_p, size in zip(scores.log_probs(), sizes, strict=True):
         classes = log_p[:, :size].contiguous()  # contiguous by sample, for reductions over classes
@@ -80,15 +81,16 @@ def _class_log_probs(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
 
 
 class Decisions(NamedTuple):
-    """The decisions for B samples."""
+    """Finest classes chosen for each of B samples by two rules, and the probabilities along a path."""
 
     most_probable: Tensor  # int64 [B, min(k, C)]: finest classes by descending probability
     least_risk: Tensor  # int64 [B, min(k, C)]: finest classes by ascending expected height
-    path_probability: Tensor  # float64 [B, R]: probability of each taxon of the given paths, 0 for none
+    path_probability: Tensor  # float64 [B, R]: probability of each taxon on the given paths, 0 where a path has none
 
 
 def decide(tables: TreeTables, log_p: Tensor, path: Tensor, k: int = 20) -> Decisions:
-    """Return the decisions from log-probabilities of the finest rank [B, C] and paths int64 [B, R]."""
+    """Return the decisions from log-probabilities of the finest rank, `log_p` [B, C]. `path` int64 [B, R]: the path of each sample whose
+    probabilities are wanted. `k`: number of classes per rule."""
     rows = max(WORKSPACE // (tables.taxa + 1), 1)
     parts = [_decide_rows(tables, *part, k) for part in zip(log_p.split(rows), path.split(rows), strict=True)]
     return Decisions(*(torch.cat(column) for column in zip(*parts, strict=True)))
@@ -103,7 +105,7 @@ def _decide_rows(tables: TreeTables, log_p: Tensor, path: Tensor, k: int) -> Dec
 
 
 def _risk_reduction(tables: TreeTables, probability: Tensor) -> Tensor:
-    """Return R minus the expected height of each finest class, float64 [B, C]. Overwrite `probability` [B, T + 1]."""
+    """Return R minus the expected height E(c) of each finest class c, float64 [B, C]. `probability` [B, T + 1] is overwritten."""
     for r, own in enumerate(tables.slices):
         parent = tables.parent[own]
         step = r + 1 - tables.rank_number[parent]
@@ -112,10 +114,11 @@ def _risk_reduction(tables: TreeTables, probability: Tensor) -> Tensor:
 
 
 def top_k(values: Tensor, k: int) -> Tensor:
-    """Return the columns of the largest `values` [B, C], largest first, ties to the lower index, int64 [B, min(k, C)].
+    """Return the columns of the k largest `values` [B, C] of each row, largest first, int64 [B, min(k, C)]. Of equal values the lower
+    column comes first.
 
-    The order of `Tensor.topk` for ties depends on the device. So the columns equal to the smallest of the k are chosen again by index, and
-    the k columns are sorted. Rows with NaN have any order."""
+    The order of `Tensor.topk` for equal values depends on the device. So the columns equal to the smallest of the k values are chosen again
+    by index, and the k columns are sorted. Rows with NaN have any order."""
     k = min(k, values.shape[1])
     index = values.topk(k).indices.sort(1).values
     own = values.gather(1, index)

@@ -1,13 +1,13 @@
-"""Quality of the confidence of predictions: calibration error, and the risk when only confident predictions are answered.
+"""Measure the quality of the confidence of predictions: calibration error, and the risk when only confident predictions are answered.
 
-`<rank>/ece`: expected calibration error (Guo et al., ICML 2017), the mean over 15 bins of equal width, weighted by their samples, of
-|share right - mean confidence|, where the confidence is the probability of the rank's most probable class. Bins are (i/15, (i+1)/15].
+`<rank>/ece`: expected calibration error (Guo et al., ICML 2017), the mean over 15 bins of equal width, weighted by their samples, of |share
+right - mean confidence|, where the confidence is the probability of the rank's most probable class. Bins are (i/15, (i+1)/15].
 
 `hierarchical_aurc` (after Goren et al., NeurIPS 2024, "Hierarchical selective classification"): the answer is the deepest taxon on the
-predicted path whose probability is at least a threshold. An answer is wrong if it is neither the true taxon nor one of its
-ancestors. Its coverage is 1 - log2(leaves at or below) / log2(leaves): 1 for a leaf, 0 for the virtual root, which is never wrong. As the
-threshold varies, the mean coverage runs over all of 0..1, so the area under the risk (trapezoids) needs no normalisation: it is the mean
-risk over coverages. Probabilities are those of the finest rank summed up the tree (`batch_view.py`), for samples labelled at that rank.
+predicted path whose probability is at least a threshold. An answer is wrong if it is neither the true taxon nor one of its ancestors. Its
+coverage is 1 - log2(leaves at or below) / log2(leaves): 1 for a leaf, 0 for the virtual root, which is never wrong. As the threshold
+varies, the mean coverage runs over all of 0..1, so the area under the risk (trapezoids) needs no normalisation: it is the mean risk over
+coverages. Probabilities are those of the finest rank summed up the tree (`batch_view.py`), for samples labelled at that rank.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ THRESHOLDS = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-16, 16, 129)))
 
 
 class Calibration:
-    """`<rank>/ece`."""
+    """Metric `<rank>/ece`."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.ranks = tables.ranks
@@ -37,7 +37,8 @@ class Calibration:
         self.add(view.known, view.best == view.label, view.best_log_p)
 
     def add(self, known: Tensor, best_right: Tensor, best_log_p: Tensor) -> None:
-        """Add samples: bool [B, R], True with a label; True if the most probable class is the label; log-probability of that class."""
+        """Add B samples to the counts. `known` bool [B, R]: the sample has a label; `best_right` bool [B, R]: the most probable class is
+        the label; `best_log_p` [B, R]: log-probability of that class."""
         confidence = best_log_p.double().exp().clamp(max=1)
         known = known & ~confidence.isnan()
         index = (confidence.nan_to_num() * BINS).ceil().long().sub(1).clamp(0, BINS - 1) + self._first_bin
@@ -52,7 +53,7 @@ class Calibration:
 
 
 class HierarchicalRisk:
-    """`hierarchical_aurc`, from errors and coverage at each threshold."""
+    """Metric `hierarchical_aurc`, from the errors and the coverage at each threshold."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         bits = information(tables.tree)

@@ -1,4 +1,5 @@
-"""`PhotographTable`: the results of each sample of a pass, on the host, for tables by photograph and metrics of parts of the samples."""
+"""`PhotographTable`: the results of each sample of a validation pass, on the host, for tables by photograph and for metrics of parts of the
+samples."""
 
 from collections.abc import Mapping
 
@@ -11,11 +12,11 @@ from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 
 
 class PhotographTable:
-    """A part of `TaxonomyMetrics` that keeps columns [N, R] and adds no result. N samples, R ranks."""
+    """Part of `TaxonomyMetrics` that stores columns [N, R] of results and adds no metric. N samples, R ranks."""
 
     def __init__(self, size: int, ranks: int) -> None:
         self.counts: dict[str, Tensor] = {}
-        self.real = np.zeros(size, dtype=bool)  # [N]: decoded
+        self.real = np.zeros(size, dtype=bool)  # [N]: the sample was decoded
         self.path = np.full((size, ranks), -1)  # int64: the predicted class, -1 for none
         self.path_log_p = np.full((size, ranks), np.nan, np.float32)  # its log-probability
         self.in_top5 = np.zeros((size, ranks), dtype=bool)  # the label is among the five most probable classes
@@ -24,7 +25,7 @@ class PhotographTable:
         self.best_log_p = np.full((size, ranks), np.nan, np.float32)  # log-probability of the most probable class
 
     def count(self, view: BatchView) -> None:
-        """Keep the samples of a batch. It waits for the device."""
+        """Store the results of the samples of a batch. This waits for the device."""
         paths = [log_p.gather(1, view.path[:, r : r + 1].clamp(min=0))[:, 0] for r, log_p in enumerate(view.log_probs)]
         columns = {
             "real": view.real,

@@ -1,14 +1,14 @@
-"""A record of 24 bytes for each validation sample, and the metrics that cannot be computed from sums.
+"""Record 24 bytes for each validation sample, and compute the metrics that cannot be computed from sums.
 
 Every sample is in one batch of one process, so each process adds its rows to zeros, and the sum over the processes is the record.
 
-`aurc`: area under the risk-coverage curve (Geifman et al., ICLR 2019), the mean over n = 1..N of the share of errors among the n samples
-of highest confidence, at the finest rank; for samples of equal confidence, the mean over their orders. 0 is best; a confidence without
-information gives 1 - top1.
+`aurc`: area under the risk-coverage curve (Geifman et al., ICLR 2019), the mean over n = 1..N of the share of errors among the n samples of
+highest confidence, at the finest rank. If samples have equal confidence, the mean over their possible orders is taken. 0 is best; a
+confidence without information gives 1 - top1.
 
-`with_<components>_top1`: top-1 over the samples for which one of the components is known, or any metadata (`with_meta_top1`), in the
-passes that mask them and in the normal one. Their difference is the cost of the masking, without the samples that it does not change. NaN
-at a rank if all labelled samples have the metadata: the value would be that of `top1`.
+`with_<components>_top1`: top-1 over the samples for which one of the components is known, or any metadata (`with_meta_top1`). It is
+computed in the passes that mask these components and in the normal pass. The difference of the two is the cost of the masking, without the
+samples that the masking does not change. It is NaN at a rank if all labelled samples have the metadata: the value would be that of `top1`.
 
 `<name>_low`, `<name>_high`: percentile intervals of the cluster bootstrap (Efron and Tibshirani 1993, ch. 8 and 13). G groups of samples
 (photographs of one observation, one observer, one site) are drawn with replacement from the G groups, a metric is the sum of its numerators
@@ -31,13 +31,13 @@ from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
 RECORD = "record"  # name of the counts: int64 [N, 3] of flags, height, confidence
 RESAMPLES, CONFIDENCE = 1000, 0.95
-BLOCK = 2**15  # draws at once, which fit into a CPU cache; eight times as many take three times as long
+BLOCK = 2**15  # number of draws computed at once, which fit into a CPU cache; blocks of eight times the size take three times as long
 
 
 class SampleRecord:
-    """`aurc`, `<rank>/with_<components>_top1`, and the counter that fills the record. `Samples` reads it.
+    """Metrics `aurc` and `<rank>/with_<components>_top1`, and the counter that fills the record, which `Samples` reads.
 
-    rows: name of the components -> bool [N], the samples for which one of them is known; set before a pass."""
+    rows: name of the components -> bool [N], True for the samples for which one of them is known; set before a pass."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int) -> None:
         assert len(tables.ranks) <= 31, "at most 31 ranks, since each has two bits of the flags"
@@ -61,12 +61,12 @@ class SampleRecord:
         return {"aurc": aurc} | {name: float(share) for name, share in shares.items()}
 
     def intervals(self, counts: Mapping[str, Tensor], groups: np.ndarray | None) -> dict[str, float]:
-        """Return the confidence intervals of a complete record. `groups` as in `confidence_intervals`."""
+        """Return the confidence intervals of a complete record. `groups`: as in `confidence_intervals`."""
         return confidence_intervals(self.ranks, Samples(counts[RECORD], len(self.ranks)), groups, self.rows)
 
 
 class Samples:
-    """A complete record as arrays on the host, N samples in dataset order."""
+    """Complete record as arrays on the host, N samples in dataset order."""
 
     def __init__(self, record: Tensor, ranks: int) -> None:
         flags, height, bits = record.cpu().numpy().T
@@ -85,7 +85,8 @@ def _confidence(view: BatchView) -> Tensor:
 
 
 def area_under_risk_coverage(wrong: np.ndarray, confidence: np.ndarray) -> float:
-    """Return the area under the risk-coverage curve of `wrong` bool [N] and `confidence` float [N]; NaN for no samples."""
+    """Return the area under the risk-coverage curve. `wrong` bool [N]: the prediction is wrong; `confidence` float [N]. NaN for no
+    samples."""
     if not len(wrong):
         return float("nan")
     order = np.argsort(-confidence, kind="stable")
@@ -106,7 +107,7 @@ def confidence_intervals(
     """Return `<name>_low` and `<name>_high` of `<rank>/top1`, `chain`, `hd1`, `severity` and `<rank>/with_<components>_top1`; NaN if fewer
     than two groups have a sample.
 
-    `groups` int64 [N]: the group of each sample; None: every sample is one. `rows` as in `SampleRecord`."""
+    `groups` int64 [N]: the group of each sample; None: every sample is a group. `rows`: as in `SampleRecord`."""
     size = len(samples.known)
     assert groups is None or len(groups) == size, "one group per validation sample"
     parts = fractions(ranks, samples) | _fractions_of_rows(ranks, samples, rows or {})
@@ -118,7 +119,8 @@ Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> the terms o
 
 
 def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of numerators and of denominators over each group, float64 [G, m] each. `groups` as in `confidence_intervals`."""
+    """Return the sums of numerators and of denominators over each group, float64 [G, m] each, for the m metrics in `parts`. `groups`: as in
+    `confidence_intervals`; `size`: number of samples."""
     group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     count = int(group.max(initial=-1)) + 1
     sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
@@ -126,7 +128,7 @@ def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[
 
 
 def fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return metric -> the terms of each sample in its numerator and its denominator, both [N]."""
+    """Return, for each metric that is a fraction, the terms of each sample in its numerator and in its denominator, both [N]."""
     known, right = samples.known, samples.right
     parts = {f"{rank}/top1": (right[:, r], known[:, r]) for r, rank in enumerate(ranks)}
     parts["chain"] = (right.all(1), known.all(1))
@@ -136,7 +138,8 @@ def fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndar
 
 
 def _fractions_of_rows(ranks: Sequence[str], samples: Samples, rows: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return `<rank>/with_<name>_top1` -> the terms as in `fractions`, only of `rows`; 0 / 0 if these are all samples with a label."""
+    """Return the terms of `<rank>/with_<name>_top1` as `fractions` does, over the samples in `rows`; the terms are all 0 if these are all
+    samples with a label."""
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, own in rows.items():
         chosen = samples.known & own[:, None]
@@ -146,8 +149,8 @@ def _fractions_of_rows(ranks: Sequence[str], samples: Samples, rows: Mapping[str
 
 
 def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper ends [m] of m fractions, from sums of numerators and denominators over each group, [G, m]. NaN if fewer
-    than two groups have a denominator above 0."""
+    """Return the lower and upper ends [m] of the confidence intervals of m fractions, from the sums of numerators and denominators over
+    each group, [G, m]. NaN for a fraction if fewer than two groups have a denominator above 0."""
     columns = numerator.shape[1]
     few = (denominator > 0).sum(0) < 2
     if few.all():
@@ -159,9 +162,10 @@ def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarra
 def difference_intervals(
     first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the differences [m] of m fractions, second minus first, and the ends of their intervals, as `intervals`.
+    """Return the differences [m] of m fractions, second minus first, and the lower and upper ends of their confidence intervals, as
+    `intervals` does.
 
-    first, second: sums over the same G groups. Both are computed on the same draws of groups."""
+    first, second: pairs (numerators, denominators) of sums over the same G groups. Both are computed on the same draws of groups."""
     columns = first[0].shape[1]
     value = quotients(*(part.sum(0) for part in second)) - quotients(*(part.sum(0) for part in first))
     few = ((first[1] > 0).sum(0) < 2) | ((second[1] > 0).sum(0) < 2)
@@ -172,13 +176,13 @@ def difference_intervals(
 
 
 def quotients(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Return numerator / denominator, float64; NaN for a denominator of 0."""
+    """Return numerator / denominator elementwise, float64; NaN where the denominator is 0."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(denominator > 0, numerator / denominator, np.nan)
 
 
 def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return lower and upper ends [m] of the intervals of `values` [RESAMPLES, m]; NaN where `few` bool [m]."""
+    """Return the lower and upper ends [m] of the intervals of `values` [RESAMPLES, m]; NaN where `few` (bool [m]) is True."""
     values[:, few] = 0.0  # `nanquantile` warns about columns of NaN
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
@@ -186,15 +190,15 @@ def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def resampled_sums(sums: np.ndarray) -> np.ndarray:
-    """Return the totals of `sums` [G, m] over G groups drawn with replacement, for each resample, float64 [RESAMPLES, m]."""
+    """Return for each resample the totals of `sums` [G, m] over G groups drawn with replacement, float64 [RESAMPLES, m]."""
     groups = len(sums)
     at_once = max(BLOCK // max(groups, 1), 1)
     return np.concatenate([times_drawn(groups, a, min(a + at_once, RESAMPLES)) @ sums for a in range(0, RESAMPLES, at_once)])
 
 
 def times_drawn(groups: int, first: int, last: int) -> np.ndarray:
-    """Return how often each group is drawn in resamples first..last - 1, float64 [last - first, G]. One hash makes two draws of 32 bits,
-    whose bias is below G x 2^-32."""
+    """Return how often each of `groups` (G) groups is drawn in resamples first..last - 1, float64 [last - first, G]. One hash makes two
+    draws of 32 bits, whose bias is below G x 2^-32."""
     pairs, rows = (groups + 1) // 2, last - first
     index = np.arange(first * pairs, last * pairs, dtype=np.uint64).reshape(rows, pairs)
     bits = randomness.hashes(randomness.key(0, randomness.BOOTSTRAP, groups), index)

@@ -1,4 +1,4 @@
-"""`TaxonomyMetrics`: all metrics of a validation pass, computed by parts that share one `BatchView` of each batch."""
+"""`TaxonomyMetrics`: all metrics of a validation pass, computed by parts that share one `BatchView` for each batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class MetricPart(Protocol):
-    """Metrics with counts of their own."""
+    """A group of metrics with their own counts."""
 
     counts: dict[str, Tensor]  # int64, on the device; names are unique over all parts
 
@@ -32,11 +32,11 @@ class MetricPart(Protocol):
         """Add a batch to `counts`."""
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return named results from counts on the host, summed over the process ranks."""
+        """Return the results by name, from counts on the host, summed over all processes."""
 
 
 class TaxonomyMetrics(Metrics):
-    """The metrics listed in the package. They read the head's `Scores` from `outputs["scores"]`."""
+    """Metrics that the package's docstring lists. They read the head's `Scores` from `outputs["scores"]`."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class TaxonomyMetrics(Metrics):
         metadata: Mapping[str, np.ndarray] | None = None,
         more: Sequence[MetricPart] = (),
     ) -> None:
-        """`training_counts`: per rank int64 [C_r], training labels of each class. `size`: samples of the validation set. `groups`: int64
-        [size], the group of each sample, such as its observer; None: every sample is a group. `consistent`: the head's scores are one
-        distribution on the tree. `nulls`: the head learns null labels. `metadata`: component -> bool [size], the samples for which it is
-        known. `more`: further parts."""
+        """`training_counts`: per rank int64 [C_r], number of training labels of each class. `groups`: int64 [size], the group of each
+        sample, such as its observer; None: every sample is a group. `size`: number of samples of the validation set. `consistent`: True if
+        the head's scores are one distribution on the tree. `nulls`: True if the head learns null labels. `metadata`: component -> bool
+        [size], the samples for which it is known. `more`: further parts."""
         self.tree, self.tables = tree, TreeTables(tree, device)
         self.classes = ClassAccuracy(self.tables, device, training_counts)
         self.record = SampleRecord(self.tables, device, size)
@@ -77,7 +77,8 @@ class TaxonomyMetrics(Metrics):
             _add_names(self.counts, part.counts, part, "counts")
 
     def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
-        """Choose the samples of `with_<components>_top1`: those that this pass changes; of the normal pass, those of each other pass."""
+        """Choose the samples of `with_<components>_top1`. In a pass that masks metadata these are the samples that it changes; in the
+        normal pass there is one such metric for each of the masking `passes`."""
         masking = {p.key.partition("_mask_")[2]: p.masked for p in ([current] if current.masked else passes) if p.masked}
         rows = {name: np.any([self.metadata[component] for component in masked], axis=0) for name, masked in masking.items()}
         self.record.rows = {name: own for name, own in rows.items() if own.any() and not own.all()}
@@ -106,14 +107,15 @@ class TaxonomyMetrics(Metrics):
 
 
 def _build_part(name: str, part: Part, tree: TaxonomyTree, device: torch.device) -> MetricPart:
-    """Return the metric of a plugin. Raise `ConfigError` if it lacks a member or has counts that are not int64."""
+    """Return the metrics of a plugin. Raise `ConfigError` if the object lacks a member or has counts that are not int64."""
     metric = check_members(part.build(tree, device), MetricPart, f"the metric {name}: the builder returns")
     check_counts(metric, "for a fraction use two counts")
     return metric
 
 
 def _add_names(known: dict[str, Any], new: Mapping[str, Any], part: MetricPart, member: str) -> None:
-    """Add `new` to `known`. Raise `ConfigError` for a name that another metric has: one of the two would be lost."""
+    """Add the entries of `new` to `known`. Raise `ConfigError` for a name that another metric has, since one of the two would be lost.
+    `member` (`counts` or `compute`) is where `part` defines the names."""
     if taken := sorted(known.keys() & new.keys()):
         raise ConfigError(f"{class_name(type(part))}.{member} has the name {taken[0]!r}, which another metric has; choose another name")
     known |= new

@@ -1,4 +1,4 @@
-"""Metrics of training batches, and the counts that all metrics use.
+"""Compute the metrics of training batches, and define the counts that all metrics use.
 
 Training metrics are computed at every step, so they are few and cheap: accuracy uses `Scores.greedy_path`, which needs few of the scores.
 
@@ -22,8 +22,8 @@ UNIT = 2.0**32
 
 
 class TaxonomyTrainingMetrics(TrainingMetrics):
-    """`loss`, `<rank>/loss`, `<rank>/top1` (of a mixed sample against the label with the larger share), and `masked/<COMPONENT>`, the share
-    of the known metadata that was masked."""
+    """Metrics of training rows: `loss`, `<rank>/loss`, `<rank>/top1` (a mixed sample is compared with the label of the larger share), and
+    `masked/<COMPONENT>`, the share of the known metadata that was masked."""
 
     def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = ()) -> None:
         super().__init__(tree.ranks)
@@ -50,9 +50,10 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
 
 
 def main_labels(batch: Batch, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labels int64 [B, R], -1 where missing, and True where they are known, bool [B, R].
+    """Return the labels int64 [B, R], -1 where missing, and bool [B, R], True where they are known.
 
-    `sizes`: int64 [R], classes of each rank; null labels count as missing. A mixed sample has the label with the larger share."""
+    `sizes`: int64 [R], number of classes of each rank; null labels count as missing. For a mixed sample the label of the larger share is
+    returned."""
     label = batch["label"]
     if "label2" in batch:
         label = torch.where((batch["share"] >= 0.5).unsqueeze(1), label, batch["label2"])
@@ -61,7 +62,7 @@ def main_labels(batch: Batch, sizes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def loss_and_counts(outputs: Any, batch: Batch) -> Tensor:
-    """Return the sums of plain cross-entropy, for any training loss, and the weight of the labels, float64 [2R]."""
+    """Return the sums [R] of plain cross-entropy, for any training loss, and then the weights [R] of the labels: float64 [2R]."""
     return torch.cat([rank_loss_sums(outputs["scores"], batch).double(), valid_counts(batch)])
 
 
@@ -83,5 +84,5 @@ def ratio(hits: Tensor, total: Tensor) -> Tensor:
 
 
 def to_fixed_point(fraction: Tensor) -> Tensor:
-    """Return fractions in [0, 1] in units of 1 / UNIT, int64; 0 for NaN."""
+    """Return fractions in [0, 1] as integers in units of 1 / UNIT, int64; 0 for NaN."""
     return (fraction.double().nan_to_num(nan=0.0) * UNIT).round().long()

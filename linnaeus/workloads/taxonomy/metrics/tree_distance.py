@@ -1,7 +1,7 @@
-"""Distances between prediction and truth in the tree: heights of common ancestors, and hierarchical precision and recall.
+"""Measure distances between prediction and truth in the tree: heights of common ancestors, and hierarchical precision and recall.
 
-`Distance` (Bertinetto et al., CVPR 2020, "Making better mistakes"), for the predicted path and for conditional risk minimisation (CRM).
-The height of lca(y, p) is counted in taxonomic ranks: 0 for a taxon of the finest rank (a right prediction), 1 for a rank above, R
+`Distance` (Bertinetto et al., CVPR 2020, "Making better mistakes"), for the predicted path and for conditional risk minimisation (CRM). The
+height of lca(y, p) is counted in taxonomic ranks: 0 for a taxon of the finest rank (a right prediction), 1 for a taxon one rank above, R
 for the virtual root above all roots. Over samples labelled at the finest rank:
 
     hd<k>       mean over the samples, and over their min(k, C) most probable finest classes; hd1 of the deepest predicted class
@@ -10,8 +10,8 @@ for the virtual root above all roots. Over samples labelled at the finest rank:
 so that hd1 = (1 - top1 of the finest rank) x severity exactly, since heights are counted as integers.
 
 `HierarchicalF1` (Valmadre, NeurIPS 2022, "Hierarchical classification at multiple operating points"), with truth at any rank. With y the
-deepest label and p the deepest predicted class, precision is v(lca(y, p)) / v(p), recall is v(lca(y, p)) / v(y), and F1 is
-2 v(lca(y, p)) / (v(y) + v(p)); each is averaged over the samples. v is one of
+deepest label and p the deepest predicted class, precision is v(lca(y, p)) / v(p), recall is v(lca(y, p)) / v(y), and F1 is 2 v(lca(y, p)) /
+(v(y) + v(p)); each is averaged over the samples. v is one of
 
     depth          taxa on the path to the root; holes in a lineage do not count
     information    -log2 of the share of all leaves that are at or below the taxon, in bits
@@ -35,7 +35,7 @@ LARGE_K = (5, 20)
 
 
 class Distance:
-    """`hd1`, `hd5`, `hd20`, `severity`; the same with the prefix `crm_`, and `crm_top1`."""
+    """Metrics `hd1`, `hd5`, `hd20`, `severity`; the same for CRM with the prefix `crm_`, and `crm_top1`."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.tables = tables
@@ -51,7 +51,8 @@ class Distance:
         self._add(view, "crm", by_risk[:, 0], by_risk[:, 0] == 0, by_risk)
 
     def _heights(self, view: BatchView, classes: Tensor) -> Tensor:
-        """Return the height of lca(y, c) for each of the finest classes [B, k], int64 [B, k]; R where scores are NaN."""
+        """Return the height of lca(y, c) for each of the finest classes c, int64 [B, k]; R where scores are NaN. `classes`: int64 [B,
+        k]."""
         undefined = view.best_log_p[:, -1:].isnan()
         height = self.tables.height(classes + self.tables.slices[-1].start, view.truth.unsqueeze(1))
         return height.masked_fill(undefined, len(self.tables.ranks))
@@ -77,7 +78,7 @@ class Distance:
 
 
 class HierarchicalF1:
-    """`depth_precision`, `depth_recall`, `depth_f1`, `info_precision`, `info_recall`, `info_f1`."""
+    """Metrics `depth_precision`, `depth_recall`, `depth_f1`, `info_precision`, `info_recall`, `info_f1`."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.tables = tables
@@ -104,6 +105,7 @@ class HierarchicalF1:
 
 
 def information(tree: TaxonomyTree) -> np.ndarray:
-    """Return -log2 of the share of leaves at or below each taxon, in bits, float64 [T]; exactly 0 for a taxon above all leaves."""
+    """Return -log2 of the share of all leaves that are at or below each taxon, in bits, float64 [T]; exactly 0 for a taxon above all
+    leaves."""
     leaves = tree.leaf_count
     return np.log2(leaves[tree.node_parent < 0].sum()) - np.log2(leaves)

@@ -1,4 +1,5 @@
-"""Integer tables of the tree for the metrics, on the device: common ancestors, heights, and sums up the tree. Linear in the taxa.
+"""Integer tables of the tree for the metrics, on the device, to find common ancestors and heights and to sum values up the tree. Their size
+is linear in the taxa.
 
 Node T, one after the last taxon, is the virtual root above all roots: it is the parent of the roots, has no rank and an empty path. No
 operation waits for the device. Heights are counted in ranks, as if holes were filled, so all taxa of the finest rank have height 0.
@@ -37,7 +38,7 @@ class TreeTables:
                     self.links.append((finer, coarser, some, to_device(anchor[children] - tree.offsets[coarser])))
 
     def nodes(self, classes: Tensor) -> Tensor:
-        """Return the node of each class, int64 [..., R]; T for a class of -1."""
+        """Return the node of each class, int64 [..., R]; T for a class of -1. `classes`: int64 [..., R], a class per rank."""
         return torch.where(classes >= 0, classes + self.offsets, self.taxa)
 
     def deepest(self, classes: Tensor) -> Tensor:
@@ -46,17 +47,18 @@ class TreeTables:
         return torch.where(nodes >= 0, nodes, self.taxa)
 
     def lca(self, node: Tensor, other: Tensor) -> Tensor:
-        """Return the lowest common ancestor, int64 [...]: the finest taxon on both paths to the root, nodes included; otherwise T."""
+        """Return the lowest common ancestor of two nodes, int64 [...]: the finest taxon on both paths to the root, where a path includes
+        its node; T if there is none."""
         first, second = self.paths[node], self.paths[other]
         return self.deepest(torch.where(first == second, first, -1))
 
     def height(self, node: Tensor, other: Tensor) -> Tensor:
-        """Return the height of the lowest common ancestor, int64 [...]: 0 for a taxon of the finest rank, one more for each coarser rank,
-        R for the virtual root."""
+        """Return the height of the lowest common ancestor of two nodes, int64 [...]: 0 for a taxon of the finest rank, one more for each
+        coarser rank, R for the virtual root."""
         return len(self.ranks) - self.rank_number[self.lca(node, other)]
 
     def sums(self, own: Tensor) -> Tensor:
-        """Return the sum of the values `own` [..., T] at and below each taxon, [..., T].
+        """Return for each taxon the sum of the values `own` [..., T] of the taxa at and below it, [..., T].
 
         Each edge of the tree is added once, from the finest rank up. Differences of prefix sums would lose digits."""
         parts = list(own.split(self.sizes, -1))

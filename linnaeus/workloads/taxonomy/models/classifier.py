@@ -1,7 +1,7 @@
-"""The classifier (trunk, final norm, head), and the parts that every trunk uses: metadata encoder, late fusion, initialisation.
+"""Define the classifier (trunk, final norm, head), and the parts that every trunk uses: metadata encoder, late fusion, initialisation.
 
-All taxonomic ranks share the trunk and the norm. The norm's scale and bias are the last shared parameters; GradNorm takes its
-gradients there. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to that layer and nothing after it.
+All taxonomic ranks share the trunk and the norm. The norm's scale and bias are the last shared parameters; GradNorm takes its gradients
+there. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to that layer and nothing after it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ TOKEN_STD = 0.02
 
 
 class Trunk(Protocol):
-    """Network that computes features [B, R, width] or [B, 1, width] from image [B, 3, H, W], meta [B, F] and present bool [B, M]."""
+    """Network that computes features [B, R, width] or [B, 1, width] from image [B, 3, H, W], metadata [B, F] and presence bool [B, M]."""
 
     width: int
 
@@ -32,7 +32,7 @@ class Trunk(Protocol):
 
 
 class Classifier(Model):
-    """Network of a run.
+    """Complete network of a run: trunk, norm and head.
 
     `model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns a dictionary: `scores` (`heads.Scores`), `per_rank`
     [B, R, width] (the normalised features that the head reads) and `features` [B, width] (those of the finest rank)."""
@@ -62,8 +62,8 @@ class Classifier(Model):
         return [cast(nn.Module, self.trunk)]
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return scale and bias of the final norm. Their gradient is not zero at the start, unlike that of the last convolution
-        behind a residual branch whose scale is initialised to zero."""
+        """Return scale and bias of the final norm. Their gradient at the start of the training is not zero, unlike that of the last
+        convolution in a residual branch whose scale is initialised to zero."""
         return [self.norm.weight, self.norm.bias]
 
     def trunk_parameters(self) -> list[nn.Parameter]:
@@ -78,11 +78,11 @@ class Classifier(Model):
 
 
 class MetadataEncoder(nn.Module):
-    """Encode metadata [B, F] and presence bool [B, M] as tokens [B, M, width], with one small MLP per component.
+    """Encoder of metadata [B, F] and presence bool [B, M] as tokens [B, M, width], with one small MLP per component.
 
-    An absent component gets a learned token. Its columns are set to 0 before the MLP and the MLP's result is replaced after it, so
-    neither output nor gradient depends on a masked value, even if it is NaN. Every parameter stays in the graph at any presence,
-    as DDP requires."""
+    The token of an absent component is learned. Its columns are set to 0 before the MLP, and the result of the MLP is replaced by the
+    learned token, so neither output nor gradient depends on a masked value, even if it is NaN. Every parameter stays in the graph at any
+    presence, as DDP requires."""
 
     def __init__(self, components: Sequence[str], hidden: int, width: int) -> None:
         super().__init__()
@@ -106,10 +106,11 @@ class MetadataEncoder(nn.Module):
 
 
 class LateFusion(nn.Module):
-    """Add an MLP of features [B, R or 1, width] and flattened metadata tokens [B, M x token width] to the features.
+    """Residual MLP that adds metadata to the final features: features [B, R or 1, width] plus an MLP of features and flattened metadata
+    tokens [B, M x token width].
 
-    With attention alone the model learns to use metadata late: they help to separate species that look alike, which requires image
-    features that training has yet to learn. This path is short, so the metadata encoders get useful gradients from the first steps."""
+    With attention alone the model learns late to use metadata: they help to separate species that look alike, which requires image features
+    that training has yet to learn. This path is short, so the metadata encoders get useful gradients from the first steps."""
 
     def __init__(self, width: int, tokens: int) -> None:
         super().__init__()

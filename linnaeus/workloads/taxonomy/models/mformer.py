@@ -30,7 +30,7 @@ Stage = tuple[int, int]  # blocks, width
 
 @dataclass(frozen=True)
 class Size:
-    """Dimensions of a named size. Every stage but the first halves the grid."""
+    """Dimensions of a named size of the network. Every stage but the first halves the grid."""
 
     stride: int  # of the stem, 2 or 4
     convolution: tuple[Stage, ...]
@@ -53,10 +53,11 @@ SIZES = {
 
 
 class Mformer(nn.Module):
-    """The trunk: image, metadata and presence to features [B, R, width], before the final norm."""
+    """Trunk that maps image, metadata and presence to features [B, R, width], before the final norm."""
 
     def __init__(self, config: MformerConfig, image_sizes: Sequence[int], ranks: int, components: Sequence[str]) -> None:
-        """`image_sizes`: sides of the images, whose position tables are kept; images of other sizes can be read, too."""
+        """`image_sizes`: sides of the images in pixels; position tables are stored for them. Images of other sizes can be read, too.
+        `ranks`: number of class tokens."""
         super().__init__()
         size = SIZES[config.size]
         blocks = sum(depth for depth, _ in size.convolution + size.attention)
@@ -120,11 +121,11 @@ def _stages(size: Size, dropout: float, rates: Iterator[float], special: int, im
 
 
 class TransformerStage(nn.Module):
-    """Halve the grid, then run transformer blocks over special tokens and image tokens together."""
+    """Stage that halves the grid and then runs transformer blocks over special tokens and image tokens together."""
 
     def __init__(self, inputs: int, width: int, blocks: Sequence[TransformerBlock], special: int, sides: Sequence[int]) -> None:
-        """`inputs`: channels of the grid. `special`: number of special tokens. `sides`: rows and columns of the halved grid at the
-        configured image sizes."""
+        """`inputs`: channels of the incoming grid. `special`: number of special tokens. `sides`: rows and columns of the halved grid for
+        the configured image sizes."""
         super().__init__()
         self.special, self.sides, self.head_width = special, tuple(dict.fromkeys(sides)), blocks[0].attention.head_width
         self.reduce = downsample(inputs, width)
@@ -148,7 +149,7 @@ class TransformerStage(nn.Module):
         return special, image.transpose(1, 2).unflatten(2, (rows, columns))
 
     def _table(self, rows: int, columns: int) -> Tensor:
-        """Return the position table of a grid, kept for images of the configured sizes."""
+        """Return the position table of a grid. For grids of the configured image sizes it is stored."""
         for side in self.sides:
             if rows == columns == side:
                 return self.get_buffer(f"table{side}")
@@ -156,8 +157,8 @@ class TransformerStage(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Pre-norm attention and MLP over tokens [B, T, width]. With `queries`, only the first `queries` tokens are computed and returned,
-    which costs a fraction of a full block and suffices for the last one (class attention, Touvron et al. 2021)."""
+    """Transformer block with pre-norm attention and MLP over tokens [B, T, width]. With `queries`, only the first `queries` tokens are
+    computed and returned, which costs a fraction of a full block and suffices for the last block (class attention, Touvron et al. 2021)."""
 
     def __init__(self, width: int, size: Size, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -173,8 +174,8 @@ class TransformerBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention over tokens [B, T, width], with queries from the first `queries` tokens (None: all) and keys and values from
-    all. Queries and keys are rotated by `table`, a `rotary_table`."""
+    """Multi-head attention over tokens [B, T, width]. Queries come from the first `queries` tokens (None: from all), keys and values from
+    all tokens. Queries and keys are rotated by `table`, a `rotary_table`."""
 
     def __init__(self, width: int, head_width: int) -> None:
         super().__init__()
@@ -213,10 +214,10 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 
 
 class ConvBlock(nn.Module):
-    """A residual block on a grid [B, width, H, W]: convolution, norm, two-layer perceptron per pixel.
+    """Residual block on a grid [B, width, H, W]: convolution, norm, two-layer perceptron per pixel.
 
-    With kernel 7, depth-wise, it is the block of ConvNeXt (Liu et al. 2022). With kernel 3, dense, it learns more per second of CPU
-    time at few channels."""
+    With kernel 7 and depth-wise convolution it is the block of ConvNeXt (Liu et al. 2022). With kernel 3 and a full convolution it learns
+    more per second of CPU time at few channels."""
 
     def __init__(self, width: int, size: Size, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -240,10 +241,11 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class Residual(nn.Module):
-    """Compute `x + drop_path(scale * dropout(branch))`, samples first, channels last.
+    """Residual connection `x + drop_path(scale * dropout(branch))`. The first dimension of the tensors is the sample, the last the channel.
 
-    `scale` is LayerScale (Touvron et al. 2021); None: no scale. Stochastic depth (Huang et al. 2016) drops the branch of whole samples.
-    Both kinds of dropout draw from torch's global generator, which the loop seeds for each micro-batch by its position."""
+    `scale` is the initial LayerScale (Touvron et al. 2021); None: no scale. `drop_path` is the probability of stochastic depth (Huang et
+    al. 2016), which drops the branch of whole samples. Both kinds of dropout draw from torch's global generator, which the loop seeds for
+    each micro-batch by its position."""
 
     def __init__(self, width: int, scale: float | None, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -272,12 +274,12 @@ def perceptron(width: int, size: Size) -> nn.Sequential:
 
 
 def downsample(inputs: int, width: int) -> nn.Sequential:
-    """Return a norm and an overlapping convolution that halves the size of a grid, rounded up."""
+    """Return a norm and an overlapping convolution that halves the sides of a grid, rounding up."""
     return nn.Sequential(ChannelNorm(inputs), nn.Conv2d(inputs, width, 3, stride=2, padding=1))
 
 
 def stem(width: int, stride: int) -> nn.Sequential:
-    """Return the layers from pixels to the first grid: one overlapping convolution for stride 2, two for stride 4."""
+    """Return the layers that map pixels to the first grid: one overlapping convolution for stride 2, two for stride 4."""
     first = width // (stride // 2)
     convolution = nn.Conv2d(3, first, 3, stride=2, padding=1)
     if stride == 2:

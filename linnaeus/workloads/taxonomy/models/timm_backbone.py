@@ -1,8 +1,8 @@
-"""Any timm model as the trunk, with the metadata fused into its pooled feature.
+"""Use any timm model as the trunk, with the metadata fused into its pooled feature.
 
 The trunk takes the model's pooled feature (`forward_head(..., pre_logits=True)`), encodes each metadata component as a vector (a learned
-one where it is missing), and adds an MLP over feature and vectors as a residual; the classifier's norm follows. timm is imported
-only when such a model is configured.
+one where it is missing), and adds an MLP over feature and vectors as a residual; the classifier's norm follows. timm is imported only when
+such a model is configured.
 """
 
 import contextlib
@@ -27,14 +27,15 @@ log = logging.getLogger("linnaeus")
 
 
 class TimmBackbone(nn.Module):
-    """The trunk: image, metadata and presence to features [B, 1, width], where `width` is that of timm's pooled feature."""
+    """Trunk that maps image, metadata and presence to features [B, 1, width], where `width` is that of timm's pooled feature."""
 
     backbone: Any  # a timm model
     metadata: MetadataEncoder | None
     rescale: Tensor | None
 
     def __init__(self, config: TimmConfig, image_sizes: Sequence[int], components: Sequence[str], pretrained: bool = True) -> None:
-        """`image_sizes`: sides of the images, the final one last. `pretrained`: False leaves out the pretrained weights of `config`."""
+        """`image_sizes`: sides of the images in pixels, the final one last. `pretrained`: False ignores the pretrained weights that
+        `config` names."""
         super().__init__()
         without = replace(config, pretrained=False, pretrained_file=None)
         self.backbone = create_backbone(config if pretrained else without, image_sizes)
@@ -48,7 +49,8 @@ class TimmBackbone(nn.Module):
 
     @property
     def no_decay(self) -> set[str]:
-        """Return the names that timm excludes from weight decay (positions, class tokens) and those of the learned tokens."""
+        """Return the names of the parameters that timm excludes from weight decay (positions, class tokens) and of the learned metadata
+        tokens."""
         names = self.backbone.no_weight_decay() if hasattr(self.backbone, "no_weight_decay") else ()
         return {f"backbone.{name}" for name in names} | ({"metadata.missing"} if self.metadata is not None else set())
 
@@ -71,8 +73,8 @@ class TimmBackbone(nn.Module):
 
 
 def _rescaling(backbone: Any) -> Tensor | None:
-    """Return factor and offset [2, 3, 1, 1] that turn the normalisation of `preparation` into that of the pretrained weights; None if
-    both are the same."""
+    """Return factor and offset, [2, 3, 1, 1], that convert images normalised by `preparation` to the normalisation of the pretrained
+    weights; None if both normalisations are the same."""
     mean, std = backbone.pretrained_cfg["mean"], backbone.pretrained_cfg["std"]
     if (tuple(mean), tuple(std)) == (MEAN, STD):
         return None
@@ -82,9 +84,9 @@ def _rescaling(backbone: Any) -> Tensor | None:
 
 
 def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:
-    """Return timm's model without its classifier. Its weights are for the last of the sizes. Raise `ConfigError` for an unknown name,
-    pretrained weights that cannot be loaded, an image size that the model cannot read, or `model.drop_path` above 0 for a model without
-    stochastic depth."""
+    """Return timm's model without its classifier, built for the last of `image_sizes`. Raise `ConfigError` for an unknown name, pretrained
+    weights that cannot be loaded, an image size that the model cannot read, or `model.drop_path` above 0 for a model without stochastic
+    depth."""
     import timm
 
     name = config.backbone
@@ -103,8 +105,8 @@ def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module
 
 
 def _create_for(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:
-    """Return timm's model. Models that fix their image size at construction take `img_size`, those of them that resample their position
-    embeddings for other sizes `dynamic_img_size`; the others read any size."""
+    """Return timm's model. Models with an image size fixed at construction get the argument `img_size`; if there are several sizes, also
+    `dynamic_img_size` where the model has it, so that it resamples its position embeddings. Other models read any size."""
     fixed: dict[str, Any] = {"img_size": image_sizes[-1]}
     for options in [fixed | {"dynamic_img_size": True}] * (len(image_sizes) > 1) + [fixed]:
         try:
@@ -133,8 +135,9 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
 
 
 def _check_forward(backbone: nn.Module, name: str, image_size: int, key: str) -> None:
-    """Run one forward and backward pass on the meta device. Raise `ConfigError` if the model cannot read images of this size,
-    which `key` sets. Freeze the parameters that get no gradient, since DDP waits for the gradient of every trainable parameter."""
+    """Run one forward and backward pass of a copy on the meta device. Raise `ConfigError` if the model cannot read images of this size,
+    which the configuration key `key` sets. In `backbone`, freeze the parameters that got no gradient, since DDP waits for the gradient of
+    every trainable parameter."""
     twin: Any = copy.deepcopy(backbone).to("meta")
     try:
         features = twin.forward_features(torch.empty(2, 3, image_size, image_size, device="meta"))

@@ -1,7 +1,8 @@
-"""Pretrained weights for a timm backbone: from a local file (`model.pretrained_file`), or from the hub (`model.pretrained`).
+"""Load pretrained weights into a timm backbone from a local file (`model.pretrained_file`), and resample position embeddings.
 
-The file has the names of timm, with or without a prefix (a timm model inside another one, a checkpoint of this program). timm's own filter
-of the model renames weights of the original authors and resizes position embeddings.
+The weights in the file have timm's names, optionally with a prefix (if the timm model is a part of another model, as in a checkpoint of
+this program). The filter that timm defines for the family of models renames weights of the original authors and resizes position
+embeddings.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ KEY = "model.pretrained_file"
 
 
 def load_pretrained_file(backbone: Any, path: str) -> str:
-    """Load the weights at PATH into a timm model without a classifier. Return one line for the log that counts loaded, missing and left
-    over weights. Raise `ConfigError` if the file cannot be read, if nothing fits, or if a weight is not finite."""
+    """Load the weights in the file `path` into a timm model without a classifier. Return one line for the log with the numbers of loaded,
+    missing and left over weights. Raise `ConfigError` if the file cannot be read, if no weight fits, or if a weight is not finite."""
     own = backbone.state_dict()
     weights = read_initial_weights(path, KEY)
     state, classifier = _without_classifier(backbone, _without_prefix(weights.state, own))
@@ -43,9 +44,9 @@ def load_pretrained_file(backbone: Any, path: str) -> str:
 
 
 def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> InitialWeights:
-    """Return the weights with those of timm's `backbone` that depend on the image size (position embeddings) resampled to its shapes.
+    """Return `weights`, in which position embeddings of timm's `backbone` are resampled to its image size.
 
-    `prefix`: of its names in `weights`. Weights that timm's filter cannot resample are returned unchanged."""
+    `prefix`: prefix of the backbone's names in `weights`. Weights that timm's filter cannot resample are returned unchanged."""
     state, own = weights.state, {prefix + name: value for name, value in backbone.state_dict().items()}
     different = [name for name in own if name in state and state[name].shape != own[name].shape]
     if not different:
@@ -58,8 +59,8 @@ def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> I
 
 
 def _without_prefix(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights without the prefix, such as `trunk.backbone.`, with which most names are the model's. Weights without this
-    prefix keep their names."""
+    """Return the weights after removing the prefix, such as `trunk.backbone.`, with which most names become names of the model. Weights
+    without this prefix keep their names. `own`: weights of the model."""
     first = next(iter(own), "")
     prefixes = {"", *(name.removesuffix(first) for name in state if name.endswith("." + first))}
     prefix = max(sorted(prefixes), key=lambda prefix: sum(prefix + name in state for name in own))
@@ -67,7 +68,7 @@ def _without_prefix(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[st
 
 
 def _without_classifier(backbone: Any, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights without those of timm's classifier, and the names of the latter."""
+    """Return the weights without those of timm's classifier, and the names of the weights left out."""
     found = backbone.pretrained_cfg.get("classifier") or ()
     layers = [found] if isinstance(found, str) else list(found)
     names = [name for name in state if any(name.startswith(f"{layer}.") for layer in layers)]
@@ -75,7 +76,8 @@ def _without_classifier(backbone: Any, state: dict[str, Tensor]) -> tuple[dict[s
 
 
 def _filtered(backbone: Any, state: dict[str, Tensor], path: str, key: str = KEY) -> dict[str, Tensor]:
-    """Return the weights after timm's filter of this family of models, if it has one."""
+    """Return the weights after applying timm's filter for this family of models, if timm defines one. Raise `ConfigError`, naming `key`, if
+    the weights do not fit."""
     convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
     try:
         return state if convert is None else dict(convert(state, backbone))

@@ -3,16 +3,22 @@
     python -m benchmarks.recipes --data FOLDER                        every set, 5 seeds; hours; goes on where it was stopped
     python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1      a look, 15 minutes
     python -m benchmarks.recipes --data FOLDER --tune-only            the table of the settings, without test rows
+    python -m benchmarks.recipes --data FOLDER --half-labels          also without half of the training labels at the finest rank
+    python -m benchmarks.recipes --data FOLDER --sets mine --ranks family genus species --group observation      FOLDER/mine/manifest.csv
 
 FOLDER has the sets as folders with `manifest.csv` (`sets.py`). For each set and kind, every setting of `recipe_list.py` is trained once, on
 seed 0. The one with the best validation accuracy at the finest rank is trained with each of the seeds 1, 2, ..., and scored on the test
 rows, which are not read before. A training takes `--cpu-seconds` of CPU time as a whole, start and validations included, on one thread.
 Differences are paired by seed, with the 95 % interval of Student's t.
+
+With `--half-labels` the same settings are trained again with half of the labels of the training rows removed at the finest rank. The flat
+script leaves these rows out; the script with ranks learns their coarser labels; so does linnaeus.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +29,7 @@ import numpy as np
 from benchmarks.heads import Difference
 from benchmarks.machine import describe_machine, write_numbers
 from benchmarks.recipes.recipe_list import BF16, settings_of
-from benchmarks.recipes.sets import SETS
+from benchmarks.recipes.sets import SETS, PhotographSet
 from benchmarks.recipes.trials import Measures, Study
 
 TUNED = ("flat script", "script with ranks", "linnaeus")
@@ -58,7 +64,8 @@ def test(study: Study, name: str, chosen: dict[str, str], seeds: Sequence[int], 
     with ThreadPoolExecutor(parallel) as pool:
         found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], chosen[pair[0]], pair[1]), pairs), strict=True))
     results: Results = {kind: [found[kind, s]["test"] | found[kind, s]["cost"] for s in seeds] for kind in KINDS}
-    print(f"\n{name}, test rows, seeds {', '.join(map(str, seeds))}\n\n" + "\n".join(table(name, chosen, results)))
+    labels = f", {study.unlabelled:.0%} of the training rows without {SETS[name].finest}" if study.unlabelled else ""
+    print(f"\n{name}, test rows, seeds {', '.join(map(str, seeds))}{labels}\n\n" + "\n".join(table(name, chosen, results)))
     return results
 
 
@@ -75,6 +82,21 @@ def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
     for other in (better, BF16):
         cells = [compared(key, results["linnaeus"], results[other]) for key in keys.values()]
         lines.append(f"| linnaeus - {other} | | {' | '.join(cells)} |")
+    return lines
+
+
+def losses(name: str, full: Results, half: Results) -> list[str]:
+    """Return the lines of the accuracy at the finest rank that each kind loses without half of the labels.
+
+    The last column is the loss of linnaeus minus half of the loss of the kind: below 0, linnaeus loses less than half as much."""
+    key = f"{SETS[name].finest}/top1"
+    lost = {kind: [a[key] - b[key] for a, b in zip(full[kind], half[kind], strict=True)] for kind in KINDS}
+    lines = ["| | all labels | half of the labels | lost | loss of linnaeus - half of this loss |", "|---|---:|---:|---:|---:|"]
+    for kind in KINDS:
+        means = [100 * float(np.mean([row[key] for row in rows[kind]])) for rows in (full, half)]
+        d = Difference.of(lost["linnaeus"], [0.5 * value for value in lost[kind]])
+        interval = f"{100 * d.mean:+.1f} ({100 * d.low:+.1f} to {100 * d.high:+.1f})"
+        lines.append(f"| {kind} | {means[0]:.1f} | {means[1]:.1f} | {100 * float(np.mean(lost[kind])):.1f} | {interval} |")
     return lines
 
 
@@ -96,10 +118,14 @@ def scale(key: str) -> tuple[int, int]:
     return (1, 3) if key == "hd1" else (1, 0) if key == "cpu_seconds" else (100, 1)
 
 
-def main() -> int:
+def read_options() -> argparse.Namespace:
+    """Return the options of the command line. A set of one's own is added to `SETS`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
-    parser.add_argument("--sets", nargs="+", choices=list(SETS), default=list(SETS))
+    parser.add_argument("--sets", nargs="+", default=list(SETS), help="names of sets (%(default)s), or a folder of your own with --ranks")
+    parser.add_argument("--ranks", nargs="+", help="columns of the labels in the manifest of a set of your own, coarse to fine")
+    parser.add_argument("--group", help="column whose equal values stay on one side of the split, for --ranks and no column `split`")
+    parser.add_argument("--half-labels", action="store_true", help="train also without half of the training labels at the finest rank")
     parser.add_argument("--cpu-seconds", type=float, default=240.0, help="CPU time of every training (%(default)s)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds on the test rows (%(default)s)")
     parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
@@ -107,9 +133,25 @@ def main() -> int:
     parser.add_argument("--tune-only", action="store_true", help="print the tables of the settings, without test rows")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number to this file")
     o = parser.parse_args()
+    if o.ranks:
+        SETS.update({name: PhotographSet(name, tuple(o.ranks), o.group) for name in o.sets})
+    for name in o.sets:
+        if name not in SETS or not (o.data / name / "manifest.csv").is_file():
+            parser.error(f"--sets {name}: a set is one of {', '.join(SETS)}, or has --ranks; it needs {o.data / name / 'manifest.csv'}")
+    return o
+
+
+def main() -> int:
+    o = read_options()
     study = Study(o.root.resolve(), o.data.resolve(), o.cpu_seconds)
+    seeds = range(1, o.seeds + 1)
     chosen = {name: tune(study, name, o.parallel) for name in o.sets}
-    results = {} if o.tune_only else {name: test(study, name, chosen[name], range(1, o.seeds + 1), o.parallel) for name in o.sets}
+    results = {} if o.tune_only else {name: test(study, name, chosen[name], seeds, o.parallel) for name in o.sets}
+    if o.half_labels:
+        half = dataclasses.replace(study, unlabelled=0.5)
+        for name, full in list(results.items()):
+            results[f"{name}, half of the labels"] = test(half, name, chosen[name], seeds, o.parallel)
+            print("\n" + "\n".join(losses(name, full, results[f"{name}, half of the labels"])))
     if o.json:
         write_numbers(o.json, {"machine": describe_machine(), "chosen": chosen, "test": results})
     return 0

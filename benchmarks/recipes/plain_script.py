@@ -26,12 +26,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
+SPLITS = ("train", "val", "test")
 EVALUATIONS, WARMUP = 10, 0.05
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Photographs(Dataset[tuple[Tensor, Tensor]]):
-    """Photographs and their classes at each rank, int64 [R]; -1 for a class without training rows."""
+    """Photographs and their classes at each rank, int64 [R]; -1 for a missing label and for a class without training rows."""
 
     def __init__(self, rows: list[dict[str, str]], classes: list[list[str]], ranks: list[str], transform: v2.Transform) -> None:
         self.paths = [row["path"] for row in rows]
@@ -128,8 +129,8 @@ def main() -> None:
 
     with o.manifest.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    split = {name: [row for row in rows if row["split"] == name] for name in ("train", "val", "test")}
-    classes = [sorted({row[rank] for row in split["train"]}) for rank in o.ranks]
+    split = {name: [row for row in rows if row["split"] == name and any(row[rank] for rank in o.ranks)] for name in SPLITS}
+    classes = [sorted({row[rank] for row in split["train"]} - {""}) for rank in o.ranks]
     on_train, on_others = transforms(o.size, o.strong)
     train = DataLoader(Photographs(split["train"], classes, o.ranks, on_train), o.batch, shuffle=True, drop_last=True)
     others = {name: DataLoader(Photographs(split[name], classes, o.ranks, on_others), 128) for name in ("val", "test")}

@@ -41,15 +41,23 @@ SETS = {
 }
 
 
-def write_manifest(source: Path, out: Path, seed: int, group: str | None) -> Path:
-    """Write the manifest of `source` with absolute paths and a split, as `out`/manifest-<seed>.csv. Return its path.
+def write_manifest(own: PhotographSet, source: Path, out: Path, seed: int, unlabelled: float = 0.0) -> Path:
+    """Write the manifest of the set in the folder `source`, with absolute paths and a split, as `out`/manifest-<seed>.csv. Return its path.
 
-    The split of the set is used for every seed. A set without one is split by the hash of (seed, group)."""
+    The split of the set is used for every seed. A set without one is split by the hash of (seed, group). `unlabelled`: share of the
+    training rows whose label at the finest rank is removed, by the hash of (seed, path); each finest class keeps at least one label."""
     with (source / "manifest.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
+        row.setdefault("split", _split(seed, row[own.group or "path"]))
+    train = sorted((row for row in rows if row["split"] == "train"), key=lambda row: _hash(seed, "label/" + row["path"]), reverse=True)
+    kept: set[str] = set()
+    for row in train:
+        if row[own.finest] in kept and _hash(seed, "label/" + row["path"]) < unlabelled:
+            row[own.finest] = ""
+        kept.add(row[own.finest])
+    for row in rows:
         row["path"] = str((source / row["path"]).resolve())
-        row.setdefault("split", _split(seed, row[group or "path"]))
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"manifest-{seed}.csv"
     with path.open("w", newline="") as file:
@@ -60,5 +68,10 @@ def write_manifest(source: Path, out: Path, seed: int, group: str | None) -> Pat
 
 
 def _split(seed: int, key: str) -> str:
-    place = int.from_bytes(hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()) / 2**64
+    place = _hash(seed, key)
     return "test" if place < TEST_SHARE else "val" if place < TEST_SHARE + VALIDATION_SHARE else "train"
+
+
+def _hash(seed: int, key: str) -> float:
+    """Return a number in [0, 1) that depends on the seed and the key only."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{key}".encode(), digest_size=8).digest()) / 2**64

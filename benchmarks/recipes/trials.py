@@ -25,15 +25,22 @@ Measures = dict[str, float]
 
 @dataclass(frozen=True)
 class Study:
-    """Trials with equal CPU time. `root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: of each whole training."""
+    """Trials with equal CPU time. `root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: of each whole training.
+
+    `unlabelled`: share of the training rows without their label at the finest rank."""
 
     root: Path
     data: Path
     cpu_seconds: float
+    unlabelled: float = 0.0
+
+    def folder(self, name: str) -> Path:
+        """Return the folder for the trials of a set."""
+        return self.root / (f"{name}-{self.unlabelled:g}-unlabelled" if self.unlabelled else name)
 
     def manifest(self, name: str, seed: int) -> Path:
         """Write the manifest of a set with the split of a seed. Return its path."""
-        return write_manifest(self.data / name, self.root / name, seed, SETS[name].group)
+        return write_manifest(SETS[name], self.data / name, self.folder(name), seed, self.unlabelled)
 
     def plain(self, name: str, hierarchical: bool, settings: Sequence[str], seed: int) -> dict[str, Measures]:
         """Train the plain script. Return split -> measures, and "cost" -> CPU seconds."""
@@ -79,7 +86,7 @@ class Study:
     def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
         """Return the result of `work` in a folder named by a hash of `words`, or read it from there."""
         key = hashlib.blake2b(json.dumps([self.cpu_seconds, *words]).encode(), digest_size=6).hexdigest()
-        folder = self.root / name / key
+        folder = self.folder(name) / key
         result = folder / "result.json"
         if not result.exists():
             folder.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from benchmarks.recipes import sets, trials
-from benchmarks.recipes.__main__ import KINDS, table
+from benchmarks.recipes.__main__ import KINDS, losses, table
 from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
 from benchmarks.recipes.scoring import score_logits
 from benchmarks.recipes.sets import PhotographSet, write_manifest
@@ -22,6 +23,7 @@ from linnaeus.workloads.taxonomy.manifest import build_source
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = ("family", "genus", "species")
+SMALL = PhotographSet("small", RANKS, "observation")
 
 
 @pytest.fixture(scope="module")
@@ -42,19 +44,32 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def study(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    monkeypatch.setitem(sets.SETS, "small", PhotographSet("small", RANKS, "observation"))
+    monkeypatch.setitem(sets.SETS, "small", SMALL)
     return Study(tmp_path, data, 4.0)
 
 
 def test_a_set_is_split_by_its_groups_and_the_seed(data: Path, tmp_path: Path):
     splits = []
     for seed in (0, 1):
-        rows = list(csv.DictReader(write_manifest(data / "small", tmp_path, seed, "observation").open(newline="")))
+        rows = list(csv.DictReader(write_manifest(SMALL, data / "small", tmp_path, seed).open(newline="")))
         own = {row["observation"]: row["split"] for row in rows}
         assert all(own[row["observation"]] == row["split"] for row in rows), "an observation is on two sides"
         assert set(own.values()) == {"train", "val", "test"} and all(Path(row["path"]).is_file() for row in rows)
         splits.append(own)
     assert splits[0] != splits[1]
+
+
+def test_half_of_the_labels_are_removed_from_training_rows_only(data: Path, tmp_path: Path):
+    full, half = (
+        list(csv.DictReader(write_manifest(SMALL, data / "small", tmp_path / f"{share}", 0, share).open(newline="")))
+        for share in (0.0, 0.5)
+    )
+    removed = [row for row, own in zip(full, half, strict=True) if own["species"] != row["species"]]
+    train = [row for row in full if row["split"] == "train" and row["species"]]
+    assert {row["split"] for row in removed} == {"train"} and 0.2 * len(train) < len(removed) < 0.6 * len(train)
+    labelled = {row["species"] for row in half if row["split"] == "train" and row["species"]}
+    assert labelled == {row["species"] for row in train}, "a species has no label left"
+    assert all(own["genus"] == row["genus"] for row, own in zip(full, half, strict=True))
 
 
 def perfect_scores(settings: list[str], ranks: tuple[str, ...], split: str, seed: int = 0) -> dict[str, np.ndarray]:
@@ -107,7 +122,9 @@ def test_the_length_of_a_run_takes_the_cpu_time(study: Study, monkeypatch: pytes
     assert slow._epochs("small", [], []) == 192 and lengths == [1, 11], "the rate is measured once"
 
 
-def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("unlabelled", [0.0, 0.5])
+def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypatch: pytest.MonkeyPatch, unlabelled: float):
+    study = dataclasses.replace(study, unlabelled=unlabelled)
     monkeypatch.setattr(Study, "_epochs", lambda *words: 1)
     words = ["--backbone", "test_resnet", "--size", "32", "--batch", "16"]
     script = study.plain("small", True, words, 1)
@@ -117,7 +134,7 @@ def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypa
     assert script["val"].keys() <= ours["val"].keys(), "the two are measured by other metrics"
     monkeypatch.setattr(trials, "run_child", None)
     assert study.plain("small", True, words, 1) == script
-    assert not shutil.rmtree(study.root / "small")
+    assert not shutil.rmtree(study.folder("small"))
     with pytest.raises(TypeError):
         study.plain("small", True, words, 1)
 
@@ -139,3 +156,13 @@ def test_the_table_has_paired_differences_to_the_better_script():
     assert len({line.count("|") for line in lines}) == 1
     assert lines[-2].startswith("| linnaeus - script with ranks | | +2.0 (+2.0 to +2.0) |")
     assert lines[-1].startswith("| linnaeus - script with ranks, bf16 | | +0.0 (-")
+
+
+def test_the_losses_without_labels_are_paired():
+    def rows(accuracy: float) -> list[dict[str, float]]:
+        return [{"species/top1": accuracy + 0.01 * i} for i in range(3)]
+
+    full, half = ({kind: rows(0.5 if kind == "linnaeus" else other) for kind in KINDS} for other in (0.5, 0.4))
+    half["linnaeus"] = rows(0.46)
+    lines = losses("plants480", full, half)
+    assert lines[2] == "| flat script | 51.0 | 41.0 | 10.0 | -1.0 (-1.0 to -1.0) |"

@@ -35,7 +35,7 @@ CPU_SECONDS = 600.0  # of one core: time that training on a CPU may take
 SECONDS_PER_IMAGE = 2.7e-3  # forward, backward and data of resnet10t at 64 px in bf16, of one core; grows with the area
 FLOAT32 = 1.9  # seconds in float32 over seconds in bf16
 EPOCHS, UPDATES = 60, 1500  # least number at which larger images are better than more of them
-METADATA_ROWS = 1000  # fewest training photographs with which place and date help: of fewer, the network memorises them
+METADATA_ROWS = 1000  # fewest training photographs with a component with which it helps: of fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
@@ -45,6 +45,7 @@ class Facts:
     """Properties of the data and the device that the rules read."""
 
     rows: int  # training photographs
+    known: dict[str, int]  # metadata component -> training photographs that have it
     side: int  # median short side of the photographs, in pixels
     device: str  # cpu or cuda
     has_bf16: bool  # the device computes in bf16
@@ -104,12 +105,15 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
     import numpy as np
     import torch
 
+    from linnaeus.workloads.taxonomy.components import COMPONENTS, presence
     from linnaeus.workloads.taxonomy.observations import TRAIN
 
     rows = np.flatnonzero(source.split == TRAIN)
     model = config.model
+    known = presence(source.metadata.take(rows), COMPONENTS).sum(0)
     return Facts(
         rows=len(rows),
+        known=dict(zip(COMPONENTS, known.tolist(), strict=True)),
         side=median_side(source, rows),
         device=device,
         has_bf16=cpu_has_bf16() if device == "cpu" else not torch.cuda.is_available() or torch.cuda.is_bf16_supported(),
@@ -184,9 +188,9 @@ def choose_length(facts: Facts, given: Settings) -> tuple[str, str]:
 
 
 def choose_components(facts: Facts, given: Settings) -> tuple[list[str], str]:
-    if facts.rows >= METADATA_ROWS:
-        return ["SPATIAL", "TEMPORAL", "ELEVATION"], f"at least {METADATA_ROWS:,} training photographs"
-    return [], f"with fewer than {METADATA_ROWS:,} training photographs, place and date are memorised and do not help"
+    chosen = [name for name, rows in facts.known.items() if rows >= METADATA_ROWS]
+    counts = ", ".join(f"{name} {rows:,}" for name, rows in facts.known.items())
+    return chosen, f"components that at least {METADATA_ROWS:,} training photographs have; with fewer the network memorises them; {counts}"
 
 
 def _cpu_epochs(facts: Facts, given: Settings, side: int) -> float:

@@ -23,7 +23,8 @@ from linnaeus.sweep.trial import make_trial
 from linnaeus.workloads.taxonomy import automatic, workload
 from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 
-CPU = Facts(rows=2000, side=200, device="cpu", has_bf16=True, pretrained=False)
+KNOWN = {"SPATIAL": 1000, "TEMPORAL": 2000, "ELEVATION": 999}
+CPU = Facts(rows=2000, known=KNOWN, side=200, device="cpu", has_bf16=True, pretrained=False)
 SMALL = ("model.backbone=resnet10t", "trainer.length=2epochs", "trainer.device=cpu", "trainer.threads=1", "logger.report=false")
 
 
@@ -76,9 +77,9 @@ def test_images_are_not_larger_than_the_photographs() -> None:
     assert chosen(dataclasses.replace(CPU, side=100, pretrained=True))["data.image_size"] == 96
 
 
-def test_metadata_are_read_with_enough_photographs() -> None:
-    assert chosen(dataclasses.replace(CPU, rows=999))["data.components"] == []
-    assert chosen(dataclasses.replace(CPU, rows=1000))["data.components"] == ["SPATIAL", "TEMPORAL", "ELEVATION"]
+def test_components_that_enough_photographs_have_are_read() -> None:
+    assert chosen(CPU)["data.components"] == ["SPATIAL", "TEMPORAL"]
+    assert chosen(dataclasses.replace(CPU, known=dict.fromkeys(KNOWN, 0)))["data.components"] == []
 
 
 def test_pretrained_weights_have_a_lower_rate() -> None:

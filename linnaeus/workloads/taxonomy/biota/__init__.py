@@ -1,4 +1,4 @@
-"""biota, the embedded data source: organisms drawn by the program as a function of numbers. Nothing is downloaded.
+"""biota, the embedded data source: synthetic organisms, drawn by the program as a function of numbers. Nothing is downloaded.
 
 world                                    taxa, species frequencies and inherited traits
 body_plans, shapes, background, render   photographs

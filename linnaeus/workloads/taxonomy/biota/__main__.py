@@ -39,9 +39,9 @@ _PAPER, _INK, _FAINT = (250, 248, 242), (30, 28, 26), (120, 112, 104)
 
 
 def export(config: BiotaConfig, directory: Path) -> int:
-    """Write all photographs and `manifest.csv` under `directory`, and return the number of photographs.
+    """Write all photographs and `manifest.csv` into `directory`, and return the number of photographs.
 
-    The directory is created. Raises FileExistsError when it exists and is not empty."""
+    The directory is created. Raise `FileExistsError` if it exists and is not empty."""
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise FileExistsError(f"{directory} is not empty; choose a new folder")
@@ -66,7 +66,7 @@ def _image_path(source: Source, i: int) -> str:
 
 
 def _row(source: Source, i: int) -> list[str]:
-    """Return the cells of observation i, empty for null labels and NaN."""
+    """Return the cells of individual number i in manifest.csv, empty for null labels and for NaN."""
     taxa = [names[c] if c >= 0 else "" for names, c in zip(source.tree.names, source.labels[i], strict=True)]
     place = [_number(source.metadata.latitude[i], 5), _number(source.metadata.longitude[i], 5), _number(source.metadata.uncertainty[i], 1)]
     day, hour = float(source.metadata.day[i]), float(source.metadata.hour[i])
@@ -83,7 +83,7 @@ def _number(value: float, digits: int) -> str:
 
 
 def write_sheet(path: Path, world_number: int, size: int) -> None:
-    """Write a contact sheet of a world as a PNG: species ordered by the tree, with a caption and six individuals each.
+    """Write a contact sheet of a world as a PNG: all species in the order of the tree, with a caption and six individuals each.
 
     `size` is the side of a photograph in pixels; below 48 it is set to 48, so that captions fit."""
     size = max(size, 48)
@@ -96,14 +96,15 @@ def write_sheet(path: Path, world_number: int, size: int) -> None:
     for s in range(species):
         left, top = (s // rows) * (width // SHEET_COLUMNS), (s % rows) * size
         _write_caption(pen, world, s, left + 6, top + 4)
-        samples = np.arange(SHEET_INDIVIDUALS) + 1000 * s  # other poses for each species
+        samples = np.arange(SHEET_INDIVIDUALS) + 1000 * s  # different poses for each species
         strip = render_forms(world_number, np.full(SHEET_INDIVIDUALS, world.form[s]), samples, size)
         sheet.paste(Image.fromarray(np.concatenate(list(strip), axis=1)), (left + _CAPTION_WIDTH, top))
     sheet.save(path)
 
 
 def _write_caption(pen: ImageDraw.ImageDraw, world: World, s: int, x: int, y: int) -> None:
-    """Write order and family (at the first species of a genus), name, frequency and cryptic kind of species s at (x, y)."""
+    """Write the caption of species number s at the pixel (x, y): name, frequency and the kind of its cryptic group; at the first species of
+    a genus also order and family."""
     order, family = (world.tree.names[r][c] for r, c in enumerate(world.lineage[s, :2]))
     if s == 0 or world.lineage[s, 2] != world.lineage[s - 1, 2]:
         pen.text((x, y), f"{order} · {family}", fill=_FAINT)
@@ -140,7 +141,8 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def biota_config(train: int = 10000, validation: int = 2000, size: int = 64, world: int = 0) -> BiotaConfig:
-    """Return a configuration of `data=biota` for use outside a run. `size`: side of a photograph in pixels."""
+    """Return a configuration of `data=biota` for use outside a run. `train`, `validation`: numbers of individuals. `size`: side of a
+    photograph in pixels."""
     return BiotaConfig(
         name="biota",
         last_batch="keep",
@@ -158,7 +160,7 @@ def biota_config(train: int = 10000, validation: int = 2000, size: int = 64, wor
 
 
 def _run(command: str, path: Path | None = None, **options: int) -> str:
-    """Run a command and return the text to print. Raise ConfigError for a sheet that is not a PNG."""
+    """Run a command and return the text to print. Raise `ConfigError` for a sheet whose path is not that of a PNG."""
     if command == "ceilings":
         return format_ceilings(ceilings(biota_config(**options)))
     assert path is not None
@@ -172,7 +174,7 @@ def _run(command: str, path: Path | None = None, **options: int) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    """Run the command in `argv`. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
     with user_errors(2):
         try:
             print(_run(**vars(_arguments(argv))))

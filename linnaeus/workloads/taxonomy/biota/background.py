@@ -21,7 +21,8 @@ GROUNDS: dict[str, tuple[tuple[float, float, float], ...]] = {
 
 @lru_cache(maxsize=4)
 def tiles(world: int) -> Array:
-    """Return float32 [3, TILE, TILE]: periodic value noise of about [-1, 1], on grids of 32, 96 and 512 cells per side."""
+    """Return the three noise layers of a world, float32 [3, TILE, TILE]: periodic value noise of about [-1, 1], on grids of 32, 96 and 512
+    cells per side."""
     layers = []
     line = np.arange(TILE)
     rotated = ((line[:, None] + line) % TILE, (line[:, None] - line) % TILE)  # by 45 degrees: the sum hides the grid
@@ -38,7 +39,8 @@ def tiles(world: int) -> Array:
 
 
 def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Array:
-    """Return float32 [B, size, size]: windows of a noise layer at uniform positions `place` [B, 2]. A zoom of n reads every n-th texel."""
+    """Return windows of a noise layer, float32 [B, size, size], at positions given by `place` [B, 2], uniform in [0, 1). A zoom of n reads
+    every n-th texel."""
     tile = tiles(world)[layer]
     rows = (place[:, 0] * TILE).astype(np.int64)
     columns = (place[:, 1] * TILE).astype(np.int64)
@@ -47,7 +49,7 @@ def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Arra
 
 
 def paint_background(world: int, kind: str, x: Array, y: Array, draws: Array) -> Array:
-    """Return float32 [3, B, H, W]: RGB backgrounds. `draws` are uniform [B, 24]; x and y are image coordinates in [-1, 1]."""
+    """Return RGB backgrounds, float32 [3, B, H, W]. `draws` are uniform [B, 24]; x and y are image coordinates in [-1, 1]."""
     grounds = np.array(GROUNDS[kind], np.float32)
     d = draws[:, :, None, None]
     first = (draws[:, 0] * len(grounds)).astype(np.int64)

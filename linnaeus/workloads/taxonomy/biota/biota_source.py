@@ -1,7 +1,8 @@
 """Implement the `Source` of biota: the table of individuals is built at the start, photographs are rendered when they are read.
 
-Photographs are kept in an anonymous mapping that forked loader workers share. Pages are allocated when they are written, nothing can be
-left in /dev/shm, and the kernel frees the memory with the last process. A reader pickled to a spawned process starts with an empty cache.
+Rendered photographs are stored in an anonymous memory mapping that forked loader workers share. Its pages are allocated when they are
+written, no file can be left in /dev/shm, and the kernel frees the memory when the last process ends. A reader that is pickled to a spawned
+process starts with an empty cache.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ CACHE_LIMIT = 2 << 30  # bytes; above it there is no cache and every read render
 
 
 def fingerprint(config: BiotaConfig) -> str:
-    """Return a hash of everything that determines a photograph or a number of the source: 16 hex digits."""
+    """Return a hash of everything that determines a photograph or a number of the source, as 16 hexadecimal digits."""
     counts = (config.train_samples, config.validation_samples)
     parts = (GENERATOR_VERSION, config.world, *counts, config.image_size, *(config.ranks or ()))
     return hashlib.sha256(("biota:" + ":".join(map(str, parts))).encode()).hexdigest()[:16]
 
 
 def build_source(config: BiotaConfig) -> Source:
-    """Return the source. Individuals 0..train_samples-1 are for training, the next `validation_samples` for validation.
+    """Return the source that `config` describes. Individuals 0 to `train_samples` - 1 are for training, the next `validation_samples` for
+    validation.
 
-    10,000 individuals take about 20 ms. Raise ConfigError when `data.ranks` does not fit the ranks of the world."""
+    10,000 individuals take about 20 ms. Raise `ConfigError` if `data.ranks` does not fit the ranks of the world."""
     world = build_world(config.world)
     count = config.train_samples + config.validation_samples
     samples = np.arange(count)
@@ -57,7 +59,7 @@ def build_source(config: BiotaConfig) -> Source:
 
 
 class BiotaReader:
-    """An `ImageReader` of `count` individuals of a world, at `size` x `size` pixels."""
+    """`ImageReader` for `count` individuals of a world, with photographs of `size` x `size` pixels."""
 
     def __init__(self, world: int, count: int, size: int) -> None:
         self.world, self.count, self.size = world, count, size
@@ -73,7 +75,8 @@ class BiotaReader:
         self.__init__(*state)  # type: ignore[misc]
 
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Return uint8 [size, size, 3] RGB for each number in `samples` (int64 [B]). Raises IndexError for a number out of range."""
+        """Return an RGB photograph, uint8 [size, size, 3], for each individual number in `samples` (int64 [B]). Raise `IndexError` for a
+        number out of range."""
         samples = np.asarray(samples, np.int64)
         if len(samples) and (samples.min() < 0 or samples.max() >= self.count):
             raise IndexError(f"individual numbers must be in 0 to {self.count - 1}")
@@ -91,5 +94,5 @@ class BiotaReader:
 
 
 def _checksums(photographs: np.ndarray) -> np.ndarray:
-    """Return uint32 [B]: 1 + the sum of the bytes of each photograph. 0 marks a photograph that is not rendered yet."""
+    """Return 1 + the sum of the bytes of each photograph, uint32 [B]. In the cache, 0 marks a photograph that is not rendered yet."""
     return photographs.sum(axis=(1, 2, 3), dtype=np.uint32) + np.uint32(1)

@@ -1,6 +1,7 @@
-"""Define the body plans of the orders. A plan maps body coordinates to a `Figure`: distances, pattern coordinates and painted layers.
+"""Define the body plans of the orders. A body plan maps body coordinates to a `Figure`: distances, pattern coordinates and painted layers.
 
-u runs along the body (head at +1), v across it; both are float32 [B, H, W] in body units. `p[i]` is the i-th proportion, [B, 1, 1].
+u runs along the body (head at +1), v across it; both are float32 [B, H, W] in body units (half a body is about 1). `p[i]` is the i-th
+proportion of each organism, [B, 1, 1].
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ Layer = tuple[Array, str]  # coverage [B, H, W], and the name of a colour of `re
 
 @dataclass
 class Figure:
-    """Geometry of a batch of organisms, each array float32 [B, H, W]."""
+    """Geometry of a batch of organisms. Each array is float32 [B, H, W]."""
 
     body: Array  # signed distance to the outline of the patterned surface
     along: Array  # pattern coordinate s, -1 to 1
@@ -28,7 +29,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class BodyPlan:
-    """Body plan of an order."""
+    """Body plan of an order of organisms."""
 
     name: str
     kingdom: str  # animal or plant; sets the endings of names
@@ -40,8 +41,8 @@ class BodyPlan:
 def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
     """Return the figure of a beetle.
 
-    p: half-length and half-width of the elytra, half-length and half-width of the pronotum, radius of the head, reach of the
-    legs beyond the elytra, length of antennae (x 0.6) and mandibles; all in body units. pixel: size of a pixel in body units."""
+    p: half-length and half-width of the elytra, half-length and half-width of the pronotum, radius of the head, reach of the legs beyond
+    the elytra, length of antennae (x 0.6) and mandibles; all in body units. pixel: size of a pixel in body units."""
     length, width, pro, prow, head, leg, antenna, mandible = p
     w = np.abs(v)
     centre = -0.22
@@ -70,7 +71,8 @@ def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
 
 
 def _wing(u: Array, w: Array, root: float, angle: Array, length: Array, width: Array) -> tuple[Array, Array, Array]:
-    """Return (radius, along, across) of a wing attached at (root, 0). `angle` is measured from straight out towards the head."""
+    """Return (radius, along, across): the coordinates of each pixel on a wing that is attached at u = `root`, v = 0; radius is 1 at the
+    margin. `w`: distance from the body's axis. `angle` is measured from straight out towards the head."""
     ca, sa = np.cos(angle), np.sin(angle)
     x = (w * ca + (u - root) * sa) / length
     y = ((u - root) * ca - w * sa) / width

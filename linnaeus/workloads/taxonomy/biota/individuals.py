@@ -1,18 +1,18 @@
-"""Species, labels and metadata of the individuals of a world, and the exact densities of the metadata.
+"""Draw the species, labels and metadata of the individuals of a world, and compute the exact densities of the metadata.
 
-Everything is a pure function of (world, individual number i). Species follow a Kronecker sequence: `frac(start + i * golden ratio)`
-is cut by the cumulative frequencies. Any run of consecutive numbers then contains every species in its share to within about one
-individual; independent draws would leave rare species out.
+Everything is a pure function of (world, individual number i). Species follow a Kronecker sequence: `frac(start + i * golden ratio)` is
+compared with the cumulative frequencies of the species. Any run of consecutive numbers then contains every species in its share to within
+about one individual; independent draws would leave rare species out.
 
-Each genus has its range, season, hours and elevation, which its species share. All are broad and overlap with those of other genera, so
-metadata add little where the form separates the species. The species of a cryptic group differ in one of range, season
+Each genus has its own range, season, hours and elevation, which its species share. All are broad and overlap with those of other genera, so
+metadata add little where the form separates the species. The species of a cryptic group look the same; they differ in one of range, season
 or elevation, by `SEPARATION` standard deviations from one to the next, and in nothing else.
 
     latitude, longitude   normal (degrees)          day   wrapped normal on the year (fraction)
     elevation             log-normal (metres)       hour  wrapped normal on the day (hours)
     uncertainty           log-normal (metres), the same for all species
 
-SPATIAL (latitude, longitude, uncertainty), TEMPORAL (day, hour) and ELEVATION are missing completely at random.
+The components SPATIAL (latitude, longitude, uncertainty), TEMPORAL (day, hour) and ELEVATION are missing completely at random.
 """
 
 from functools import lru_cache
@@ -25,7 +25,7 @@ from linnaeus.workloads.taxonomy.biota.world import World, build_world
 from linnaeus.workloads.taxonomy.observations import Metadata
 
 NULL_SPECIES = 0.06  # share of the individuals without a species label
-NULL_GENUS = 0.02  # share without a genus label; these are among the above
+NULL_GENUS = 0.02  # share without a genus label; these individuals have no species label either
 MISSING = {"SPATIAL": 0.10, "TEMPORAL": 0.10, "ELEVATION": 0.15}  # share of the individuals without the component
 COMPONENT_OF = {  # in the order of the streams of random numbers
     **{"latitude": "SPATIAL", "longitude": "SPATIAL", "day": "TEMPORAL", "hour": "TEMPORAL", "elevation": "ELEVATION"},
@@ -37,14 +37,15 @@ _GOLDEN = 0.6180339887498949
 
 
 def species_of(world: World, samples: np.ndarray) -> np.ndarray:
-    """Return int64 [N]: the true species of each individual in `samples` (int64 [N])."""
+    """Return the true species of each individual number in `samples` (int64 [N]), int64 [N]."""
     start = float(uniforms(key(world.number, SYNTHETIC, 6), np.zeros(1, np.int64))[0])
     place = (start + np.asarray(samples, np.float64) * _GOLDEN) % 1.0
     return np.minimum(np.searchsorted(np.cumsum(world.prior), place, side="right"), len(world.prior) - 1).astype(np.int64)
 
 
 def labels_of(world: World, species: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Return int64 [N, R]: the labels of individuals of `species`. -1 marks the ranks that were not identified, from one rank downwards."""
+    """Return the labels of the individuals `samples`, whose species are `species`: int64 [N, R]. -1 marks the ranks that were not
+    identified; if a rank is not, finer ranks are not either."""
     labels = world.lineage[species].copy()
     chance = uniforms(key(world.number, SYNTHETIC, 7), samples)
     labels[chance < NULL_SPECIES, 3] = -1
@@ -60,14 +61,14 @@ class MetadataDistributions(NamedTuple):
 
 
 def _normal(stream: int, samples: np.ndarray) -> np.ndarray:
-    """Return standard normal numbers by Box and Muller (1958), from two hashes of the sample number."""
+    """Return standard normal numbers by the method of Box and Muller (1958), from two hashes of each sample number."""
     radius = np.sqrt(-2.0 * np.log1p(-uniforms(key(stream, 0), samples)))
     return radius * np.cos(2.0 * np.pi * uniforms(key(stream, 1), samples))
 
 
 @lru_cache(maxsize=4)
 def build_distributions(world_number: int) -> MetadataDistributions:
-    """Return the metadata distributions of the species of a world. The last four are cached."""
+    """Return the metadata distributions of all species of a world. Those of the last four worlds are cached."""
     world = build_world(world_number)
     genera = len(world.tree.names[2])
     rows = np.array([_draw_genus(Draw(world_number, SYNTHETIC, 3, g)) for g in range(genera)])[world.lineage[:, 2]]
@@ -81,7 +82,8 @@ def build_distributions(world_number: int) -> MetadataDistributions:
 
 
 def _draw_genus(draw: Draw) -> list[float]:
-    """Return 5 centres, 5 spreads, and the direction in which cryptic species are spread.
+    """Return 5 centres and 5 spreads of the metadata of a genus, and the direction (radians) in which the ranges of its cryptic species are
+    shifted.
 
     The region lies around the Gulf of Guinea, so that latitude 0.0 and longitude 0.0 occur as valid values."""
     centre = [draw.uniform(0, 8), draw.uniform(0, 12), draw.uniform(0.38, 0.5), draw.uniform(11, 15), draw.uniform(5.5, 5.9)]
@@ -90,7 +92,8 @@ def _draw_genus(draw: Draw) -> list[float]:
 
 
 def draw_metadata(world: World, species: np.ndarray, samples: np.ndarray) -> Metadata:
-    """Return the metadata of individuals `samples` (int64 [N]) of `species` (int64 [N]), with NaN where a component is missing."""
+    """Return the metadata of the individuals `samples` (int64 [N]), whose species are `species` (int64 [N]). Values of a missing component
+    are NaN."""
     centre, spread = build_distributions(world.number)
     noise = {name: _normal(key(world.number, SYNTHETIC, 5, i), samples) for i, name in enumerate(COMPONENT_OF)}
     values = {name: centre[name][species] + spread[name][species] * noise[name] for name in centre}
@@ -107,19 +110,21 @@ def draw_metadata(world: World, species: np.ndarray, samples: np.ndarray) -> Met
 
 
 def _log_normal(x: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """Return float64 [N, S]: log densities of normal distributions at x [N], up to a constant."""
+    """Return the log densities, up to a constant, of the S species' normal distributions at x [N]: float64 [N, S]."""
     return -0.5 * np.square((x[:, None] - centre) / spread) - np.log(spread)
 
 
 def _log_wrapped(x: np.ndarray, centre: np.ndarray, spread: np.ndarray, period: float) -> np.ndarray:
-    """Return float64 [N, S]: log densities of wrapped normal distributions at x [N], up to a constant, summed over five periods."""
+    """Return the log densities, up to a constant, of the S species' wrapped normal distributions at x [N]: float64 [N, S]. Five periods are
+    summed."""
     turns = [_log_normal(x + k * period, centre, spread) for k in (-2, -1, 0, 1, 2)]
     with np.errstate(invalid="ignore"):  # missing values are NaN
         return np.logaddexp.reduce(turns, axis=0)
 
 
 def log_densities(world: World, metadata: Metadata) -> dict[str, np.ndarray]:
-    """Return component -> float64 [N, S]: log density of the recorded values under each species, up to a constant; 0 where missing."""
+    """Return for each component the log density of the recorded values under each species, float64 [N, S], up to a constant; 0 where the
+    component is missing."""
     centre, spread = build_distributions(world.number)
     values = {name: np.asarray(getattr(metadata, name), np.float64) for name in centre}
     values["elevation"] = np.log(values["elevation"])

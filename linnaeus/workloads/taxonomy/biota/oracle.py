@@ -1,9 +1,9 @@
-"""The best possible accuracy on biota, computed from the exact distributions and the form of each individual.
+"""Compute the best possible accuracy on biota from the exact distributions and the form (appearance) of each individual.
 
 p(species | form, metadata) follows from Bayes' rule; species with another form have probability 0. The prior is the frequency of the
 species. A missing or masked component is left out of the likelihood: components are independent given the species, and missing
-independently of it. The posterior of a coarser rank is the sum over its species. There are two decision rules, each optimal for its own
-measure (Menon et al. 2013 for the second):
+independently of it. The posterior of a class at a coarser rank is the sum over its species. There are two decision rules, each optimal for
+its own measure (Menon et al. 2013 for the second):
 
     top1   predict the class of the largest posterior
     macro  predict the class of the largest posterior / prior, which maximises the mean recall of the classes
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.config import BiotaConfig
 
 COMPONENTS = tuple(MISSING)
-CONDITIONS = {"with_meta": (), "without_meta": COMPONENTS} | {f"mask_{name}": (name,) for name in COMPONENTS}  # name -> masked
+# Condition -> masked components.
+CONDITIONS = {"with_meta": (), "without_meta": COMPONENTS} | {f"mask_{name}": (name,) for name in COMPONENTS}
 
 
 def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray], masked: Collection[str] = ()) -> np.ndarray:
-    """Return float64 [N, S]: p(species | form, unmasked metadata). `form` is int64 [N], `densities` the result of `log_densities`."""
+    """Return p(species | form, metadata that are not masked), float64 [N, S]. `form` is int64 [N], `densities` the result of
+    `log_densities`."""
     log = np.where(world.form[None] == form[:, None], np.log(world.prior), -np.inf)
     for name, density in densities.items():
         if name not in masked:
@@ -41,7 +43,7 @@ def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray],
 
 
 def sum_to_rank(world: World, species: np.ndarray, rank: int) -> np.ndarray:
-    """Return [..., C]: `species` [..., S] summed over the species of each class at the taxonomic rank number `rank`."""
+    """Return [..., C]: the values `species` [..., S] summed over the species of each class at the taxonomic rank number `rank`."""
     classes = world.lineage[:, rank]
     order = np.argsort(classes, kind="stable")
     starts = np.searchsorted(classes[order], np.arange(len(world.tree.names[rank])))
@@ -49,7 +51,7 @@ def sum_to_rank(world: World, species: np.ndarray, rank: int) -> np.ndarray:
 
 
 def expected_accuracy(posterior: np.ndarray, prior: np.ndarray) -> dict[str, float]:
-    """Return the best expected top-1 and macro accuracy for posteriors [N, C] and the class prior [C].
+    """Return the best expected top-1 and macro accuracy, from the posteriors [N, C] and the class prior [C].
 
     A class whose posterior is 0 for every individual is left out of the macro accuracy."""
     n = len(posterior)
@@ -61,10 +63,10 @@ def expected_accuracy(posterior: np.ndarray, prior: np.ndarray) -> dict[str, flo
 
 
 def ceilings(config: BiotaConfig) -> dict[str, float]:
-    """Return the best possible accuracies on the validation individuals by name, `<condition>/<rank>/<top1|macro>`.
+    """Return the best possible accuracies on the validation individuals, as `<condition>/<rank>/<top1|macro>` -> accuracy from 0 to 1.
 
-    The conditions are with_meta, without_meta, mask_SPATIAL, mask_TEMPORAL and mask_ELEVATION. Individuals without a label at a rank
-    are left out of that rank."""
+    The conditions are with_meta, without_meta, mask_SPATIAL, mask_TEMPORAL and mask_ELEVATION. Individuals without a label at a rank are
+    left out at that rank."""
     world = build_world(config.world)
     samples = np.arange(config.train_samples, config.train_samples + config.validation_samples)
     species = species_of(world, samples)
@@ -81,7 +83,8 @@ def ceilings(config: BiotaConfig) -> dict[str, float]:
 
 
 def format_ceilings(best: dict[str, float]) -> str:
-    """Return the ceilings as a text table: a line per condition, top-1 and macro in percent per rank, finest rank first."""
+    """Return the result of `ceilings` as a text table: a line per condition, top-1 and macro accuracy in per cent for each rank, the finest
+    rank first."""
     ranks = tuple(reversed(RANKS))
     lines = [f"{'best possible, %':<16}" + "".join(f"{rank:>16}" for rank in ranks), " " * 16 + f"{'top-1   macro':>16}" * len(ranks)]
     for condition in CONDITIONS:

@@ -1,4 +1,4 @@
-"""Render photographs of individuals: a pure function of (world, individual number), vectorised over a batch.
+"""Render photographs of individuals, as a pure function of (world, individual number), vectorised over a batch.
 
 Pose, scale, position, tilt, bend, light, background and small individual differences are nuisance variables, independent of the species.
 """
@@ -17,13 +17,14 @@ CHUNK = 16  # photographs per chunk: at 48 pixels an array of a chunk has 150 kB
 
 
 def render(world: int, samples: Array, size: int) -> Array:
-    """Return uint8 [B, size, size, 3]: RGB photographs of the individuals `samples` (int64 [B])."""
+    """Return RGB photographs of the individuals `samples` (int64 [B]): uint8 [B, size, size, 3]."""
     organisms = build_world(world)
     return render_forms(world, organisms.form[species_of(organisms, samples)], samples, size)
 
 
 def render_forms(world: int, forms: Array, samples: Array, size: int) -> Array:
-    """Return photographs as `render` does, with the given form numbers (int64 [B]) in place of those of the individuals."""
+    """Return photographs as `render` does, of organisms with the form numbers `forms` (int64 [B]) in place of the forms of the
+    individuals."""
     out = np.empty((len(samples), size, size, 3), np.uint8)
     plans = build_world(world).forms.plan[forms]
     for plan in np.unique(plans):
@@ -35,13 +36,13 @@ def render_forms(world: int, forms: Array, samples: Array, size: int) -> Array:
 
 
 def nuisance_draws(world: int, samples: Array) -> Array:
-    """Return float32 [B, DRAWS]: the uniform numbers that set the nuisance variables of each individual."""
+    """Return the uniform numbers that set the nuisance variables of each individual, float32 [B, DRAWS]."""
     index = np.asarray(samples, np.int64)[:, None] * DRAWS + np.arange(DRAWS)
     return uniforms(key(world, SYNTHETIC, 9), index).astype(np.float32)
 
 
 def _render_chunk(world: int, plan: int, forms: Array, samples: Array, size: int) -> Array:
-    """Return photographs of individuals whose forms share the body plan number `plan`."""
+    """Return photographs of individuals whose forms all have the body plan number `plan`."""
     draws = nuisance_draws(world, samples)
     axis = (np.arange(size, dtype=np.float32) + 0.5) * (2.0 / size) - 1.0
     y, x = np.meshgrid(axis, axis, indexing="ij")
@@ -72,7 +73,7 @@ def _pose(x: Array, y: Array, draws: Array) -> tuple[Array, Array, Array, tuple[
 
 
 def _pigments(table: Forms, forms: Array, draws: Array) -> dict[str, Array]:
-    """Return colour name -> float32 [B, 3] RGB: the colours of the form in the shade of the individual, and fixed colours."""
+    """Return colour name -> RGB, float32 [B, 3]: the colours of the form in the shade of the individual, and fixed colours."""
     shade = (0.86 + 0.28 * draws[:, 17:20])[:, None, :]
     colours = {name: np.clip(getattr(table, name)[forms] * shade[:, 0], 0, 1) for name in ("ground", "mark", "accent")}
     ground = colours["ground"]
@@ -84,7 +85,7 @@ def _pigments(table: Forms, forms: Array, draws: Array) -> dict[str, Array]:
 
 
 def _blend(canvas: Array, alpha: Array, rgb: Array, light: Array | float = 1.0) -> None:
-    """Blend a colour `rgb` [B, 3], times `light`, into the canvas with opacity `alpha` [B, H, W]."""
+    """Blend a colour `rgb` [B, 3], multiplied by `light`, into the canvas with opacity `alpha` [B, H, W], in place."""
     for c in range(3):
         canvas[c] += alpha * (rgb[:, c, None, None] * light - canvas[c])
 
@@ -92,7 +93,7 @@ def _blend(canvas: Array, alpha: Array, rgb: Array, light: Array | float = 1.0) 
 def _paint(
     canvas: Array, figure: Figure, pigments: dict[str, Array], pattern: Array, pixel: Array, light: tuple[Array, Array], draws: Array
 ) -> None:
-    """Paint the figure on the canvas: the layers under the body, the body with its marks, the layers over it."""
+    """Paint the figure on the canvas in place: the layers under the body, the body with its marks, the layers over it."""
     lean = light[0] * np.clip(figure.along, -1.2, 1.2) + light[1] * np.clip(figure.side, -1.2, 1.2)
     dome = 1.0 - np.clip(figure.rim, 0, 1.1) ** 2
     lit = 0.84 + 0.20 * dome + 0.20 * lean
@@ -113,7 +114,7 @@ def _paint(
 
 
 def _expose(canvas: Array, x: Array, y: Array, world: int, draws: Array) -> Array:
-    """Return uint8 [B, H, W, 3]: the canvas lit from one side, tinted, with grain added, and quantised."""
+    """Return the finished photographs, uint8 [B, H, W, 3]: the canvas lit from one side, tinted, with added grain, and quantised."""
     d = draws[:, :, None, None]
     angle = 2 * np.pi * d[:, 49]
     fall = (0.62 + 0.58 * d[:, 48]) * (1.0 + 0.40 * d[:, 50] * (np.cos(angle) * x + np.sin(angle) * y))

@@ -1,7 +1,7 @@
-"""Signed distances (negative inside), their anti-aliased coverage, and patterns of marks, vectorised over a batch.
+"""Compute signed distances to shapes (negative inside), their anti-aliased coverage, and patterns of marks, vectorised over a batch.
 
-Coordinates are float32 [B, H, W], parameters float32 [B, 1, 1]. Distances are first-order approximations: the error is small at an
-outline one pixel wide.
+Coordinates are float32 [B, H, W], parameters float32 [B, 1, 1]. Distances are first-order approximations: the error is small near an
+outline.
 """
 
 import numpy as np
@@ -11,22 +11,24 @@ Value = np.ndarray | float
 
 
 def coverage(d: Array, pixel: Array) -> Array:
-    """Return the anti-aliased coverage, in [0, 1], of the inside of the signed distance `d`. `pixel` is the pixel width in units of `d`."""
+    """Return how much of each pixel is inside a shape, in [0, 1], from the signed distance `d`. `pixel` is the width of a pixel in units of
+    `d`."""
     return np.clip(0.5 - d / pixel, 0.0, 1.0)
 
 
 def radius(u: Array, v: Array, cu: Value, cv: Value, a: Value, b: Value) -> Array:
-    """Return the elliptic radius: 0 at (cu, cv), 1 on the ellipse of half-axes a, b."""
+    """Return the elliptic radius of each point (u, v): 0 at (cu, cv), 1 on the ellipse with half-axes a, b around it."""
     return np.sqrt(np.square((u - cu) / a) + np.square((v - cv) / b))
 
 
 def ellipse(u: Array, v: Array, cu: Value, cv: Value, a: Value, b: Value) -> Array:
-    """Return the signed distance to an ellipse: the elliptic radius minus 1, times the smaller half-axis."""
+    """Return the signed distance to the ellipse with centre (cu, cv) and half-axes a, b: the elliptic radius minus 1, times the smaller
+    half-axis."""
     return (radius(u, v, cu, cv, a, b) - 1.0) * np.minimum(a, b)
 
 
 def strand(along: Array, across: Array, start: Value, end: Value, at: Value, slope: Value, bend: Value, thick: Array) -> Array:
-    """Return the signed distance to a curved strand of half-width `thick` from along = start to along = end.
+    """Return the signed distance to a curved strand of half-width `thick`, which reaches from along = start to along = end.
 
     Its centre line is across = at + slope x + bend x^2, with x = along - start."""
     x = along - start
@@ -34,15 +36,15 @@ def strand(along: Array, across: Array, start: Value, end: Value, at: Value, slo
 
 
 def pattern_coverage(c: Array, s: Array, t: Array, r: Array, pixel: Array, phase: Array) -> Array:
-    """Return float32 [B, H, W]: the coverage of the marks of a pattern, in [0, 1], on body coordinates.
+    """Return how much of each pixel the marks of a pattern cover, in [0, 1], float32 [B, H, W], from body coordinates.
 
-    s runs along the body (-1 to 1), t across it (0 at the midline, 1 at the edge), r outwards (0 in the middle, 1 at the outline).
-    The marks are the region where
+    s runs along the body (-1 to 1), t across it (0 at the midline, 1 at the edge), r outwards (0 in the middle, 1 at the outline). The
+    marks are the region where
 
-        f = a cos(k_s s + k_t t + phase) cos(k_t2 t) + rim r^2 + slope s - eye ((s - s0)^2 + (t - t0)^2) - threshold
+            f = a cos(k_s s + k_t t + phase) cos(k_t2 t) + rim r^2 + slope s - eye ((s - s0)^2 + (t - t0)^2) - threshold
 
-    is positive. The choice of coefficients that are not zero makes bands, stripes, chevrons, spots, a rim, halves or a saddle; one
-    formula for all needs no branch per species. `c` is float32 [B, 12]: a, k_s, k_t, phase, k_t2, rim, slope, eye, s0, t0, threshold
+    is positive. Which coefficients are not zero determines the kind of pattern: bands, stripes, chevrons, spots, a rim, halves or a saddle.
+    One formula for all needs no branch per species. `c` is float32 [B, 12]: a, k_s, k_t, phase, k_t2, rim, slope, eye, s0, t0, threshold
     and steepness. `pixel` (pixel width in body units) and `phase` (added for each individual) are [B, 1, 1]."""
     a, ks, kt, ph, kt2, rim, slope, eye, s0, t0, threshold, steep = (c[:, i, None, None] for i in range(12))
     f = np.cos(ks * s + (kt * t + (ph + phase))) * a

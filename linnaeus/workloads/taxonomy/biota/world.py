@@ -1,11 +1,12 @@
-"""A world of organisms: the tree of taxa, the frequency of each species, and the traits that determine its pictures.
+"""Generate a world of synthetic organisms: the tree of taxa, the frequency of each species, and the traits that determine its pictures.
 
-Traits are inherited down the tree, so that closer relatives look more alike. The order sets the body plan; the family the proportions
-and the palette; the genus the kind of pattern and the colour of the marks; the species the ground colour, the number and extent of the
-marks, and one small accent. A *form* is a set of traits that is drawn. The species of a cryptic group share one form.
+Traits are inherited down the tree, so that closer relatives look more alike. The order sets the body plan; the family the proportions and
+the palette; the genus the kind of pattern and the colour of the marks; the species the ground colour, the number and extent of the marks,
+and one small accent. A *form* is a complete set of these traits, from which an organism is drawn. Each species has its own form, except
+that the species of a *cryptic group* share one form: only their metadata differ.
 
-Names are invented and Latin-like, with the endings that the codes of zoological and botanical nomenclature prescribe.
-`build_world(number)` is a pure function of the number, takes a few milliseconds, and is cached.
+Names are invented and Latin-like, with the endings that the codes of zoological and botanical nomenclature prescribe. `build_world(number)`
+is a pure function of the number, takes a few milliseconds, and is cached.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +24,8 @@ RANKS = ("order", "family", "genus", "species")
 GENERA_PER_FAMILY = (3, 3, 2)
 SPECIES_PER_GENUS = (2,) * 12 + (3,) * 16 + (4,) * 12  # shuffled over the 40 genera: 120 species
 FREQUENCY_EXPONENT = 0.85  # of the rank-frequency power law; the rarest of 120 species has 0.23 % of the individuals
-# (kind, number of species, frequency rank of the commonest one). The species of a group have neighbouring frequency ranks, so that the
-# prior hardly separates them.
+# (metadata in which the group's species differ, number of species, frequency rank of the commonest one). The species of a group have
+# neighbouring frequency ranks, so that the prior hardly separates them.
 CRYPTIC_GROUPS = (
     ("range", 2, 8),
     ("season", 2, 14),
@@ -100,7 +101,7 @@ class Forms:
 
 @dataclass(frozen=True)
 class World:
-    """A world of S species. A species' number is its class at the finest rank of `tree`."""
+    """World of S species. The number of a species is its class at the finest rank of `tree`."""
 
     number: int
     tree: TaxonomyTree
@@ -115,7 +116,7 @@ class World:
 
 @dataclass
 class _Species:
-    """A species while the world is built."""
+    """One species during the construction of the world."""
 
     lineage: tuple[str, str, str, str]
     genus_number: int
@@ -129,7 +130,7 @@ class _Species:
     cryptic_kind: str = ""
     cryptic_index: int = 0
     cryptic_size: int = 1
-    form_owner: tuple[str, ...] = ()  # lineage of the species whose form it shares; empty: its own
+    form_owner: tuple[str, ...] = ()  # lineage of the species whose form it shares; empty: it has its own form
 
 
 def _shuffled(draw: Draw, items: list) -> list:
@@ -152,22 +153,22 @@ def _unused(draw_name: Callable[[], str], used: set[str]) -> str:
 
 
 def order_name(draw: Draw, ending: str, used: set[str]) -> str:
-    """Return the name of an order: a stem and the ending of its body plan, such as -optera."""
+    """Return an unused name for an order: a stem and the ending of its body plan, such as -optera. Add it to `used`."""
     return _unused(lambda: _stem(draw).rstrip("aeiou") + ending, used)
 
 
 def taxon_name(draw: Draw, rank: str, kingdom: str, used: set[str]) -> str:
-    """Return the name of a family or genus (`rank`) of a kingdom, animal or plant."""
+    """Return an unused name for a family or genus (`rank`) of a kingdom, animal or plant. Add it to `used`."""
     return _unused(lambda: _stem(draw) + _pick(draw, _ENDS[rank, kingdom]), used)
 
 
 def species_name(draw: Draw, genus: str, used: set[str]) -> str:
-    """Return a binomial: the genus and an epithet."""
+    """Return an unused binomial: the genus and an epithet. Add it to `used`."""
     return _unused(lambda: f"{genus} {_pick(draw, _EPITHETS)}", used)
 
 
 def _pattern(draw: Draw, kind: str, variant: int) -> np.ndarray:
-    """Return float32 [12]: the coefficients of `shapes.pattern_coverage` for a kind of pattern.
+    """Return the coefficients of `shapes.pattern_coverage` for a kind of pattern, float32 [12].
 
     `variant`, 0 to 3, sets the number and the extent of the marks. It differs between the species of a genus."""
     count, wide = (1.0, 1.7, 1.0, 1.7)[variant], (0.1, 0.1, -0.45, -0.45)[variant]
@@ -190,7 +191,8 @@ def _pattern(draw: Draw, kind: str, variant: int) -> np.ndarray:
 
 
 def _draw_species_traits(draw: Draw, count: int, kind: str, palette: list, marks: list) -> list[tuple]:
-    """Return (pattern, ground, mark, accent) of the `count` species of a genus. No two share a ground colour or a pattern variant."""
+    """Return (pattern, ground colour, mark colour, accent colour) for each of the `count` species of a genus. All differ in ground colour
+    and pattern variant."""
     mark = marks[draw.integer(len(marks))]
     palette = sorted(palette, key=lambda c: -sum(abs(x - y) for x, y in zip(c, mark, strict=True)))
     grounds = _shuffled(draw, palette[:5])  # the five of most contrast with the marks
@@ -227,7 +229,7 @@ def _generate_species(number: int) -> list[_Species]:
 
 
 def _assign_frequencies(draw: Draw, species: list[_Species]) -> None:
-    """Assign frequency ranks to all species, and form the cryptic groups of CRYPTIC_GROUPS, each within one genus."""
+    """Set the frequency rank of every species, and form the groups that CRYPTIC_GROUPS lists, each within one genus."""
     species_of_genus: dict[int, list[int]] = {}
     for i, s in enumerate(species):
         species_of_genus.setdefault(s.genus_number, []).append(i)
@@ -249,7 +251,7 @@ def _assign_frequencies(draw: Draw, species: list[_Species]) -> None:
 
 
 def _build_forms(species: list[_Species]) -> tuple[np.ndarray, Forms]:
-    """Return the form of each species, int64 [S], and the table of forms."""
+    """Return the form number of each species, int64 [S], and the table of forms."""
     owners = [s.form_owner or s.lineage for s in species]
     number = {owner: f for f, owner in enumerate(sorted(set(owners)))}
     rows = [s for s in species if s.lineage in number]
@@ -259,7 +261,7 @@ def _build_forms(species: list[_Species]) -> tuple[np.ndarray, Forms]:
 
 @lru_cache(maxsize=4)
 def build_world(number: int) -> World:
-    """Return the world of that number. The last four worlds are cached."""
+    """Return the world with this number. The last four worlds are cached."""
     species = _generate_species(number)
     _assign_frequencies(Draw(number, SYNTHETIC, 2), species)
     species.sort(key=lambda s: s.lineage)

@@ -1,1 +1,1 @@
-"""`linnaeus doctor`: checks of the records and photographs of a source before training. See `linnaeus doctor --help`."""
+"""The command `linnaeus doctor`: check the records and photographs of a source before training. See `linnaeus doctor --help`."""

@@ -1,7 +1,7 @@
-"""Check of the places of land organisms against a map of land and sea, if `global-land-mask` is installed (`linnaeus[doctor]`).
+"""Check the coordinates of land organisms against a map of land and sea, if `global-land-mask` is installed (`linnaeus[doctor]`).
 
-Checked are species with at least seven records, nine tenths of them on land. Records within 10 km of land, or within their uncertainty of
-it, are not reported. The map has cells of about 1 km and takes 1 GB of memory.
+A species is checked if it has at least seven records, nine tenths of them on land. A record is not reported if land is within 10 km of it
+or within its coordinate uncertainty. The map has cells of about 1 km and takes 1 GB of memory.
 """
 
 import importlib.util
@@ -13,17 +13,17 @@ from linnaeus.workloads.taxonomy.doctor.places import on_earth, place_columns
 from linnaeus.workloads.taxonomy.doctor.species_ranges import FEWEST
 
 LAND_SHARE = 0.9
-COAST_KM, KM_PER_DEGREE = 10.0, 111.2  # of latitude
-DIRECTIONS = 16  # of the points that are tested for land, at the distance and at half of it
+COAST_KM, KM_PER_DEGREE = 10.0, 111.2  # 111.2 km are one degree of latitude
+DIRECTIONS = 16  # in which points are tested for land, at the full distance and at half of it
 
 
 def can_check_sea() -> bool:
-    """Return True if the map is installed."""
+    """Return True if the map `global-land-mask` is installed."""
     return importlib.util.find_spec("global_land_mask") is not None
 
 
 def at_sea(records: Inspected) -> list[Finding]:
-    """Return the rows of land organisms at sea; [] if the map is not installed."""
+    """Return a finding with the records of land organisms that are at sea; [] if there are none or the map is not installed."""
     rows = np.flatnonzero((records.labels[:, -1] >= 0) & on_earth(records))
     if not len(rows) or not can_check_sea():
         return []

@@ -1,4 +1,4 @@
-"""List the checks of the doctor in the order in which their findings are reported."""
+"""List the checks of `linnaeus doctor` in the order in which their findings are reported."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
 
 
 def examine(records: Inspected, processes: int) -> list[Finding]:
-    """Return the findings of all checks, errors first. `processes`: number of them that read photographs; 0: check the table only."""
+    """Return the findings of all checks, errors first. `processes`: number of processes that read photographs; 0: check the table only."""
     findings = [finding for check in CHECKS for finding in check(records)]
     if processes:
         pixels = measure_rows(records.files, records.sizes, records.config.max_image_pixels, processes)

@@ -1,7 +1,7 @@
-"""The corrected manifest (`--corrected`): the columns of the source as CSV, without wrong rows and with wrong cells empty.
+"""Write the corrected manifest (`--corrected`): the columns of the source as CSV, without wrong rows and with wrong cells empty.
 
-The fields `leave_out` and `empty` of the findings are applied, except those of notes. A finding without them, such as a leak, changes
-nothing.
+A finding changes the rows or cells that its fields `leave_out` and `empty` name, unless it is a note. A finding without these fields, such
+as a leak between splits, changes nothing.
 """
 
 import csv
@@ -24,7 +24,7 @@ CHUNK = 10_000  # rows in memory as Python strings
 
 
 def check_target(path: Path) -> None:
-    """Raise ConfigError if the file exists, or cannot be created."""
+    """Raise `ConfigError` if the file exists or its folder does not."""
     if os.path.lexists(path):
         raise ConfigError(f"--corrected {quoted(str(path), 200)} exists; choose a new file")
     if not path.parent.is_dir():
@@ -32,7 +32,7 @@ def check_target(path: Path) -> None:
 
 
 def check_files(records: Inspected) -> None:
-    """Raise ConfigError for photographs that are not files, since a manifest contains their paths."""
+    """Raise `ConfigError` if the photographs of the source are not files in a folder, since a manifest contains their paths."""
     if not isinstance(records.files, FolderFiles):
         raise ConfigError(
             "--corrected: the photographs of this source are not files in a folder, which a manifest needs; remove the option"
@@ -40,7 +40,7 @@ def check_files(records: Inspected) -> None:
 
 
 def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding], overrides: Sequence[str]) -> str:
-    """Write the corrected manifest. Return a line with the numbers of changes, and one with the command that trains on it.
+    """Write the corrected manifest to `path`. Return two lines of text: the numbers of changes, and the command that trains on it.
 
     `overrides`: settings of the source on the command line."""
     applied = [finding for finding in findings if finding.severity != "note"]
@@ -60,7 +60,8 @@ def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding],
 
 
 def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[str]:
-    """Return the settings with which `data=manifest` reads the corrected manifest as the source was read with `overrides`."""
+    """Return the settings with which `data=manifest` reads the corrected manifest in the same way as the source was read with
+    `overrides`."""
     assert isinstance(records.files, FolderFiles)
     known = {f"data.{f.name}" for f in fields(ManifestConfig)} - {"data.path", "data.root"}
     texts = [text for text in overrides if text.partition("=")[0].partition("[")[0] in known or text.startswith("data.rank_columns.")]
@@ -73,13 +74,14 @@ def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[s
 
 
 def _filled(records: Inspected, name: str) -> np.ndarray:
-    """Return bool [N]: True where a cell of a column is not empty."""
+    """Return bool [N], True where the cell of the column `name` is not empty."""
     column = records.table.columns[name]
     return np.array([value != "" for value in column.values], dtype=bool)[column.codes]
 
 
 def _csv(records: Inspected, rows: np.ndarray, empty: dict[str, np.ndarray]) -> str:
-    """Return the table of the rows (int64 [K]). As in the source, cells are separated by semicolons if numbers have a decimal comma."""
+    """Return the CSV of the rows (int64 [K]). `empty`: column -> bool [N], True for cells to leave empty. As in the source, cells are
+    separated by semicolons if numbers have a decimal comma."""
     text = io.StringIO()
     table = csv.writer(text, delimiter=";" if records.table.decimal_comma else ",", lineterminator="\n")
     table.writerow(records.table.columns)

@@ -1,4 +1,4 @@
-"""Numbers of taxa and rows of each rank, and the shape of the tail: many taxa with few rows."""
+"""Count the taxa and rows of each rank, and describe the long tail: many taxa with few rows."""
 
 from typing import NamedTuple
 
@@ -10,24 +10,24 @@ from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 
 
 class RankCounts(NamedTuple):
-    """Counts of a rank with at least one label."""
+    """Counts of one rank that has at least one label."""
 
     rank: str
     sizes: np.ndarray  # int64 [C]: rows of each taxon, the largest first
-    null_share: float  # of the rows that are not left out
+    null_share: float  # share without a label at this rank, of the rows that training does not leave out
 
     @property
     def single(self) -> int:
-        """Return the number of taxa with one row: they are only in training."""
+        """Return the number of taxa with one row; such a taxon is only in training."""
         return int((self.sizes == 1).sum())
 
     @property
     def half(self) -> int:
-        """Return the number of the largest taxa that together have half of the rows."""
+        """Return the smallest number of taxa that together have half of the rows."""
         return int(np.searchsorted(np.cumsum(self.sizes), self.sizes.sum() / 2) + 1)
 
     def cells(self) -> dict[str, str]:
-        """Return heading -> cell of the line of this rank in the tables of the report."""
+        """Return the line of this rank in the tables of the report, as heading -> cell."""
         return {
             "rank": escaped(self.rank),
             "taxa": f"{len(self.sizes):,}",

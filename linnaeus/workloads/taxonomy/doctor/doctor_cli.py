@@ -35,7 +35,8 @@ FINDINGS, PAGE = "findings.csv", "doctor.html"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine a source. Return 0, or 1 with --strict if there is an error or a warning. A user's mistake exits with 2 and one line."""
+    """Examine a source. Return 0, or 1 with `--strict` if there is an error or a warning. On a mistake of the user, exit with status 2 and
+    one line on stderr."""
     with user_errors(2):
         options = parse(arguments)
         try:
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the command line. Raise ConfigError for a mistake."""
+    """Return the options of the command line. Raise `ConfigError` for invalid options."""
     parser = OneLineParser(prog="linnaeus doctor", description="Report what is wrong with the records and photographs of a source.")
     add_source(parser)
     add_settings(parser)
@@ -65,7 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def report(options: argparse.Namespace) -> list[Finding]:
-    """Examine the source of the options, write the report, print the page, and return the findings."""
+    """Examine the source that the options name, write the report, print its short form, and return the findings."""
     corrected: Path | None = options.corrected and options.corrected.expanduser()
     if corrected is not None:
         check_target(corrected)
@@ -88,12 +89,12 @@ def report(options: argparse.Namespace) -> list[Finding]:
 
 
 def title_of(source: str, records: Inspected) -> str:
-    """Return the heading of the report."""
+    """Return the heading of the report: source, path and number of rows."""
     return f"{source} {shorten(str(records.config.path))}: {len(records):,} rows"
 
 
 def findings_table(records: Inspected, findings: Sequence[Finding]) -> str:
-    """Return the CSV with a line for each row of each finding. Rows are numbered from 1."""
+    """Return findings.csv as text, with a line for each row of each finding. Rows are numbered from 1."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("row", "photograph", "severity", "check", "text", "cells"))

@@ -1,4 +1,5 @@
-"""doctor.html: the findings with photographs of their rows, and the tail of each rank. One file that makes no request."""
+"""Make doctor.html: the findings with photographs of their rows, and a chart of the rows of each taxon. It is one file that makes no
+network request."""
 
 import base64
 import io
@@ -17,11 +18,11 @@ from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Ins
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 
-SHOWN, SHOWN_IN_ALL = 12, 240  # rows with a photograph, of a finding and of the page: about 6 kB each
+SHOWN, SHOWN_IN_ALL = 12, 240  # most rows shown with a photograph, per finding and per page; a photograph takes about 6 kB
 SIDE = 160  # pixels of the side of the square into which a photograph on the page fits
 QUALITY = 70  # of WebP
-WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 52, 34  # of the chart
-POINTS = 200  # of a line of the chart
+WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 52, 34  # pixels of the chart
+POINTS = 200  # most points of a line of the chart
 
 
 def doctor_page(title: str, records: Inspected, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> str:
@@ -46,14 +47,14 @@ def _section(title: str, body: str) -> str:
 
 
 def _cards(records: Inspected, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> str:
-    """Return the numbers of rows, of taxa of the finest rank, and of findings by severity."""
+    """Return HTML with the numbers of rows, of taxa of the finest rank, and of findings by severity."""
     numbers = [(len(records), "rows")] + [(len(c.sizes), f"taxa: {c.rank}") for c in counts[-1:]]
     numbers += [(sum(f.severity == severity for f in findings), f"{severity}s") for severity in SEVERITIES]
     return f'<div class="hero">{"".join(f"<div><b>{n:,}</b><span>{escape(escaped(words))}</span></div>" for n, words in numbers)}</div>'
 
 
 def _overview(findings: Sequence[Finding]) -> str:
-    """Return the table of all findings, each with a link to its rows."""
+    """Return the HTML table of all findings, each with a link to its rows."""
     rows = "".join(
         f'<tr><td>{_badge(f)}</td><td class="words"><a href="#finding{i}">{escape(escaped(f.check))}</a></td>'
         f'<td>{f"{len(f.rows):,}" if len(f.rows) else ""}</td><td class="words">{escape(escaped(f.text))}</td></tr>'
@@ -68,7 +69,8 @@ def _badge(finding: Finding) -> str:
 
 
 def _finding(number: int, finding: Finding, records: Inspected, most: int) -> str:
-    """Return the heading of a finding, and the photographs of its first `most` rows that have one."""
+    """Return HTML with the heading of a finding and its first `most` rows, each with its photograph or the reason why it cannot be
+    shown."""
     if not len(finding.rows):
         return f'<h3 id="finding{number}">{_badge(finding)} {escape(escaped(finding.check))}</h3>'
     shown = []
@@ -87,13 +89,13 @@ def _finding(number: int, finding: Finding, records: Inspected, most: int) -> st
 
 
 def _taxon(records: Inspected, row: int) -> str:
-    """Return the finest taxon of a row."""
+    """Return the name of the finest label of a row, escaped for HTML."""
     known = np.flatnonzero(records.labels[row] >= 0)
     return escape(escaped(records.tree.names[known[-1]][records.labels[row, known[-1]]])) if len(known) else "no label"
 
 
 def thumbnail(files: ImageFiles, row: int, records: Inspected) -> str:
-    """Return an image element with the photograph of a row, or a box with the reason if it cannot be shown."""
+    """Return an HTML image with the photograph of a row, or a box with the reason if it cannot be shown."""
     if records.sizes[row] <= 0:
         return '<div class="none">no photograph</div>'
     try:
@@ -108,14 +110,14 @@ def thumbnail(files: ImageFiles, row: int, records: Inspected) -> str:
 
 
 def _rank_table(counts: Sequence[RankCounts]) -> str:
-    """Return a table with a line per rank."""
+    """Return the HTML table of the ranks, with a line per rank."""
     head = "".join(f"<th>{heading}</th>" for heading in counts[0].cells())
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in c.cells().values()) + "</tr>" for c in counts)
     return f"<table><tr>{head}</tr>{lines}</table>"
 
 
 def tail_chart(counts: Sequence[RankCounts]) -> str:
-    """Return a figure with the rows of each taxon of each rank, the largest first, on logarithmic axes."""
+    """Return an HTML figure: for each rank a line with the number of rows of each taxon, the largest taxon first, on logarithmic axes."""
     x = Scale(0.9, 1.1 * max(len(c.sizes) for c in counts), LEFT, WIDTH - 10, log=True)
     y = Scale(0.8, 1.3 * max(int(c.sizes[0]) for c in counts), HEIGHT - BELOW, 12, log=True)
     chart = Chart(x, y)

@@ -1,4 +1,4 @@
-"""Checks for rows that training leaves out and cells that it sets to missing: a finding for each reason that cleaning gives."""
+"""Report the rows that training leaves out and the cells that it sets to missing: a finding for each reason."""
 
 import numpy as np
 
@@ -6,8 +6,8 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Seve
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
 
 NO_ROWS = np.empty(0, dtype=np.int64)
-ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # parts of the reasons of `clean_metadata` that the check `coordinates` reports
-_INCOMPLETE = ("no month", "no day of the month", "interval longer than a month", "midnight")  # incomplete, not wrong
+ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # parts of the reasons that `clean_metadata` gives and the check `coordinates` reports
+_INCOMPLETE = ("no month", "no day of the month", "interval longer than a month", "midnight")  # of dates that are incomplete, not wrong
 
 
 def dropped_rows(records: Inspected) -> list[Finding]:

@@ -1,7 +1,7 @@
-"""Checks for photographs with the same bytes and for near duplicates, in two splits or in one.
+"""Check for photographs with the same bytes and for near duplicates, in two splits or in one.
 
-Of two splits, the later one contains the copy: validation of training, test of both. Near duplicates of one observation in one split are
-not reported, since a series of one animal is usual.
+If a photograph is in two splits, its copy in the later split is reported; the order is training, validation, test. Near duplicates of one
+observation in one split are not reported, since a series of photographs of one animal is usual.
 """
 
 import itertools
@@ -17,7 +17,7 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
-DISTANCE = 8  # bits of 64 that differ
+DISTANCE = 8  # largest number of different bits of the 64-bit hashes of near duplicates
 ALIKE = 0.9  # least correlation of thumbnails; of 4,000 drawn photographs, 5 pairs have near hashes and correlate by at most 0.75
 SIDES = 3  # training, validation, test
 NONE = np.iinfo(np.int64).max
@@ -26,11 +26,12 @@ _PLACE = 40  # low bits of a key, for the position; the distance is above them, 
 _OBSERVATIONS = ("observation", "obs", "occurrence", "individual", "organism", "specimen", "event", "parentevent", "sequence")
 OBSERVATION_NAMES = {name + end for name in _OBSERVATIONS for end in ("", "id", "uuid")}
 
-Condition = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of pairs of positions, int64 [K] each: bool [K]
+Condition = Callable[[np.ndarray, np.ndarray], np.ndarray]  # function of the positions of K pairs, int64 [K] each; returns bool [K]
 
 
 def duplicate_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
-    """Return the findings of photographs with the same bytes, and of near duplicates. `pixels`: of the N rows."""
+    """Return the findings of photographs with the same bytes and of near duplicates. `pixels`: measures of the photographs of the N
+    rows."""
     rows = np.flatnonzero((records.sizes > 0) & (pixels.reasons == ""))
     rows = rows[_first_of_each(records, rows)]
     side = np.zeros(len(rows), dtype=np.int64) if records.split is None else records.split[rows].astype(np.int64)
@@ -69,11 +70,12 @@ def never(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def copies(
     hashes: np.ndarray, side: np.ndarray, distance: int = 0, alike: Condition = always, related: Condition = never
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nearest photograph of an earlier split, and the nearest earlier one of the same split, for each of M, int64 [M].
+    """Return two keys for each of M photographs, int64 [M] each: of the nearest photograph in an earlier split, and of the nearest earlier
+    photograph in its own split.
 
-    They are keys: the distance, at most `distance` bits, times 2^40 plus the position; `NONE` for none. `hashes`: uint64 [M], `side`:
-    int64 [M]. Only pairs that are `alike` count; in one split, not those that are `related`. Of photographs with one hash, the first of
-    each split is compared with others."""
+    A key is the distance in bits (at most `distance`) times 2^40, plus the position of the other photograph; it is `NONE` if there is none.
+    `hashes`: uint64 [M]. `side`: int64 [M], number of the split. A pair counts only if `alike` is True for it and, within a split,
+    `related` is False. Of photographs with the same hash, only the first of each split is compared with others."""
     distinct, number = np.unique(hashes, return_inverse=True)
     place = np.arange(len(hashes))
     first = np.full((len(distinct), SIDES), NONE)
@@ -105,7 +107,8 @@ def copies(
 
 
 def _alike(thumbnail: np.ndarray) -> Condition:
-    """Return the function that is True for pairs of positions whose thumbnails, uint8 [M, 8, 8], correlate."""
+    """Return a function that is True for pairs of positions whose thumbnails correlate by at least `ALIKE`. `thumbnail`: uint8 [M, 8,
+    8]."""
 
     def alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         found = np.zeros(len(first), dtype=bool)
@@ -118,14 +121,14 @@ def _alike(thumbnail: np.ndarray) -> Condition:
 
 
 def _standard(thumbnail: np.ndarray) -> np.ndarray:
-    """Return thumbnails float32 [K, 64] with mean 0 and length 1."""
+    """Return thumbnails as vectors with mean 0 and length 1, float32 [K, 64]."""
     values = thumbnail.reshape(len(thumbnail), -1).astype(np.float32)
     values -= values.mean(axis=1, keepdims=True)
     return values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-6)
 
 
 def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
-    """Return the function that is True for pairs of positions in `rows` with one value in a column of observations."""
+    """Return a function that is True for pairs of positions in `rows` that have the same value in a column of observations."""
     numbers = []
     for name, column in records.groups.items():
         if plain_name(name) in OBSERVATION_NAMES or name == records.config.group_column:
@@ -141,7 +144,8 @@ def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
 
 
 def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
-    """Return the positions in `rows` of the first row of each path, int64 [K] in order. `repeated_photographs` reports the others."""
+    """Return the positions in `rows` of the first row of each photograph path, int64 [K] in ascending order. `repeated_photographs` reports
+    the other rows."""
     if not len(rows):
         return rows
     _, number = unique_strings(records.files.names[rows])
@@ -151,7 +155,7 @@ def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
 def _found(
     records: Inspected, check: str, severity: Severity, rows: np.ndarray, keys: np.ndarray, text: str, leave_out: bool = False
 ) -> list[Finding]:
-    """Return the finding of the `rows` that have a key, and the photograph that each resembles."""
+    """Return a finding with those of `rows` that have a key, each with the photograph it resembles. `keys`: result of `copies`."""
     own = np.flatnonzero(keys < NONE)
     other = rows[keys[own] & ((1 << _PLACE) - 1)]
     bits = keys[own] >> _PLACE

@@ -1,6 +1,7 @@
-"""`Inspected`: the records of a source as arrays, for the checks of the doctor. `Finding`: a defect, and the rows that have it.
+"""Define `Inspected`, the records of a source as arrays, which the checks of the doctor read, and `Finding`, a defect and the rows that
+have it.
 
-A check is a function `check(records: Inspected) -> list[Finding]`. `checks.CHECKS` lists them.
+A check is a function `check(records: Inspected) -> list[Finding]`. `checks.CHECKS` lists the checks.
 """
 
 from dataclasses import dataclass, field
@@ -20,23 +21,24 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # error: wrong;
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A defect, in plain words, and the rows that have it. A finding on the whole source has no rows."""
+    """Defect in plain words, and the rows that have it. A finding about the whole source has no rows."""
 
     check: str  # short name of the defect, such as "near duplicates"
     severity: Severity
     rows: np.ndarray  # int64 [K]: rows of `Inspected`, each once
     text: str  # one line
-    details: tuple[str, ...] = ()  # one line for each of the K rows; (): the text is enough
+    details: tuple[str, ...] = ()  # one line for each of the K rows; (): `text` applies to all of them
     beside: np.ndarray | None = None  # int64 [K]: for each of the K rows, the row whose photograph is shown beside it
-    empty: tuple[str, ...] = ()  # columns whose cells the corrected manifest has empty in these rows
-    leave_out: bool = False  # the corrected manifest does not contain these rows
+    empty: tuple[str, ...] = ()  # columns whose cells are empty in these rows of the corrected manifest
+    leave_out: bool = False  # True: the corrected manifest does not contain these rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inspected:
-    """N rows of a source as written, including those that training leaves out. Numbers are NaN where a cell is empty or unreadable."""
+    """N rows of a source as they are written, including rows that training leaves out. Numbers are NaN where a cell is empty or
+    unreadable."""
 
-    config: ManifestConfig  # with the names of the columns
+    config: ManifestConfig  # settings of the source, with the names of its columns
     table: Table  # [N]: the columns that were read
     rank_columns: dict[str, str]  # rank -> column, coarse to fine; empty if the labels are ids in a table of taxa
     tree: TaxonomyTree
@@ -61,13 +63,14 @@ class Inspected:
 
 
 def found(check: str, severity: Severity, rows: np.ndarray, text: str, **remedy: Any) -> list[Finding]:
-    """Return the finding of `rows`, bool [N] or int64 [K], or [] if there are none. `remedy`: other fields of `Finding`."""
+    """Return a list with one finding about `rows`, bool [N] or int64 [K]; [] if there are no such rows. `remedy`: other fields of
+    `Finding`."""
     if rows.dtype == bool:
         rows = np.flatnonzero(rows)
     return [Finding(check, severity, rows, text, **remedy)] if len(rows) else []
 
 
 def cells_text(records: Inspected, finding: Finding, row: int) -> str:
-    """Return the cells of a row that the remedy of a finding empties, as `latitude=0, longitude=0`; "" if there are none."""
+    """Return the cells of a row that the field `empty` of a finding names, as `latitude=0, longitude=0`; "" if there are none."""
     columns = [(name, records.table.columns[name]) for name in finding.empty]
     return ", ".join(f"{name}={column.values[column.codes[row]]}" for name, column in columns)

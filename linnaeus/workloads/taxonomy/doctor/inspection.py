@@ -1,4 +1,4 @@
-"""Read a source for the doctor: all its rows, the cells as written, and the rows and cells that training does not use."""
+"""Read a source for the doctor: all its rows, the cells as they are written, and which rows and cells training does not use."""
 
 import datetime
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "media
 
 
 class RowTally(Tally):
-    """A tally that keeps the rows whose cells are set to missing."""
+    """Tally of the cleaning of a source that also stores the rows whose cells are set to missing."""
 
     def __init__(self, names: Names) -> None:
         super().__init__(names)
@@ -34,9 +34,9 @@ class RowTally(Tally):
 
 
 def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
-    """Return the records of a source, with every column or those that are checked.
+    """Return the records of a source. `every_column`: True reads all columns; False reads only the columns that are checked.
 
-    Raise ConfigError if the source cannot be read at all; any number of its rows may be unusable."""
+    Raise `ConfigError` if the source cannot be read at all; any number of its rows may be unusable."""
     records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
     table, config = records.table, columns.config
     reader = label_reader(columns)
@@ -76,12 +76,12 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
 
 
 def _identifying(header: Sequence[str]) -> list[str]:
-    """Return the columns of a header that identify or group rows."""
+    """Return the column names in `header` that stand for the identity or the group of a row."""
     return [name for name in header if plain_name(name) in ID_NAMES | GROUP_NAMES]
 
 
 def _named(header: Sequence[str]) -> list[str]:
-    """Return the columns of a header that have a name."""
+    """Return the column names in `header` that are not empty."""
     return [name for name in header if name]
 
 

@@ -1,4 +1,5 @@
-"""Checks of the split: values of a group, and bursts of photographs, in training and in validation."""
+"""Check the split for leaks: groups of rows, such as one observation, and bursts of photographs that are both in training and in
+validation."""
 
 import numpy as np
 
@@ -11,14 +12,14 @@ from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.observations import TRAIN
 
-BURST = 60.0  # seconds between two photographs of a burst
+BURST = 60.0  # most seconds between two consecutive photographs of a burst
 _WORKERS = {"recordedby", "rightsholder"} | {name + end for name in ("observer", "photographer", "user") for end in ("", "id", "uuid")}
 
 
 def group_leaks(records: Inspected) -> list[Finding]:
-    """Return the rows outside training whose observation, site or observer is in training, too.
+    """Return findings with the rows outside training whose observation, site or observer also occurs in training.
 
-    Without a split column, return the columns whose values a random split would divide, unless data.group_column is set."""
+    Without a split column, return a note for each column whose values a random split would divide, unless data.group_column is set."""
     findings = []
     for name, column in records.groups.items():
         number = value_numbers(column)
@@ -39,7 +40,8 @@ def group_leaks(records: Inspected) -> list[Finding]:
 
 
 def leaking(number: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Return the rows outside training (int64 [K]) whose number occurs in training. -1 is not a number."""
+    """Return the rows outside training whose group also occurs in training, int64 [K]. `number` int64 [N]: group of each row, -1 for
+    none."""
     training = np.zeros(int(number.max(initial=0)) + 1, dtype=bool)
     training[number[(split == TRAIN) & (number >= 0)]] = True
     return np.flatnonzero((split != TRAIN) & (number >= 0) & training[number])
@@ -52,7 +54,8 @@ def _divided_note(name: str, number: np.ndarray, column: Column) -> list[Finding
 
 
 def bursts(records: Inspected) -> list[Finding]:
-    """Return the rows outside training within `BURST` of a training row at the same place: probably the same individual."""
+    """Return a finding with the rows outside training that belong to a burst at one place together with a training row. They probably show
+    the same individual."""
     if records.split is None:
         return []
     place = _places(records)
@@ -67,7 +70,8 @@ def bursts(records: Inspected) -> list[Finding]:
 
 
 def _places(records: Inspected) -> np.ndarray:
-    """Return the number of the site of each row, int64 [N]; -1 for none. Without a column of sites, equal coordinates are a site."""
+    """Return the number of the site of each row, int64 [N]; -1 for none. Without a column of sites, rows with equal coordinates have one
+    site."""
     for name, column in records.groups.items():
         if plain_name(name) in SITE_NAMES:
             return value_numbers(column)

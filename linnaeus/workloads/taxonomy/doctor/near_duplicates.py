@@ -1,10 +1,11 @@
-"""Search for all pairs of 64-bit hashes that differ in at most a few bits, without comparing every pair.
+"""Find all pairs of 64-bit hashes that differ in at most a few bits, without comparing every pair.
 
-The bits are divided into `BANDS`. If two hashes differ in at most D bits, then in some band they differ in no more bits than the band's
-share of D (pigeonhole: of 8 bits, at most 2 in one of three bands). So a hash is compared only with hashes whose band differs in at most so
-many bits: of a million hashes, with some 150 others each.
+The bits are divided into the three bands of `BANDS`. If two hashes differ in at most D bits, then in at least one band they differ in no
+more bits than the band's share of D (pigeonhole principle: of 8 bits, at most 2 in one of three bands). So a hash is compared only with
+hashes that differ from it in at most so many bits of a band: in a million hashes, with some 150 others each.
 
-The work grows with the number of pairs that have a band in common. Give each hash once: equal hashes are a group, not pairs.
+The work grows with the number of pairs that are similar in a band. The hashes passed in must be distinct; equal ones are for the caller to
+group.
 """
 
 import itertools
@@ -20,10 +21,10 @@ Pairs = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[Pairs]:
-    """Yield the pairs of distinct hashes, uint64 [U], that differ in at most `distance` bits, each once, in blocks.
+    """Yield the pairs of distinct hashes, uint64 [U], that differ in at most `distance` bits, each pair once, in blocks.
 
-    A block is the positions of the first and of the second hash, int64 [K], and the numbers of different bits, uint8 [K].
-    Raise ValueError for a distance above `LARGEST_DISTANCE`."""
+    A block is (positions of the first hashes, positions of the second hashes, numbers of different bits): int64 [K], int64 [K], uint8 [K].
+    Raise `ValueError` for a distance above `LARGEST_DISTANCE`."""
     if not 0 <= distance <= LARGEST_DISTANCE:
         raise ValueError(f"distance is {distance}; it must be from 0 to {LARGEST_DISTANCE}")
     shares = _shares(distance)
@@ -41,14 +42,16 @@ def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[Pairs]:
 
 
 def _shares(distance: int) -> list[int]:
-    """Return the largest number of different bits that is searched in each band; -1: the band is not searched.
+    """Return for each band the largest number of different bits that is searched in it; -1: the band is not searched.
 
-    The numbers plus 1 sum to `distance` + 1: hashes that differ in more bits in every band differ in more than `distance` bits."""
+    The numbers plus 1 sum to `distance` + 1: hashes that differ in more bits than these in every band differ in more than `distance` bits.
+    """
     return [(distance + 1 + band) // len(BANDS) - 1 for band in range(len(BANDS))]
 
 
 def _found_before(different: np.ndarray, shares: list[int]) -> np.ndarray:
-    """Return True for pairs that were found in an earlier band, bool [K], from their different bits, uint64 [K]."""
+    """Return bool [K], True for pairs that were found in an earlier band. `different` uint64 [K]: the bits that differ. `shares`: result of
+    `_shares` for the earlier bands."""
     found = np.zeros(len(different), dtype=bool)
     for (first, bits), share in zip(BANDS, shares, strict=False):
         found |= np.bitwise_count(different & np.uint64(((1 << bits) - 1) << first)).astype(np.int64) <= share
@@ -56,7 +59,7 @@ def _found_before(different: np.ndarray, shares: list[int]) -> np.ndarray:
 
 
 def _candidates(values: np.ndarray, bits: int, share: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the pairs of positions whose `values`, int32 [U] in ascending order, differ in at most `share` bits, in blocks."""
+    """Yield, in blocks, the pairs of positions whose `values` (int32 [U], ascending) differ in at most `share` of their `bits` bits."""
     distinct, start = np.unique(values, return_index=True)
     end = np.append(start[1:], len(values))
     number = np.full(1 << bits, -1, dtype=np.int32)  # of each value among the distinct ones
@@ -82,7 +85,8 @@ def _masks(bits: int, share: int) -> Iterator[int]:
 
 
 def _products(left: np.ndarray, start: np.ndarray, end: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the pairs of `left[i]` and each of `start[i]` to `end[i]` - 1, in blocks of about `CHUNK`. All int64 [L]."""
+    """Yield, in blocks of about `CHUNK` pairs, the pairs (`left[i]`, j) for all i and all j from `start[i]` to `end[i]` - 1. All arguments
+    are int64 [L]."""
     sizes = end - start
     block = np.cumsum(sizes) // CHUNK
     cuts = [0, *(np.flatnonzero(np.diff(block)) + 1), len(left)]
@@ -92,7 +96,7 @@ def _products(left: np.ndarray, start: np.ndarray, end: np.ndarray) -> Iterator[
 
 
 def _ranges(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return the numbers from each `start[i]` to `end[i]` - 1, one after the other, int64."""
+    """Return the numbers from `start[i]` to `end[i]` - 1 for each i, one range after the other, int64."""
     sizes = end - start
     before = np.cumsum(sizes) - sizes
     return np.repeat(start - before, sizes) + np.arange(int(sizes.sum()))

@@ -1,8 +1,8 @@
-"""Checks of the pixels of photographs: damaged, small, odd in shape, dark, bright, blurred, empty or without colour.
+"""Check the pixels of photographs: damaged, small, odd in shape, dark, bright, blurred, empty or without colour.
 
-The thresholds are those of cleanvision 0.3.7, except for blur (0.29 there, with the border of the picture). The sharpness of 4,367
-photographs of plants, including sharp flowers before soft leaves, is at least 0.2; after a blur of 4 % of the short side nearly all are
-below.
+The thresholds are those of cleanvision 0.3.7, except for blur (0.29 there, where the border of the picture is included). The sharpness of
+4,367 photographs of plants, including sharp flowers in front of soft leaves, is at least 0.2; after a blur of 4 % of the short side nearly
+all are below.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import numpy as np
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
 from linnaeus.workloads.taxonomy.doctor.pixels import Pixels
 
-DARK, BRIGHT = 0.32, 0.95  # of the brightness of the brightest and the darkest pixels
+DARK, BRIGHT = 0.32, 0.95  # limits for the brightness of the brightest and of the darkest pixels
 SHARP = 0.2
 INFORMATIVE = 3.0  # bits per value
 SHAPE = 0.35  # short over long side
@@ -20,7 +20,7 @@ SMALL = 0.5  # short side over data.image_size
 
 
 def photograph_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
-    """Return a finding for each defect that photographs have. `pixels`: of the N rows."""
+    """Return a finding for each kind of defect that photographs have. `pixels`: measures of the photographs of the N rows."""
     readable = (records.sizes > 0) & (pixels.reasons == "")
     damaged = np.flatnonzero((records.sizes > 0) & (pixels.reasons != ""))
     findings = found(
@@ -39,7 +39,7 @@ def photograph_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
 
 
 class Lines:
-    """Lines of text by row, formatted when they are read."""
+    """Lines of text by row number, each formatted when it is read. `text`: format string; `values`: arrays [N] of its fields."""
 
     def __init__(self, text: str, *values: np.ndarray) -> None:
         self.text, self.values = text, values
@@ -49,7 +49,7 @@ class Lines:
 
 
 def _defects(records: Inspected, pixels: Pixels) -> Iterator[tuple[str, np.ndarray, Lines, str]]:
-    """Yield name, rows (bool [N]), details and text of each defect that is a warning."""
+    """Yield (name, rows as bool [N], details by row, text) for each kind of defect that is a warning."""
     short, long = np.minimum(pixels.width, pixels.height), np.maximum(pixels.width, pixels.height)
     size = Lines("{} x {} pixels", pixels.width, pixels.height)
     side = records.config.image_size

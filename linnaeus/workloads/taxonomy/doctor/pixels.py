@@ -1,8 +1,8 @@
-"""Measures of photographs, from one pass that reads each file once and decodes it small.
+"""Measure photographs in one pass that reads each file once and decodes it at a small size.
 
-The measures are those of cleanvision 0.3.7, whose thresholds are used (`photograph_checks.py`), with two differences. cleanvision reads the
-whole picture; here the short side is `SIDE`, so a JPEG is decoded at a fraction of its size, in less time than for training. Its measure of
-blur includes the border of the picture, where the filter copies the pixels.
+The measures are those of cleanvision 0.3.7, whose thresholds are used (`photograph_checks.py`), with two differences. First, cleanvision
+decodes the whole picture; here the short side is `SIDE`, so a JPEG is decoded at a fraction of its size, in less time than for training.
+Second, the blur of cleanvision includes the border of the picture, where the filter copies the pixels; here the border is left out.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.process_pool import each_in_processes
 from linnaeus.workloads.taxonomy.text_arrays import strings
 
-SIDE = 64  # short side of the decoded picture; blur is measured in one whose long side is at most this
-THUMBNAIL = 8  # side
+SIDE = 64  # short side of the decoded picture in pixels; for the measure of blur it is resized to at most this long side
+THUMBNAIL = 8  # side of a thumbnail in pixels
 BLOCK = 256  # photographs that a process measures at once
-FEW = 2_000  # up to this number, one process is faster: each process imports torch
-_SHARE = np.array([0.241, 0.691, 0.068], dtype=np.float32) / 255**2  # of red, green and blue in the square of the brightness
-_GREY = 2  # difference of two channels in a picture without colour: JPEG rounds them
-_BLUR = 0.01  # of the two standard deviations in the sharpness
-_PLAIN = 0.18  # less counts as 0
+FEW = 2_000  # up to this number of photographs one process is faster, because each process imports torch
+_SHARE = np.array([0.241, 0.691, 0.068], dtype=np.float32) / 255**2  # weights of red, green and blue in the square of the brightness
+_GREY = 2  # largest difference of two channels in a picture without colour, since JPEG rounds them
+_BLUR = 0.01  # factor of the two standard deviations in `sharpness`
+_PLAIN = 0.18  # a smaller term of the grey levels in `sharpness` counts as 0
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Measures of N photographs. They are 0 for a photograph that has a reason."""
+    """Measures of N photographs. They are 0 for a photograph that cannot be read."""
 
     reasons: np.ndarray  # strings [N]: why a photograph cannot be read; "" if it can
     content: np.ndarray  # uint64 [N], a hash of the bytes
@@ -50,7 +50,7 @@ class Pixels:
     grey: np.ndarray  # bool [N]: the picture does not have colours
 
     def of_rows(self, number: np.ndarray) -> Pixels:
-        """Return the measures of N rows: those of photograph `number[i]` for row i, zeros for -1. `number`: int64 [N]."""
+        """Return the measures by row: those of photograph `number[i]` for row i, zeros if it is -1. `number`: int64 [N]."""
         known = number >= 0
         found = {}
         for field in fields(self):
@@ -61,7 +61,8 @@ class Pixels:
 
 
 def measure_rows(files: ImageFiles, sizes: np.ndarray, max_pixels: int, processes: int) -> Pixels:
-    """Return the measures of N rows, zeros where the size (int64 [N], bytes) is 0 or less. A photograph of several rows is read once."""
+    """Return the measures of the photographs of N rows, zeros for a row whose size (int64 [N], bytes) is 0 or less. A photograph that
+    several rows have is read once."""
     rows = np.flatnonzero(sizes > 0)
     number = np.full(len(sizes), -1, dtype=np.int64)
     if not len(rows):
@@ -75,7 +76,8 @@ def measure_rows(files: ImageFiles, sizes: np.ndarray, max_pixels: int, processe
 
 
 def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int) -> Pixels:
-    """Return the measures of the photographs `rows`, int64 [M], with a progress line. Each is read by one of `processes` processes."""
+    """Return the measures of the photographs of `rows`, int64 [M], and show the progress. The photographs are divided among `processes`
+    processes."""
     blocks = [rows[i : i + BLOCK] for i in range(0, len(rows), BLOCK)]
     found: dict[int, Pixels] = {}
     task = Measurement(files, max_pixels)
@@ -90,7 +92,8 @@ def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int
 
 @dataclass(frozen=True)
 class Measurement:
-    """Function that measures a numbered block of rows of `files`, and returns its number and its measures."""
+    """Function that measures the photographs of a numbered block of rows of `files`. It returns the number of the block and the
+    measures."""
 
     files: ImageFiles
     max_pixels: int  # photographs with more are not decoded
@@ -99,7 +102,7 @@ class Measurement:
         return block[0], self.measure(block[1])
 
     def measure(self, rows: np.ndarray) -> Pixels:
-        """Return the measures of the photographs `rows`, int64 [M]."""
+        """Return the measures of the photographs of `rows`, int64 [M]."""
         count = len(rows)
         reasons, content = [""] * count, np.zeros(count, np.uint64)
         sizes, numbers, grey = np.zeros((count, 2), np.int32), np.zeros((count, 4), np.float32), np.zeros(count, bool)
@@ -129,7 +132,8 @@ class Measurement:
 
 
 def measures(pixels: np.ndarray) -> tuple[Sequence[float], bool, np.ndarray]:
-    """Return `brightest`, `darkest`, `entropy` and `sharpness`, `grey`, and a grey picture float32 [32, 32], of uint8 [H, W, 3]."""
+    """Return the measures of one decoded photograph, uint8 [H, W, 3]: (`brightest`, `darkest`, `entropy`, `sharpness`), `grey`, and a grey
+    picture float32 [32, 32]."""
     from PIL import Image
 
     some = pixels[::2, ::2].reshape(-1, 3)  # enough for percentiles
@@ -146,11 +150,11 @@ def measures(pixels: np.ndarray) -> tuple[Sequence[float], bool, np.ndarray]:
 
 
 def sharpness(lightness: np.ndarray) -> float:
-    """Return a number from 0 to 1, near 0 for a blurred picture, of grey levels float32 [H, W].
+    """Return the sharpness of a picture of grey levels, float32 [H, W]: a number from 0 to 1, near 0 if it is blurred.
 
-    It is 1 - exp(-s/100) of the standard deviation s of the Laplacian, at 64 x 64 pixels or less. The same of the standard deviation of
-    the counts of the 256 grey levels is added if it is above 0.18: what has few grey levels, as before a plain background, may have few
-    edges without being blurred."""
+    It is 1 - exp(-s/100), where s is the standard deviation of the edges of the picture at 64 x 64 pixels or less. The same function of the
+    standard deviation of the counts of the 256 grey levels is added if it is above 0.18: a picture with few grey levels, such as a subject
+    on a plain background, may have few edges without being blurred."""
     from PIL import Image, ImageFilter
 
     ratio = max(*lightness.shape, SIDE) / SIDE

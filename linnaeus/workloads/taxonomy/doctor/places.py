@@ -1,4 +1,4 @@
-"""Checks of coordinates: 0, 0, equal numbers, swapped numbers, whole degrees, points of many records, and uncertainty."""
+"""Check coordinates: 0, 0, equal numbers, swapped numbers, whole degrees, points with many records, and uncertainty."""
 
 import numpy as np
 
@@ -8,23 +8,23 @@ from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 SITE_NAMES = {name + end for name in ("site", "location", "plot", "camera", "deployment", "parentevent") for end in ("", "id", "uuid")}
 PLACEHOLDERS = (301, 3036, 999, 9999)  # metres; written by georeferencing services that find only a country, and by forms
 SHARED_ROWS, SHARED_DAYS = 20, 10  # fewest rows and days at a point that many records share
-USUAL_SHARE = 0.2  # of the rows; if more are at such points, the data are of fixed sites
+USUAL_SHARE = 0.2  # share of the rows; if more rows are at such points, the data are from fixed sites
 
 
 def on_earth(records: Inspected) -> np.ndarray:
-    """Return bool [N]: True for rows with possible coordinates other than 0, 0."""
+    """Return bool [N], True for rows with possible coordinates other than 0, 0."""
     possible = (np.abs(records.latitude) <= 90) & (np.abs(records.longitude) <= 180)
     return possible & ~((records.latitude == 0) & (records.longitude == 0))
 
 
 def place_columns(records: Inspected) -> tuple[str, ...]:
-    """Return the columns of latitude, longitude and uncertainty."""
+    """Return the names of the columns of latitude, longitude and uncertainty, as far as the source has them."""
     config = records.config
     return tuple(name for name in (config.latitude_column, config.longitude_column, config.uncertainty_column) if name is not None)
 
 
 def coordinates(records: Inspected) -> list[Finding]:
-    """Return the rows whose coordinates are impossible or improbable, from the row alone."""
+    """Return findings with the rows whose coordinates are impossible or improbable in themselves, without a comparison with other rows."""
     latitude, longitude = records.latitude, records.longitude
     remedy = {"empty": place_columns(records)}
     zero = (latitude == 0) & (longitude == 0)
@@ -55,7 +55,7 @@ def coordinates(records: Inspected) -> list[Finding]:
 
 
 def uncertainties(records: Inspected) -> list[Finding]:
-    """Return the rows whose uncertainty is a placeholder, or 0."""
+    """Return findings with the rows whose coordinate uncertainty is a placeholder or 0."""
     remedy = {"empty": (str(records.config.uncertainty_column),)}
     frequent = [value for value in PLACEHOLDERS if _stands_out(records.uncertainty, value)]
     text = f"{', '.join(map(str, frequent))} m: placeholders that programs write for an unknown uncertainty"
@@ -72,16 +72,17 @@ def uncertainties(records: Inspected) -> list[Finding]:
 
 
 def _stands_out(values: np.ndarray, value: float) -> bool:
-    """Return True if a value is more than twice as frequent as those that differ from it by at most 2 %."""
+    """Return True if `value` is more than twice as frequent as the values that differ from it by at most 2 % are on average."""
     near, count = np.unique(values[np.abs(values - value) <= 0.02 * value], return_counts=True)
     own, others = count[near == value].sum(), count[near != value]
     return own > 2 * others.mean() if len(others) else own > 0
 
 
 def shared_points(records: Inspected) -> list[Finding]:
-    """Return the rows at points with records of many days, such as the centroid of a country or province, a capital or an institution.
+    """Return a finding with the rows at points that have records of many days, such as the centroid of a country or province, a capital or
+    an institution.
 
-    Return [] for data of fixed sites: with a column of sites, or with many rows at such points."""
+    Return [] for data from fixed sites: if there is a column of sites, or if more than `USUAL_SHARE` of the rows are at such points."""
     if any(plain_name(name) in SITE_NAMES for name in records.groups):
         return []
     rows = np.flatnonzero(on_earth(records))

@@ -1,4 +1,4 @@
-"""Checks for photographs and ids that occur in more than one row."""
+"""Check for photographs and ids that occur in more than one row."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, foun
 from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.text_arrays import unique_strings
 
-NEARLY_UNIQUE = 0.05  # largest share of repeated values in a column of ids of rows; a column with more contains other ids
+NEARLY_UNIQUE = 0.05  # largest share of repeated values in a column of row ids; a column with more contains ids of something else
 
 
 def repeated_photographs(records: Inspected) -> list[Finding]:
-    """Return the rows whose photograph occurs in an earlier row."""
+    """Return findings with the rows whose photograph also occurs in an earlier row."""
     names, number = unique_strings(records.files.names)
     number = np.where(names[number] == "", -1, number) if len(names) else number
     later, first = later_rows(number)
@@ -25,7 +25,8 @@ def repeated_photographs(records: Inspected) -> list[Finding]:
 
 
 def repeated_ids(records: Inspected) -> list[Finding]:
-    """Return the rows whose id occurs in an earlier row. Columns in which many values repeat are not checked (`NEARLY_UNIQUE`)."""
+    """Return findings with the rows whose id also occurs in an earlier row. Columns in which more than `NEARLY_UNIQUE` of the values repeat
+    are not checked."""
     findings = []
     for name, column in records.ids.items():
         number = value_numbers(column)
@@ -37,7 +38,8 @@ def repeated_ids(records: Inspected) -> list[Finding]:
 
 
 def later_rows(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows whose number occurs in an earlier row, and the first row with it, both int64 [K]. -1 is not a number."""
+    """Return the rows whose value occurs in an earlier row, and the first row with that value for each, both int64 [K]. `number` int64 [N]:
+    the value of each row; -1 is ignored."""
     rows = np.flatnonzero(number >= 0)
     _, first, inverse = np.unique(number[rows], return_index=True, return_inverse=True)
     first = rows[first[inverse]]

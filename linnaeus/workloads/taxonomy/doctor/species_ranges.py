@@ -1,10 +1,11 @@
-"""Checks of coordinates against the other records of the species: far away, or near after a change of sign or an exchange.
+"""Check coordinates against the other records of the species: report records far from them, and those that a changed sign or swapped
+numbers would move near them.
 
 A record is an outlier if its mean distance to the other records of its species is larger than the third quartile of these means by more
 than five times their interquartile range, for species with at least seven records (the rule `quantile` of CoordinateCleaner; Zizka et al.
 2019, doi:10.1111/2041-210X.13152). It must also be larger than 1,000 km and than four times the median of these means, because the
-quartiles of ten records are uncertain, and large ranges have long tails. Distances are to at most `REFERENCES` records: the work is
-linear.
+quartiles of ten records are uncertain, and large ranges have long tails. Distances are computed to at most `REFERENCES` records, so the
+work is linear in the records.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ MISTAKES: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndar
 
 
 def far_from_their_species(records: Inspected) -> list[Finding]:
-    """Return the rows far from the other records of their species."""
+    """Return findings with the rows far from the other records of their species, one for each kind of mistake that would explain them."""
     finest = records.labels[:, -1] if len(records.tree.ranks) else np.full(len(records), -1)
     rows = np.flatnonzero((finest >= 0) & on_earth(records))
     rows = rows[np.argsort(finest[rows], kind="stable")]
@@ -62,8 +63,8 @@ def _findings(records: Inspected, far: np.ndarray, details: list[str], mistakes:
 
 
 def _mistakes(latitude: np.ndarray, longitude: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mistake (position in `MISTAKES`) whose correction moves each of K places nearest to the others, int64 [K], and the mean
-    distance then, km."""
+    """Return for each of K places the mistake (position in `MISTAKES`, int64 [K]) whose correction moves it nearest to the `others` (unit
+    vectors), and its mean distance to them after the correction in km."""
     corrected = [correct(latitude, longitude) for correct in MISTAKES.values()]
     km = np.stack([np.where(np.abs(a) <= 90, mean_distance(unit_vectors(a, b), others), np.inf) for a, b in corrected])
     return km.argmin(axis=0), km.min(axis=0)
@@ -81,12 +82,12 @@ def _outliers(latitude: np.ndarray, longitude: np.ndarray) -> tuple[np.ndarray, 
 
 
 def unit_vectors(latitude: np.ndarray, longitude: np.ndarray) -> np.ndarray:
-    """Return the unit vectors of places in degrees, float64 [K, 3]."""
+    """Return unit vectors from the centre of the Earth to places in degrees, float64 [K, 3]."""
     phi, lam = np.radians(latitude), np.radians(longitude)
     return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], axis=1)
 
 
 def mean_distance(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the mean distance in km of each of the unit vectors [K, 3] to the others [M, 3], float64 [K]."""
+    """Return the mean distance in km from each point to all `others`, float64 [K]. Both are unit vectors, [K, 3] and [M, 3]."""
     angle = np.arccos(np.clip(points @ others.T, -1, 1))
     return EARTH_KM * angle.mean(axis=1)

@@ -1,4 +1,4 @@
-"""Checks of the names of taxa: lineages that conflict, homonyms, one taxon in several spellings, and species under another genus."""
+"""Check the names of taxa: conflicting lineages, homonyms, one taxon in several spellings, and species under another genus."""
 
 import re
 import unicodedata
@@ -11,21 +11,21 @@ from linnaeus.errors import quoted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-BINOMIALS = 0.8  # least share of the species that begin with the name of their genus; below, the names are not binomials
+BINOMIALS = 0.8  # least share of species names that begin with the name of their genus; if it is smaller, names are not binomials
 _BINOMIAL = ("species", "subspecies", "variety", "form")  # ranks whose names have at least two words
 _AUTHOR = re.compile(r"(?P<name>\S+(?: [^\W\d_A-Z][^\s.&,()]*)*) (?P<author>\(?[^\W\d_a-z].*)")  # a capital letter after lower case
 _MARK = re.compile(r"[.,&()\d]")
 
 
 class _RankRows:
-    """Rows of each taxon of a rank."""
+    """Rows of each taxon of one rank. `labels` int64 [N]: the taxon of each row, -1 for none."""
 
     def __init__(self, labels: np.ndarray, taxa: int) -> None:
         self.order = np.argsort(labels, kind="stable")
         self.bounds = np.searchsorted(labels[self.order], np.arange(taxa + 1)).tolist()
 
     def rows(self, taxa: Sequence[int]) -> np.ndarray:
-        """Return the rows of some taxa, int64 [K]."""
+        """Return the rows of the given taxa, int64 [K]."""
         return np.concatenate([self.order[self.bounds[taxon] : self.bounds[taxon + 1]] for taxon in taxa])
 
     def count(self, taxon: int) -> int:
@@ -34,10 +34,10 @@ class _RankRows:
 
 
 def lineage_conflicts(records: Inspected) -> list[Finding]:
-    """Return the rows with a name that has several parents, except those of the parent with most rows.
+    """Return findings with the rows whose taxon name occurs under several parents. The rows of the parent with most rows are left out.
 
-    If the coarsest ranks differ, too, the name may be a homonym: one name of two taxa, which the codes of nomenclature allow across
-    kingdoms."""
+    If the ancestors of the coarsest rank differ as well, the name may be a homonym: one name for two taxa, which the codes of nomenclature
+    allow across kingdoms."""
     tree = records.tree
     cases: dict[str, list[tuple[np.ndarray, str]]] = {"lineage conflict": [], "homonym": []}
     for r, rank in enumerate(tree.ranks):
@@ -58,7 +58,8 @@ def lineage_conflicts(records: Inspected) -> list[Finding]:
 
 
 def spellings(records: Inspected) -> list[Finding]:
-    """Return the rows with a name that differs from a more frequent one only in case, spaces, hyphens, accents, or an author."""
+    """Return a finding with the rows whose taxon name differs from a more frequent one only in case, spaces, hyphens, accents, or an
+    author."""
     cases = []
     for r, rank in enumerate(records.tree.ranks):
         names = records.tree.names[r]
@@ -75,7 +76,8 @@ def spellings(records: Inspected) -> list[Finding]:
 
 
 def foreign_genus(records: Inspected) -> list[Finding]:
-    """Return the rows whose species begins with another word than their genus, if most species begin with that of their genus."""
+    """Return a finding with the rows whose species name begins with another word than their genus. Return [] if this is common, since the
+    names are then not binomials."""
     tree = records.tree
     if not {"genus", "species"} <= set(tree.ranks):
         return []
@@ -95,10 +97,10 @@ def foreign_genus(records: Inspected) -> list[Finding]:
 
 
 def plain_taxa(names: Sequence[str], words: int) -> list[str]:
-    """Return names without accents and hyphens, in lower case, with single spaces, and without an author.
+    """Return names without accents, hyphens and authors, in lower case, with single spaces.
 
     The text from a capital letter on, after at least `words` words, is an author if it contains a point, a bracket, a digit or a similar
-    mark, or if the name without it is another of the names."""
+    mark, or if the rest of the name is another of the names."""
     whole = [_plain(name) for name in names]
     known = set(whole)
     for i, name in enumerate(names):
@@ -115,7 +117,7 @@ def _plain(name: str) -> str:
 
 
 def _repeated(names: Sequence[str], of: _RankRows) -> dict[str, list[int]]:
-    """Return name -> its taxa, for the names that several taxa with rows have."""
+    """Return name -> taxa, for each name that several taxa with rows have."""
     taxa: dict[str, list[int]] = {}
     for taxon, name in enumerate(names):
         if of.count(taxon):
@@ -124,7 +126,7 @@ def _repeated(names: Sequence[str], of: _RankRows) -> dict[str, list[int]]:
 
 
 def _parent(tree: TaxonomyTree, r: int, taxon: int) -> str:
-    """Return rank and name of the parent of a taxon."""
+    """Return the rank and the name of the parent of a taxon of rank number r; `no parent` for a root."""
     above = int(tree.anchor[r][taxon])
     if above < 0:
         return "no parent"
@@ -133,7 +135,7 @@ def _parent(tree: TaxonomyTree, r: int, taxon: int) -> str:
 
 
 def _by_row(check: str, severity: Severity, text: str, cases: Sequence[tuple[np.ndarray, str]]) -> list[Finding]:
-    """Return one finding of all cases (rows, description), in order of the rows."""
+    """Return one finding of all cases, sorted by row; [] without cases. A case is (rows, description)."""
     if not cases:
         return []
     rows, first = np.unique(np.concatenate([rows for rows, _ in cases]), return_index=True)

@@ -1,4 +1,4 @@
-"""Output of the doctor on the terminal: the ranks and the findings, a line each."""
+"""Print the report of the doctor on the terminal: the ranks and the findings, one line each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 def print_findings(title: str, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> None:
-    """Print the counts of the ranks and the findings."""
+    """Print the title, the table of the ranks and the table of the findings."""
     from rich.console import Console
     from rich.text import Text
 
@@ -31,7 +31,8 @@ def print_findings(title: str, counts: Sequence[RankCounts], findings: Sequence[
 
 
 def _table(columns: dict[str, bool]) -> Table:
-    """Return a table with the given headings; True: its numbers are aligned at the right."""
+    """Return an empty table with the given headings. `columns`: heading -> True if the column contains numbers, which are aligned at the
+    right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

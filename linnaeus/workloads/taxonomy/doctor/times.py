@@ -1,4 +1,4 @@
-"""Checks of dates: in the future, before photography, 1 January, and the default dates of clocks."""
+"""Check dates: in the future, before photography, 1 January, and the default dates of clocks."""
 
 import datetime
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, foun
 
 FIRST_PHOTOGRAPH = np.datetime64("1826-01-01")
 CLOCK_STARTS = ("1899-12-30", "1899-12-31", "1900-01-01", "1904-01-01", "1970-01-01", "1980-01-01")  # of spreadsheets, systems and cameras
-PEAK, PEAK_ROWS = 10.0, 10  # rows on 1 January, relative to the mean of the other days, and fewest
+PEAK, PEAK_ROWS = 10.0, 10  # least number of rows on 1 January: as a multiple of the mean of the other days, and absolute
 
 
 def dates(records: Inspected, today: datetime.date | None = None) -> list[Finding]:
-    """Return the rows with an impossible or improbable date. `today`: None for the date of this computer."""
+    """Return findings with the rows whose date is impossible or improbable. `today`: None: the date of this computer."""
     name = records.config.date_column
     if name is None:
         return []
@@ -37,7 +37,8 @@ def dates(records: Inspected, today: datetime.date | None = None) -> list[Findin
 
 
 def new_year(date: np.ndarray, others: np.ndarray, remedy: Mapping[str, tuple[str, ...]]) -> list[Finding]:
-    """Return the rows of 1 January, if they are many more than those of other days. `others`, bool [N]: rows of other findings."""
+    """Return a finding with the rows of 1 January if there are many more of them than of other days. `others`, bool [N]: True for rows to
+    ignore, which other findings contain. `remedy`: fields of the finding."""
     known = ~np.isnat(date) & ~others
     day = (date - date.astype("datetime64[Y]")).astype(np.int64)
     first = known & (day == 0)

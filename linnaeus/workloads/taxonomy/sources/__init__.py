@@ -1,4 +1,5 @@
-"""Readers of formats other than a manifest, one module each, for `data=NAME`. `manifest/records.py` says what a reader is.
+"""Read data sets in formats other than a manifest (a CSV or Parquet table). Each format has a reader, a module, and a name for data=NAME.
 
-Foreign tables become columns with known names; cleaning, splits, labels and files are those of a manifest.
+`manifest/records.py` describes readers. A reader renames the columns of a format to those of a manifest. Cleaning, splits and labels are
+then done by the code for manifests.
 """

@@ -1,6 +1,6 @@
-"""Read the descriptor of a Darwin Core Archive, `meta.xml`: its files, their encoding and separators, and the terms of their columns.
+"""Read `meta.xml`, the descriptor of a Darwin Core Archive: its files, their encoding and separators, and the terms of their columns.
 
-http://rs.tdwg.org/dwc/text/ is the specification, with the defaults of attributes that are not there.
+Specification, with the defaults of missing attributes: http://rs.tdwg.org/dwc/text/.
 """
 
 import posixpath
@@ -10,32 +10,32 @@ from xml.etree import ElementTree
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.workloads.taxonomy.sources.archive_members import DESCRIPTOR, Archive
 
-_LARGEST = 1 << 22  # bytes of a descriptor; real ones have 50 kB
+_LARGEST = 1 << 22  # most bytes of a descriptor; real ones have 50 kB
 _ESCAPES = {"\\t": "\t", "\\n": "\n", "\\r": "\r", "\\\\": "\\"}
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A table of an archive. `columns`: term, without the address of its vocabulary -> index; `defaults`: term -> value of empty cells."""
+    """Description of a table of an archive: the core (main table), or an extension, whose rows refer to rows of the core."""
 
-    names: tuple[str, ...]  # files with the rows; usually one
-    kind: str  # of the rows: Occurrence, Event, Taxon, Multimedia, ...
-    columns: dict[str, int]
-    defaults: dict[str, str]
-    key: int | None  # index of the record's id: its own in the core, the core's in an extension
+    names: tuple[str, ...]  # files that contain the rows; usually one
+    kind: str  # type of the rows: Occurrence, Event, Taxon, Multimedia, ...
+    columns: dict[str, int]  # term (without the URL of its vocabulary) -> index of the column
+    defaults: dict[str, str]  # term -> value of empty cells
+    key: int | None  # index of the column with the id of the row's core record; None: no such column
     encoding: str = "UTF-8"
     delimiter: str = ","
-    end: str = "\n"  # of lines
-    quote: str = '"'  # "" for none
+    end: str = "\n"  # end of a line
+    quote: str = '"'  # quoting character; "" for none
     header_lines: int = 0
-    checked: bool = True  # the columns are from a descriptor, and a header must agree with them
+    checked: bool = True  # True: the columns are from a descriptor, and a header in the file must agree with them
 
     def terms(self) -> list[str]:
         return list(dict.fromkeys([*self.columns, *self.defaults]))
 
 
 def read_descriptor(archive: Archive) -> tuple[DataFile, list[DataFile]]:
-    """Return the core and the extensions. Raise ConfigError for a descriptor that cannot be used."""
+    """Return the descriptions of the core table and of the extensions. Raise `ConfigError` for a descriptor that cannot be used."""
     with archive.open(DESCRIPTOR) as file, archive.reading():
         text = file.read(_LARGEST + 1)
     if len(text) > _LARGEST or b"<!DOCTYPE" in text or b"<!ENTITY" in text:
@@ -46,7 +46,7 @@ def read_descriptor(archive: Archive) -> tuple[DataFile, list[DataFile]]:
         raise _bad(f"is not XML: {one_line(error)}") from error
     cores = root.findall("{*}core")
     if len(cores) != 1:
-        raise _bad(f"has {len(cores)} cores instead of one")
+        raise _bad(f"must have one element `core`, not {len(cores)}")
     return _data_file(cores[0]), [_data_file(extension) for extension in root.findall("{*}extension")]
 
 

@@ -1,4 +1,4 @@
-"""Find the photographs of the records of a Darwin Core Archive: rows of its media extensions, or links in its records."""
+"""Find the photographs of the records of a Darwin Core Archive, in rows of its media extensions or as links in the records."""
 
 import re
 from collections.abc import Sequence
@@ -10,23 +10,27 @@ from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows
 from linnaeus.workloads.taxonomy.sources.occurrences import are_absent, blank, combined, concatenated, first_known
 
-TERMS = ("accessURI", "identifier", "type", "format", "occurrenceID")  # of media that are read
-_PHOTOGRAPHS = ("", "stillimage", "image", "photo", "photograph", "picture")  # types of media
-_NONE, _SEVERAL = -1, -2  # in place of a record
+TERMS = ("accessURI", "identifier", "type", "format", "occurrenceID")  # columns of media extensions that are read
+_PHOTOGRAPHS = ("", "stillimage", "image", "photo", "photograph", "picture")  # types of media that count as photographs
+_NONE, _SEVERAL = -1, -2  # in place of the row of a record: no record, several records
 
 
 class Photographs:
-    """M photographs of N records. `excluded`: the photographs that were dropped, and the records without a photograph."""
+    """M photographs of N records. `excluded`: the photographs that were dropped and the records without a photograph, with reasons."""
 
     def __init__(self, record: np.ndarray, link: Column, records: Column) -> None:
-        """`record`, int64 [M]: the row of each photograph's record, or -1. `records` [N]: the ids of the records."""
+        """Take M photographs and N records. `record`: int64 [M], row of each photograph's record, -1 for none, -2 for several.
+
+        `link`: [M], link or path of each photograph. `records`: [N], ids of the records."""
         self.record, self.link, self.records, self.excluded = record, link, records, LeftOut()
         without = np.ones(len(records.codes), dtype=bool)
         without[record[record >= 0]] = False
         self.excluded.add("record without a photograph", records.cells(without))
 
     def drop(self, where: np.ndarray, reason: str) -> None:
-        """Drop the photographs where `where`, bool [M], is True. They are named by their links, or by the ids of their records."""
+        """Drop the photographs where `where`, bool [M], is True, and add them with `reason` to `excluded`.
+
+        There they are named by their links, or, without a link, by the ids of their records."""
         linked = given(self.link)
         self.excluded.add(reason, self.link.cells(where & linked))
         self.excluded.add(reason, self.records.cells(self.record[where & ~linked & (self.record >= 0)]))
@@ -34,7 +38,7 @@ class Photographs:
         self.record, self.link = self.record[~where], taken(self.link, ~where)
 
     def drop_without_record(self) -> None:
-        """Drop and count the photographs without a usable record, and sort the others by record."""
+        """Drop the photographs without exactly one record, add them to `excluded`, and sort the others by record."""
         self.drop(self.record == _SEVERAL, "photograph of an id or an event with several records")
         self.drop(self.record == _NONE, "photograph of a record that is not in the archive")
         order = np.argsort(self.record, kind="stable")
@@ -42,7 +46,7 @@ class Photographs:
 
 
 def taken(column: Column, rows: np.ndarray) -> Column:
-    """Return the cells of `rows`, numbers or bool [N]."""
+    """Return the column with only the cells of `rows`, row numbers or bool [N]."""
     return Column(column.codes[rows], column.values)
 
 
@@ -52,13 +56,15 @@ def given(column: Column) -> np.ndarray:
 
 
 def codes_in(ids: Column, keys: Column) -> np.ndarray:
-    """Return int64 [N]: the code in `keys` of each id, -1 for an empty or unknown one."""
+    """Return, for each of N ids, its code in the column `keys`, int64 [N]; -1 for an id that is empty or not in `keys`."""
     number = {value: code for code, value in enumerate(keys.values) if value}
     return np.array([number.get(value, -1) for value in ids.values], dtype=np.int64)[ids.codes]
 
 
 def first_rows(codes: np.ndarray, size: int) -> np.ndarray:
-    """Return int64 [size + 1]: the first row of each code; -1 for one without a row, and at the end, for the code -1."""
+    """Return the first row of each code from 0 to `size` - 1, int64 [size + 1]; -1 for a code without a row.
+
+    The last element, to which the code -1 points, is -1."""
     first = np.full(size + 1, _NONE, dtype=np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     first[-1] = _NONE
@@ -68,11 +74,11 @@ def first_rows(codes: np.ndarray, size: int) -> np.ndarray:
 def linked(
     media: Sequence[DataRows], records: DataRows, keys: Column, labels: Sequence[Column], events: bool, names: Column
 ) -> Photographs:
-    """Return the photographs of the media that have a link and a record, in the order of the records.
+    """Return the photographs in media extensions that have a link and a record, in the order of the records.
 
-    `keys` [N]: the ids of the core for the records. `labels`: the columns of taxa [N] each. `events`: several records of one core are its
-    occurrences, and have its photographs if those that are present are of one taxon. A photograph with an occurrenceID belongs to that
-    record. `names` [N]: of the records, for `excluded`."""
+    `keys`: [N], id of the core row of each record. `labels`: columns of taxa, [N] each. `names`: [N], names of the records for `excluded`.
+    A photograph with an occurrenceID belongs to this record. `events`: True if the core rows are events with several records. Photographs
+    of an event then belong to its first record, if all its records that are not marked as absent have the same taxon."""
     ids, uri, identifier, kind, form, occurrence = (
         concatenated([rows.columns.get(term, blank(rows.size)) for rows in media]) for term in (KEY, *TERMS)
     )
@@ -101,7 +107,9 @@ def linked(
 
 
 def associated(links: Column, names: Column) -> Photographs:
-    """Return the photographs of the term `associatedMedia` [N]: links with `|` or `;` between them. `names` [N]: of the records."""
+    """Return the photographs in the term `associatedMedia`. `links`: [N], a cell has links separated by `|` or `;`.
+
+    `names`: [N], names of the records for `excluded`."""
     parts = [[part.strip() for part in re.split(r"[|;]\s*(?=\S)", value) if part.strip()] for value in links.values]
     count = np.array([len(part) for part in parts], dtype=np.int64)
     start = np.cumsum(count) - count
@@ -112,7 +120,7 @@ def associated(links: Column, names: Column) -> Photographs:
 
 
 def _divided(labels: Column, codes: np.ndarray, size: int) -> np.ndarray:
-    """Return bool [size]: True where the rows of a code have different labels."""
+    """Return, for each code from 0 to `size` - 1, True if its rows have different labels, bool [size]. `codes`: int64 [N], -1 for none."""
     number = {value: i for i, value in enumerate(dict.fromkeys(labels.values))}
     label = np.array([number[value] for value in labels.values], dtype=np.int64)[labels.codes]
     low, high = np.full(size + 1, len(number)), np.full(size + 1, -1)
@@ -122,7 +130,7 @@ def _divided(labels: Column, codes: np.ndarray, size: int) -> np.ndarray:
 
 
 def _other_than_photograph(kind: str, form: str) -> str:
-    """Return the type of a medium that is not a photograph by its `type` or its `format`, otherwise ""."""
+    """Return the type of a medium that is not a photograph, such as "sound"; "" for a photograph. `kind`, `form`: its type and format."""
     word = "".join(kind.rstrip("/").rpartition("/")[2].lower().split())
     if word and word not in _PHOTOGRAPHS:
         return kind

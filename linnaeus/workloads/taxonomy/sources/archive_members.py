@@ -1,4 +1,4 @@
-"""Read members of an archive: a folder, a zip file, or a tar file with any compression. Nothing is unpacked."""
+"""Read the files (members) in a folder, a zip file, or a tar file with any compression, without unpacking it."""
 
 import contextlib
 import csv
@@ -17,23 +17,23 @@ from linnaeus.workloads.taxonomy.sources.local_files import is_file, is_folder
 
 DESCRIPTOR = "meta.xml"
 _ERRORS = (OSError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, tarfile.TarError, RuntimeError, ValueError, csv.Error)
-_MOST_RATIO, _MUCH = 200, 1 << 30  # tables compress 5 to 50 times; a member of more than _MUCH bytes that is smaller still is refused
-_NOT_TABLES = frozenset(("citations.txt", "rights.txt", "readme.txt", "license.txt", "verbatim.txt"))  # of downloads from GBIF
+_MOST_RATIO, _MUCH = 200, 1 << 30  # a member above _MUCH bytes must not be compressed more than _MOST_RATIO times; tables are 5 to 50 times
+_NOT_TABLES = frozenset(("citations.txt", "rights.txt", "readme.txt", "license.txt", "verbatim.txt"))  # in downloads from GBIF
 
 
 class Archive:
-    """Members of an archive. Hidden ones, and those that macOS adds, are left out."""
+    """Members of a Darwin Core Archive: a folder, zip file or tar file. Hidden members, and those that macOS adds, are left out."""
 
     def __init__(self, path: Path) -> None:
-        """Raise ConfigError if `path` does not exist or is not an archive."""
+        """List the members of the archive in `path`. Raise `ConfigError` if `path` does not exist or is not an archive."""
         self.path = path
         with self.reading():
-            self.sizes = self._sizes()  # name -> bytes; 0 in a folder
+            self.sizes = self._sizes()  # name -> bytes; 0 if the archive is a folder
         self.folder = self._inner_folder()
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Raise errors of damaged archives as ConfigError."""
+        """Convert errors of damaged archives within the block to `ConfigError`."""
         try:
             yield
         except (ConfigError, UnicodeError):
@@ -43,14 +43,14 @@ class Archive:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a member by its name below the inner folder. Raise ConfigError if the archive does not have it."""
+        """Open a member for reading. `name`: path relative to the folder with the descriptor. Raise `ConfigError` if it does not exist."""
         with contextlib.ExitStack() as stack:
             with self.reading():
                 file = stack.enter_context(self._open(self._member(name)))
             yield file
 
     def tables(self) -> list[str]:
-        """Return the members that may be tables of an archive without a descriptor."""
+        """Return the names of the members that may be tables, for an archive without a descriptor."""
         names = [name.removeprefix(self.folder) for name in self.sizes if name.startswith(self.folder)]
         texts = [name for name in names if "/" not in name and name.lower().endswith((".csv", ".tsv", ".txt"))]
         return [name for name in texts if name.lower() not in _NOT_TABLES]
@@ -59,11 +59,11 @@ class Archive:
         return self.folder + name in self.sizes
 
     def place(self) -> Path:
-        """Return the folder of the archive."""
+        """Return the folder to which paths of photographs are relative: that of the descriptor, or the one with the zip or tar file."""
         return self.path / self.folder if self.path.is_dir() else self.path.parent
 
     def size(self, name: str) -> int:
-        """Return the bytes of a member."""
+        """Return the size of a member in bytes."""
         member = self._member(name)
         return os.path.getsize(self.path / member) if self.path.is_dir() else self.sizes[member]
 
@@ -82,7 +82,7 @@ class Archive:
         return {name: size for name, size in sizes.items() if not _hidden(name)}
 
     def _inner_folder(self) -> str:
-        """Return the folder of the descriptor, or of all members, with a slash at its end; "" for the top."""
+        """Return the folder in the archive that contains the descriptor, or else all members, with a final slash; "" for the top level."""
         places = sorted((name for name in self.sizes if posixpath.basename(name).lower() == DESCRIPTOR), key=lambda name: name.count("/"))
         if len(places) > 1 and places[0].count("/") == places[1].count("/"):
             raise ConfigError(f"data.path: {quoted(str(self.path), 100)} has several archives: {list_some(places, 3)}; set one of them")
@@ -92,7 +92,9 @@ class Archive:
         return f"{first.pop()}/" if len(first) == 1 and all("/" in name for name in self.sizes) else ""
 
     def _member(self, name: str) -> str:
-        """Return the whole name of a member, whose upper and lower case may differ from `name`."""
+        """Return the full name of a member. `name`: its path relative to the inner folder, in any case of letters.
+
+        Raise `ConfigError` if there is no such member."""
         wanted = self.folder + posixpath.normpath(name.replace("\\", "/"))
         found = [member for member in self.sizes if member == wanted] or [m for m in self.sizes if m.casefold() == wanted.casefold()]
         if not found:
@@ -129,7 +131,7 @@ def _in_tar(path: Path, member: str) -> Iterator[IO[bytes]]:
 
 
 def _files_to_depth_two(folder: Path) -> Iterator[str]:
-    """Yield the files of a folder, and, if it does not have a table or a descriptor, those of its folders."""
+    """Yield the paths of the files in a folder, and, if none of them is a table or a descriptor, of the files in its subfolders."""
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     files = [entry.name for entry in entries if is_file(entry)]
     yield from files

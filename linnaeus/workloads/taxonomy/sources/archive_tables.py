@@ -20,28 +20,28 @@ from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile
 from linnaeus.workloads.taxonomy.sources.archive_members import Archive
 from linnaeus.workloads.taxonomy.sources.occurrences import concatenated
 
-KEY = "(id)"  # name of the column with the id that joins the tables
+KEY = "(id)"  # name of the column with the id of the core record, by which tables are joined
 _BLOCK = 1 << 16  # characters that are read at once
-_TERMS = (  # that occur in lower case in tables without a descriptor
+_TERMS = (  # terms that are recognised in any case of letters in tables without a descriptor
     *("scientificName", "taxonRank", "specificEpithet", "occurrenceID", "occurrenceStatus", "eventDate", "eventTime", "associatedMedia"),
     *("decimalLatitude", "decimalLongitude", "coordinateUncertaintyInMeters", "minimumElevationInMeters", "accessURI", "gbifID"),
     *("recordedBy", "eventID"),
 )
 _SPELLING = {plain_name(term): term for term in _TERMS}
-_KEYS = ("gbifid", "coreid", "id", "occurrenceid")  # of tables without a descriptor, in this order
+_KEYS = ("gbifid", "coreid", "id", "occurrenceid")  # columns used as KEY in tables without a descriptor; the first that exists
 
 
 class DataRows(NamedTuple):
-    """Rows of a table."""
+    """Rows of a table of an archive."""
 
-    columns: dict[str, Column]  # term -> cells; KEY for the ids
-    size: int
-    left_out: LeftOut  # rows with another number of cells
-    notes: list[str]
+    columns: dict[str, Column]  # term -> column; KEY -> column of ids
+    size: int  # number of rows
+    left_out: LeftOut  # rows with a wrong number of cells
+    notes: list[str]  # lines for the user
 
 
 def describe(archive: Archive, name: str, kind: str) -> DataFile:
-    """Return the columns of a table without a descriptor, from its header."""
+    """Return the description of a table in an archive without a descriptor, from its header. `kind`: type of its rows."""
     with archive.open(name) as file, archive.reading():
         first = file.readline(_BLOCK)
     encoding = "utf-16" if first[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
@@ -58,9 +58,9 @@ def describe(archive: Archive, name: str, kind: str) -> DataFile:
 
 
 def read_rows(archive: Archive, file: DataFile, terms: Sequence[str]) -> DataRows:
-    """Return the columns of `terms` and KEY, with the defaults of the descriptor in empty cells.
+    """Return the rows of a table with the columns of `terms` and KEY. Empty cells have the defaults of the descriptor.
 
-    Raise ConfigError for a table that cannot be read as it is described."""
+    Raise `ConfigError` for a table that differs from its description or cannot be read."""
     if not file.names:
         raise ConfigError(f"data.path: the descriptor does not name the file of its {file.kind or 'core'} rows; correct meta.xml")
     parts = [_read_part(archive, file, name, terms) for name in file.names]
@@ -83,7 +83,7 @@ def _with_default(column: Column | None, default: str, count: int) -> Column:
 
 
 def _read_part(archive: Archive, file: DataFile, name: str, terms: Sequence[str]) -> DataRows:
-    """Return the rows of one file. Bytes that are not in the encoding are read as windows-1252."""
+    """Return the rows of one file of a table. If it is not in the encoding of its description, read it as windows-1252."""
     encoding = "utf-8-sig" if file.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else file.encoding
     try:
         try:
@@ -122,7 +122,9 @@ def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[s
 
 
 def _lines(text: io.TextIOWrapper, start: str, end: str) -> Iterator[str]:
-    """Yield the lines without `end`. `start`: text that has been read before. Raise ConfigError for an endless line."""
+    """Yield the lines of a file without their `end`. `start`: text of the file that was read before.
+
+    Raise `ConfigError` for a line of more than `LONGEST_LINE` characters."""
     rest, block = "", start
     while block:
         parts = (rest + block).split(end)
@@ -136,7 +138,7 @@ def _lines(text: io.TextIOWrapper, start: str, end: str) -> Iterator[str]:
 
 
 def _rows(lines: Iterator[str], file: DataFile, name: str) -> Iterator[list[str]]:
-    """Yield the cells of each line; none for a blank one."""
+    """Yield the cells of each line; an empty list for a blank line."""
     if not file.quote:
         for line in lines:
             line = line.removesuffix("\r")
@@ -149,7 +151,9 @@ def _rows(lines: Iterator[str], file: DataFile, name: str) -> Iterator[list[str]
 
 
 def _as_it_is(file: DataFile, name: str, start: str) -> tuple[DataFile, list[str]]:
-    """Return the description of a file with the separators that its first line has, and lines on those that differ from it."""
+    """Return the description of a file with the separators that its first line has, and lines of text about those that were changed.
+
+    `start`: the beginning of the file. Raise `ConfigError` if the first line has too few columns."""
     notes = []
     if file.end not in start:
         end = next((end for end in ("\n", "\r") if end in start), file.end)
@@ -181,16 +185,16 @@ def _width(start: str, file: DataFile) -> int:
 
 
 def _is_header(start: str, file: DataFile) -> bool:
-    """Return True if most cells of the first line are the names of their terms."""
+    """Return True if the first line is a header: most of its cells are the terms of their columns."""
     cells = start.split(file.end, 1)[0].split(file.delimiter)
     same = [i < len(cells) and plain_name(cells[i].strip(file.quote or None)) == plain_name(t) for t, i in file.columns.items()]
     return sum(same) * 2 > len(same)
 
 
 def _check_header(header: Sequence[str], file: DataFile, name: str, notes: list[str]) -> int:
-    """Return the number of columns. Append a line to `notes` if the header has none of the terms.
+    """Return the number of columns of a header. Append a line to `notes` if the header has none of the terms of the description.
 
-    Raise ConfigError if the header has the term of a column at another place than the descriptor."""
+    Raise `ConfigError` if header and descriptor have a term in different columns."""
     names = [plain_name(cell) for cell in header]
     for term, index in file.columns.items() if file.checked else ():
         plain = plain_name(term)

@@ -1,4 +1,4 @@
-"""`ByteRanges`: image files that are ranges of bytes of larger files, such as the members of tar files and the cells of Arrow files."""
+"""`ByteRanges`: read image files that are byte ranges of larger files, such as members of tar files and cells of Arrow files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from linnaeus.workloads.taxonomy.text_arrays import Names
 
 
 class ByteRanges(ImageFiles):
-    """N image files: file `number[i]` of `files` from the byte `start[i]` on, `length[i]` bytes. No file stays open.
+    """N image files. Image i has `length[i]` bytes of the file `files[number[i]]`, from byte `start[i]` on. No file stays open.
 
-    `names`: strings [N]; `number`: int32 [N]; `start`, `length`: int64 [N]; a length of 0 or less is a key of `REASONS`."""
+    `names`: [N], names of the images. `number`: int32 [N]. `start`, `length`: int64 [N]. A length of 0 or less means that the image cannot
+    be read, for the reason `REASONS[length]`."""
 
     keeps = False
 
@@ -39,7 +40,7 @@ class ByteRanges(ImageFiles):
 
 
 def read_range(path: str, start: int, length: int) -> bytes:
-    """Return `length` bytes of a file from `start` on, or fewer at its end. Raise OSError if it cannot be read."""
+    """Return `length` bytes of a file from byte `start` on, or fewer at its end. Raise `OSError` if it cannot be read."""
     handle = os.open(path, os.O_RDONLY)
     try:
         parts = []

@@ -1,6 +1,6 @@
-"""`data=camtrap_dp`: the photographs of camera traps in a Camera Trap Data Package (Camtrap DP 1.0), a folder or a zip archive.
+"""Read data=camtrap_dp: photographs of camera traps in a Camera Trap Data Package (Camtrap DP 1.0), a folder or a zip archive.
 
-Source: https://camtrap-dp.tdwg.org. Every row of its table of media becomes a row or is counted.
+Specification: https://camtrap-dp.tdwg.org. Each row of its table of media (photographs, videos) becomes a row, or is counted as left out.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,9 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
 
 
 def _downloaded(media: Table, folder: Path, config: CamtrapConfig) -> Found:
-    """Return the files of photographs whose filePath is a URL, by the URL, the mediaID or a fileName that no other has."""
+    """Return the local files of photographs whose filePath is a URL.
+
+    A file is found by the URL, the mediaID, or a fileName that only one photograph has."""
     name = media.columns["fileName"]
     own = np.where(repeated(name), -1, np.arange(len(media)))
     ids = {"mediaID": media.columns["mediaID"], "fileName": mapped(name, lambda text: Path(text).stem, own)}
@@ -75,9 +77,9 @@ def _downloaded(media: Table, folder: Path, config: CamtrapConfig) -> Found:
 
 
 def _usable(media: Table, labels: Labels) -> tuple[np.ndarray, LeftOut]:
-    """Return the rows of `media` that are photographs with a label, int64 [N], and the record of the others.
+    """Return the row numbers of `media` that are photographs with a label, int64 [N], and the other rows with reasons.
 
-    Raise ConfigError if there are none."""
+    Raise `ConfigError` if there are no such photographs."""
     excluded, keep = LeftOut(media.excluded), np.ones(len(media), dtype=bool)
     for reason, rows in (*_unusable(media), *labels.excluded.items()):
         excluded.add(reason, media.columns["mediaID"].cells(rows & keep))
@@ -87,7 +89,7 @@ def _usable(media: Table, labels: Labels) -> tuple[np.ndarray, LeftOut]:
 
 
 def _deployments(package: Package) -> Table:
-    """Return the table of deployments. Raise ConfigError if a deploymentID occurs twice: the place of its photographs would be unknown."""
+    """Return the table of deployments (a camera at a place for some time). Raise `ConfigError` if a deploymentID occurs twice."""
     table = package.table("deployments", *DEPLOYMENTS)
     ids = table.columns["deploymentID"]
     if (again := repeated(ids)).any():
@@ -97,7 +99,7 @@ def _deployments(package: Package) -> Table:
 
 
 def _unusable(media: Table) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the reasons for which media are not photographs that can be read, and bool [M]."""
+    """Yield reasons why media are not readable photographs, each with bool [M], True for the media to which it applies."""
     kind = media.columns["fileMediatype"]
     other = np.array([value != "" and not value.lower().startswith("image/") for value in kind.values], dtype=bool)[kind.codes]
     if other.any():
@@ -107,7 +109,7 @@ def _unusable(media: Table) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _taxa(labels: Labels, rows: np.ndarray) -> dict[str, Column]:
-    """Return rank -> column of taxa of the media `rows`."""
+    """Return rank -> column with the labelled taxon of each of the media `rows`."""
     used, codes = np.unique(labels.lineage[rows], return_inverse=True)
     lineages = [labels.lineages[i] for i in used.tolist()]
     columns = {rank: column_of([lineage.get(rank, "") for lineage in lineages]) for rank in ranks_of(lineages)}
@@ -115,7 +117,7 @@ def _taxa(labels: Labels, rows: np.ndarray) -> dict[str, Column]:
 
 
 def _metadata(media: Table, deployments: Table, notes: list[str]) -> dict[str, Column]:
-    """Return the columns of the deployments and times of `media`. Append to `notes`."""
+    """Return name -> column of place, date and time of `media`. Append lines about values that are not used to `notes`."""
     row = row_of(media.columns["deploymentID"], deployments.columns["deploymentID"])
     if (row < 0).any():
         notes.append(f"{(row < 0).sum():,} photographs have a deploymentID that is not in deployments; their coordinates are missing")
@@ -135,5 +137,5 @@ def _metadata(media: Table, deployments: Table, notes: list[str]) -> dict[str, C
 
 
 def _true(column: Column) -> np.ndarray:
-    """Return bool [N]: True where a cell is true, in one of the spellings of the Table Schema specification."""
+    """Return bool [N]: True where a cell is "true", "1" or another spelling of true in the Table Schema specification."""
     return np.array([value in ("true", "True", "TRUE", "1") for value in column.values], dtype=bool)[column.codes]

@@ -1,8 +1,9 @@
-"""Labels of the photographs of a Camera Trap Data Package, from its observations.
+"""Find the labels of the photographs of a Camera Trap Data Package in its observations.
 
-Of the kinds of observations, the first is used that a photograph has: of the photograph, then of the event (`data.observation_level`);
-and of each of them by people, then by machines. A photograph has a label if the observations of this kind agree. Observations that name
-nothing (unclassified, an animal without a name) count only if there are no others.
+An observation refers to a photograph (media-level) or to an event, a period of time (event-level), and is made by a person or a machine.
+For each photograph the first of these kinds is used for which it has observations: media-level by people, media-level by machines,
+event-level by people, event-level by machines; data.observation_level can restrict the levels. The photograph has a label if all its
+observations of this kind agree. Observations without a class (unclassified, or an animal without a name) are used only if it has no others.
 """
 
 from collections import Counter
@@ -19,32 +20,32 @@ from linnaeus.workloads.taxonomy.sources.camtrap_links import Links, are, link
 from linnaeus.workloads.taxonomy.sources.camtrap_taxa import Lineage, Taxa, ranks_of
 
 LEVELS = ("media", "event")
-TYPES = ("human", "vehicle", "blank", "unknown")  # observationType, beside animal and unclassified
-OTHER = "that Camtrap DP does not have"
+TYPES = ("human", "vehicle", "blank", "unknown")  # values of observationType other than animal and unclassified
+OTHER = "that Camtrap DP does not have"  # end of the message for other values
 
 
 class Labels(NamedTuple):
-    """Labels of M media. A medium with a label has no reason to be left out."""
+    """Labels of M media. A medium has a label if it is not in `excluded`; `lineage` and `observation` are valid only then."""
 
-    lineage: np.ndarray  # int64 [M]: index in `lineages`, which is valid for media with a label
-    observation: np.ndarray  # int64 [M]: an observation with the label
+    lineage: np.ndarray  # int64 [M]: index in `lineages`
+    observation: np.ndarray  # int64 [M]: row of an observation with this label
     lineages: list[Lineage]
-    excluded: dict[str, np.ndarray]  # reason -> bool [M]
+    excluded: dict[str, np.ndarray]  # reason -> bool [M], True for media without a label for this reason
     notes: list[str]
 
 
 class _Classes(NamedTuple):
-    """Taxa and other types of the observations."""
+    """Classes of K observations: taxa of animals, and types such as "vehicle"."""
 
-    code: np.ndarray  # int64 [K]: the class of each observation, -1 if it names nothing
+    code: np.ndarray  # int64 [K]: class of each observation, -1 if it has none
     types: list[str]  # observationType of each class
-    names: list[str]  # scientific names of the first classes, which are animals
-    lineages: list[Lineage]  # {} if the rank of the name is unknown
+    names: list[str]  # scientific names of the animals, which are the first classes
+    lineages: list[Lineage]  # lineage of each class; {} if the rank of its name is unknown
     notes: list[str]
 
 
 def label_media(media: Table, observations: Table, taxonomic: object, config: CamtrapConfig) -> Labels:
-    """Return the labels of the media. `taxonomic`: the part of the descriptor with this name."""
+    """Return the labels of the media. `taxonomic`: the property of this name in the descriptor of the package."""
     levels = {name: are(observations.columns["observationLevel"], name) for name in LEVELS}
     machine = are(observations.columns["classificationMethod"], "machine")
     probability = _probability(observations.columns["classificationProbability"])
@@ -74,7 +75,7 @@ def label_media(media: Table, observations: Table, taxonomic: object, config: Ca
 
 
 def _classes(observations: Table, taxonomic: object, config: CamtrapConfig) -> _Classes:
-    """Return the classes of the observations: taxa of animals, and other types. Types that are kept are taxa at each rank."""
+    """Return the classes of the observations. A type such as "vehicle" that the configuration keeps is a taxon at every rank."""
     kind, column = observations.columns["observationType"], observations.columns["scientificName"]
     taxa = Taxa(taxonomic, column.values)
     found = [taxa.find(value) for value in column.values]
@@ -95,7 +96,9 @@ def _classes(observations: Table, taxonomic: object, config: CamtrapConfig) -> _
 
 
 def _not_used(classes: _Classes, code: np.ndarray, config: CamtrapConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the reasons for which classes are not used, and bool [M]: True for their media. `code`: int64 [M], -1 for no class."""
+    """Yield reasons why classes are not used as labels, each with bool [M], True for media of these classes.
+
+    `code`: int64 [M], class of each medium, -1 for none."""
     for kind in ("animal", *TYPES, OTHER):
         if kind not in config.observation_types:
             yield f"medium of observationType {kind}", np.isin(code, [i for i, word in enumerate(classes.types) if word == kind])
@@ -109,7 +112,7 @@ def _not_used(classes: _Classes, code: np.ndarray, config: CamtrapConfig) -> Ite
 def _unlabelled(
     links: Links, used: np.ndarray, weak: np.ndarray, observations: Table, without: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the reasons of the media without a class, bool [M]: the observations that they have."""
+    """Yield reasons why media have no class, according to the observations that they have, each with bool [M], True for these media."""
     reasons = {
         "medium with machine classifications below data.min_probability only": weak,
         "medium of an animal without a scientificName": are(observations.columns["observationType"], "animal"),
@@ -124,7 +127,7 @@ def _unlabelled(
 
 
 def _probability(column: Column) -> np.ndarray:
-    """Return float64 [K], NaN for cells that are not numbers."""
+    """Return the numbers in the cells, float64 [K], NaN for a cell that is not a number."""
 
     def number(text: str) -> float:
         try:
@@ -138,7 +141,7 @@ def _probability(column: Column) -> np.ndarray:
 def _counts(
     observations: Table, levels: dict[str, np.ndarray], machine: np.ndarray, probability: np.ndarray, weak: np.ndarray
 ) -> Iterator[str]:
-    """Yield lines with the numbers of observations by level, type, method and probability, and of bounding boxes."""
+    """Yield lines of text with the numbers of observations by level, type, method and probability, and of bounding boxes."""
     kinds = observations.columns["observationType"]
     count = Counter({word or "(none)": 0 for word in kinds.values})
     for i, n in enumerate(np.bincount(kinds.codes, minlength=len(kinds.values)).tolist()):
@@ -160,7 +163,7 @@ def _counts(
 
 
 def _unlinked(links: Links, levels: dict[str, np.ndarray]) -> Iterator[str]:
-    """Yield lines with the numbers of observations that belong to no photograph, and of times that are not compared."""
+    """Yield lines of text with the numbers of observations that belong to no photograph, and of times that cannot be compared."""
     for name, rows in levels.items():
         if lost := int((rows & (links.stop == links.start)).sum()):
             yield f"{lost:,} {name}-level observations belong to none of the media"

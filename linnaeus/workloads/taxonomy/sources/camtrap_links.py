@@ -1,9 +1,9 @@
 """Link the observations of a Camera Trap Data Package to its photographs.
 
-A media-level observation has the id of a photograph. An event-level observation has a deployment and a window of time, and belongs to every
-photograph of the deployment in the window; windows may overlap.
+A media-level observation has the id of a photograph. An event-level observation has a deployment and a time window, and belongs to every
+photograph of the deployment within this window; windows may overlap.
 
-The photographs are sorted by deployment and time, so that each observation belongs to the places `start` to `stop` in this order.
+The photographs are sorted by deployment and time, so that those of an observation are a slice, `start` to `stop`, of the sorted list.
 """
 
 import datetime
@@ -20,18 +20,18 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Links(NamedTuple):
-    """Photographs of K observations."""
+    """Photographs of each of K observations: those of observation k are `order[start[k]:stop[k]]`."""
 
-    order: np.ndarray  # int64 [M]: the photographs, sorted by deployment and time
-    start: np.ndarray  # int64 [K]: the first place in `order`
-    stop: np.ndarray  # int64 [K]: the place after the last one; equal to `start` if the observation belongs to no photograph
-    zoneless: int  # times that are not compared with events: they have no zone, and others have one
+    order: np.ndarray  # int64 [M]: numbers of the photographs, sorted by deployment and time
+    start: np.ndarray  # int64 [K]
+    stop: np.ndarray  # int64 [K]: equal to `start` if the observation belongs to no photograph
+    zoneless: int  # number of times that cannot be compared, because they have no time zone and others have one
 
     def labels(self, rows: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for each photograph, int64 [M]: the number of different labels of its observations among `rows`, bool [K], and its label
-        and its first observation, which are valid if the number is 1. `label`: int64 [K].
+        """Return three arrays, int64 [M]: the number of different labels of each photograph, its label, and its first observation.
 
-        Takes memory for the observations and the photographs, not for their pairs."""
+        Label and observation are valid only if the number is 1. `rows`: bool [K], True for the observations to use. `label`: int64 [K].
+        Memory grows with the number of observations and of photographs, not with the number of their pairs."""
         size = len(self.order)
         used = np.flatnonzero(rows & (self.stop > self.start))
         used = used[np.lexsort((used, self.start[used], label[used]))]
@@ -52,9 +52,9 @@ class Links(NamedTuple):
 
 
 def link(media: Table, observations: Table, event_level: np.ndarray) -> Links:
-    """Return the photographs of each observation. `event_level`: bool [K].
+    """Return the photographs of each of K observations. `event_level`: bool [K], True for event-level observations.
 
-    Tables have the columns mediaID and deploymentID; `media` has timestamp, `observations` have eventStart and eventEnd."""
+    Both tables have the columns mediaID and deploymentID; `media` also has timestamp, `observations` eventStart and eventEnd."""
     columns = [media.columns["timestamp"], observations.columns["eventStart"], observations.columns["eventEnd"]]
     read = [seconds(column) for column in columns]
     mixed = len({bool(flag) for _, zoned in read for flag in np.unique(zoned)}) > 1
@@ -80,9 +80,9 @@ def link(media: Table, observations: Table, event_level: np.ndarray) -> Links:
 
 
 def seconds(column: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Return float64 [N], the seconds since 1970 of times such as 2020-05-30T04:57:37+02:00, and bool [N], True for times with a zone.
+    """Convert times such as 2020-05-30T04:57:37+02:00 to seconds since 1970, float64 [N].
 
-    A time without a zone counts as UTC. A cell that is not a time has NaN and True."""
+    Also return bool [N], False for a time without a zone, which is read as UTC. A cell that is not a time gives NaN and True."""
 
     def parse(text: str) -> tuple[float, bool]:
         try:
@@ -97,17 +97,17 @@ def seconds(column: Column) -> tuple[np.ndarray, np.ndarray]:
 
 
 def are(column: Column, word: str) -> np.ndarray:
-    """Return bool [N]: True where the cell is a word, in any case."""
+    """Return bool [N]: True where the cell is `word`, in any case of letters. `word` is in lower case."""
     return np.array([value.lower() == word for value in column.values], dtype=bool)[column.codes]
 
 
 def numbers(column: Column, number: dict[str, int]) -> np.ndarray:
-    """Return int64 [N]: the number of each cell, -1 for another cell."""
+    """Return int64 [N]: the number of each cell in the dict `number`, -1 for a cell that is not in it."""
     return np.array([number.get(value, -1) for value in column.values], dtype=np.int64)[column.codes]
 
 
 def row_of(column: Column, ids: Column) -> np.ndarray:
-    """Return int64 [N]: for each cell, the last row with this id, -1 for none and for an empty cell."""
+    """Return int64 [N]: for each cell of `column`, the last row of `ids` with this value; -1 for none and for an empty cell."""
     number = {value: i for i, value in enumerate(dict.fromkeys(ids.values)) if value}
     row = np.full(len(number) + 2, -1, dtype=np.int64)
     row[numbers(ids, number)] = np.arange(len(ids.codes))
@@ -116,14 +116,14 @@ def row_of(column: Column, ids: Column) -> np.ndarray:
 
 
 def repeated(ids: Column) -> np.ndarray:
-    """Return bool [N]: True where another row has the same id. Empty ids are different."""
+    """Return bool [N]: True where another row has the same id. Empty ids do not count as the same."""
     number = {value: i for i, value in enumerate(dict.fromkeys(ids.values)) if value}
     code = numbers(ids, number)
     return (np.bincount(code + 1, minlength=1) > 1)[code + 1] & (code >= 0)
 
 
 def mapped(column: Column, change: Callable[[str], str], rows: np.ndarray | None = None) -> Column:
-    """Return the column of `change(cell)`, or of some rows of it, int64 [M], with an empty cell for -1."""
+    """Return the column of `change(cell)`. `rows`: int64 [M], the rows to return, an empty cell for -1; None: all rows."""
     values = column_of([*map(change, column.values), ""])
     codes = column.codes if rows is None else np.append(column.codes, -1)[rows]
     return Column(values.codes[codes], values.values)

@@ -1,6 +1,7 @@
-"""Taxa of a Camera Trap Data Package: its observations have scientific names, and `taxonomic` of its descriptor has their ranks.
+"""Find the ranks and ancestors of the scientific names in the observations of a Camera Trap Data Package.
 
-A binomial that is not in `taxonomic` has a genus and a species. Another name has a rank if it is a higher taxon of some name.
+The property `taxonomic` of its descriptor has them. A binomial that is not there gives a genus and a species. Any other name has a known
+rank only if it is an ancestor of another name.
 """
 
 import re
@@ -9,33 +10,35 @@ from collections.abc import Iterable, Mapping
 from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
 
-Lineage = dict[str, str]  # rank -> name of the taxon, coarse to fine
+Lineage = dict[str, str]  # rank -> name, coarse to fine, of a taxon and its ancestors
 _SP = re.compile(r"\s+s(?:p|pp)\.?$", re.IGNORECASE)  # "Anas sp." is the genus Anas
 _BINOMIAL = re.compile(
     r"((?:× ?)?[A-Z][a-zë-]+) ((?:× ?)?[a-zë-]{2,})(?: ([a-zë-]{3,}))?(?= \(?[A-Z]|$)"
-)  # and an author, which is left out
+)  # an author may follow; it is left out
 
 
 class Taxa:
-    """Lineages of the names of a package. `taxonomic`: the list of its descriptor. `names`: the names in its observations."""
+    """Lineages of scientific names. `taxonomic`: list with this name in the descriptor. `names`: the names in the observations."""
 
     def __init__(self, taxonomic: object, names: Iterable[str]) -> None:
         entries = [_entry(item) for item in taxonomic if isinstance(item, dict)] if isinstance(taxonomic, list) else []
         self.given: dict[str, tuple[str, Lineage]] = {}  # name in lower case -> name, lineage
-        self.conflicts = 0  # names with several entries that differ
+        self.conflicts = 0  # number of names with several entries that differ
         for name, lineage in entries:
             _, other = self.given.get(name.lower(), (name, lineage))
             self.conflicts += any(other.get(rank, taxon) != taxon for rank, taxon in lineage.items())
             if name and len(lineage) >= len(other):
                 self.given[name.lower()] = name, lineage
         own = [lineage for name in names if (lineage := _from_name(" ".join(name.split())))]
-        self.higher: dict[str, Lineage] = {}  # name in lower case of a taxon above others -> its lineage
+        self.higher: dict[str, Lineage] = {}  # lower-case name of a taxon with taxa below it -> its lineage
         for lineage in [*(lineage for _, lineage in self.given.values()), *own]:
             for place, taxon in enumerate(lineage.values(), start=1):
                 self.higher.setdefault(taxon.lower(), dict(list(lineage.items())[:place]))
 
     def find(self, cell: str) -> tuple[str, Lineage]:
-        """Return the name of the taxon of a scientificName, and its lineage: "" if the cell names none, {} if its rank is unknown."""
+        """Return the name and the lineage of the taxon in a cell `scientificName`.
+
+        The name is "" if the cell names no taxon. The lineage is {} if the rank of the taxon is unknown."""
         written = " ".join(cell.split())
         name = written if written.lower() in self.given else _SP.sub("", written)
         if clean_name(name) == "":
@@ -46,13 +49,13 @@ class Taxa:
 
 
 def ranks_of(lineages: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the ranks of some lineages, coarse to fine."""
+    """Return the ranks that occur in some lineages, coarse to fine."""
     used = {rank for lineage in lineages for rank in lineage}
     return [rank for rank in KNOWN_RANKS if rank in used]
 
 
 def _entry(item: Mapping[str, object]) -> tuple[str, Lineage]:
-    """Return the name and the lineage of an entry of `taxonomic`. The lineage is empty if the rank of the name is unknown."""
+    """Return the name and the lineage of an entry of `taxonomic`. The lineage is {} if the rank of the name is unknown."""
     text = {str(key).lower(): " ".join(value.split()) for key, value in item.items() if isinstance(value, str)}
     name = text.get("scientificname", "")
     above = {rank: text[rank] for rank in KNOWN_RANKS if clean_name(text.get(rank, ""))}
@@ -67,7 +70,7 @@ def _entry(item: Mapping[str, object]) -> tuple[str, Lineage]:
 
 
 def _from_name(name: str) -> Lineage:
-    """Return the lineage of a binomial or trinomial, otherwise {}."""
+    """Return the lineage that a binomial or trinomial contains (genus, species, subspecies); {} for another name."""
     match = _BINOMIAL.match(name)
     if not match:
         return {}

@@ -1,8 +1,8 @@
-"""`data=darwin_core`: a Darwin Core Archive, such as a download from GBIF: occurrences with links to photographs.
+"""Read data=darwin_core: a Darwin Core Archive, such as a download from GBIF, with occurrences and links to their photographs.
 
-`data.path` is a zip or tar file, a folder with `meta.xml`, or a table alone. Records are the rows of an Occurrence or Taxon core, or the
-occurrences of an Event core with the terms of their events. The photographs are those of a Multimedia extension, of the term
-`associatedMedia`, or files that are named by the ids of records.
+`data.path` is a zip or tar file, a folder with `meta.xml`, or a single table. Records are the rows of an Occurrence or Taxon core; in an
+archive with an Event core they are its occurrences, joined with the terms of their events. Photographs are listed in a Multimedia
+extension or in the term `associatedMedia`, or are files that are named after the ids of records.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ from linnaeus.workloads.taxonomy.sources.archive_tables import KEY, DataRows, de
 from linnaeus.workloads.taxonomy.sources.local_files import NOT_DOWNLOADED, files_of_records, find_files
 
 _TABLES = (".csv", ".tsv", ".txt")
-_MEDIA = ("Multimedia", "Image")  # kinds of extensions
-_READ = (  # terms that are read beside those that the configuration chooses
+_MEDIA = ("Multimedia", "Image")  # kinds of extensions with photographs
+_READ = (  # terms that are read in addition to those that the configuration chooses
     *("genus", "specificEpithet", "scientificName", "taxonRank", "occurrenceID", "occurrenceStatus", "issue", "associatedMedia"),
     *occurrences.DATES,
     *occurrences.ELEVATIONS,
@@ -36,15 +36,15 @@ _READ = (  # terms that are read beside those that the configuration chooses
 
 
 class _Parts(NamedTuple):
-    """Parts of an archive."""
+    """Descriptions of the tables of an archive."""
 
     archive: Archive
     core: DataFile
-    occurrences: DataFile | None  # of an Event core
-    media: list[DataFile]
+    occurrences: DataFile | None  # extension with the occurrences of an Event core
+    media: list[DataFile]  # extensions with photographs
 
     def terms(self) -> list[str]:
-        """Return the terms of the records."""
+        """Return the terms (names of columns) of the records."""
         return list(dict.fromkeys([*(self.occurrences.terms() if self.occurrences else ()), *self.core.terms()]))
 
 
@@ -73,7 +73,7 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
 
 
 def _open(path: Path) -> _Parts:
-    """Return the parts of an archive, by its descriptor, or by the names of its tables if it does not have one."""
+    """Return the tables of an archive, as its descriptor lists them, or, without a descriptor, by the names of its files."""
     alone = path.is_file() and path.suffix.lower() in _TABLES
     archive = Archive(path.parent if alone else path)
     if archive.has(DESCRIPTOR):
@@ -91,7 +91,7 @@ def _open(path: Path) -> _Parts:
 
 
 def _with_derived(terms: Sequence[str]) -> list[str]:
-    """Return the terms of an archive, and those that are derived from them."""
+    """Return the terms of an archive, and the terms that `occurrences.clean` can derive from them."""
     plain = {plain_name(term) for term in terms}
     derived = ["genus"] if "scientificname" in plain and "genus" not in plain else []
     derived += ["species"] if plain & {"scientificname", "specificepithet"} and "species" not in plain else []
@@ -100,7 +100,7 @@ def _with_derived(terms: Sequence[str]) -> list[str]:
 
 
 def _read(parts: _Parts, terms: Sequence[str]) -> tuple[DataRows, Column]:
-    """Return the records, and for each the id of its core row. Occurrences of events have the terms of their events, too."""
+    """Return the records, and a column with the id of each record's core row. Occurrences also have the terms of their events."""
     core = read_rows(parts.archive, parts.core, terms)
     key = core.columns.setdefault(KEY, occurrences.blank(core.size))
     if parts.occurrences is None:
@@ -114,7 +114,7 @@ def _read(parts: _Parts, terms: Sequence[str]) -> tuple[DataRows, Column]:
             of_event = Column(np.append(column.codes, len(column.values))[event].astype(np.int32), [*column.values, ""])
             columns[term] = occurrences.first_known(columns[term], of_event) if term in columns else of_event
     if orphans := int((event < 0).sum()):
-        rows.notes.append(f"{orphans} occurrences belong to an event that is not in the archive")
+        rows.notes.append(f"occurrences whose event is not in the archive: {orphans}")
     left_out = LeftOut(core.left_out)
     left_out.include(rows.left_out)
     return DataRows(columns, rows.size, left_out, [*core.notes, *rows.notes]), event_id
@@ -123,9 +123,9 @@ def _read(parts: _Parts, terms: Sequence[str]) -> tuple[DataRows, Column]:
 def _photographs(
     parts: _Parts, records: DataRows, key: Column, ranks: Sequence[str], config: DarwinCoreConfig, folder: Path, excluded: LeftOut
 ) -> Photographs:
-    """Return the photographs, with their files in place of links. Add the rows of their tables that are not used to `excluded`.
+    """Return the photographs of the records, with paths of local files in place of links. Add photographs that are not used to `excluded`.
 
-    `ranks`: the columns of the labels."""
+    `key`: id of each record's core row. `ranks`: names of the columns of the labels. `folder`: contains the files."""
     columns = records.columns
     core_id = next((term for term, index in parts.core.columns.items() if index == parts.core.key), "id")
     ids = {core_id: key, "occurrenceID": columns["occurrenceID"]}

@@ -1,7 +1,7 @@
-"""Read the tables of a Data Package: a folder or a zip archive with `datapackage.json` and CSV files.
+"""Read the tables of a Data Package: a folder or a zip archive with `datapackage.json`, the descriptor, and CSV files.
 
-A table (resource) may be in one CSV file, in several (each with the header, or only the first), compressed as .gz, or inside
-`datapackage.json`. Source: the Data Package specification, https://specs.frictionlessdata.io/tabular-data-resource.
+A table (resource) may be in one CSV file, in several (each with a header, or only the first), in .gz files, or inside `datapackage.json`.
+Specification: https://specs.frictionlessdata.io/tabular-data-resource.
 """
 
 import csv
@@ -27,15 +27,15 @@ from linnaeus.workloads.taxonomy.manifest.table import LONGEST_LINE, Table, Tabl
 
 DESCRIPTOR = "datapackage.json"
 LARGEST_DESCRIPTOR = 1 << 28  # bytes
-MOST_COMPRESSED = 500  # times; tables are rarely compressed more than 20 times, and Deflate can compress 1032 times
-MISSING = ("", "NA", "NaN", "nan")  # cells without a value, beside those of the schema in the descriptor
+MOST_COMPRESSED = 500  # largest ratio of compression; that of tables is rarely above 20, that of Deflate at most 1032
+MISSING = ("", "NA", "NaN", "nan")  # cells without a value, in addition to those that the descriptor lists
 DAMAGED = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)  # RuntimeError: encrypted, unknown compression
-_DIALECT = {"header": (True,), "delimiter": (",", ";", "\t"), "quoteChar": ('"',), "doubleQuote": (True,)}  # that `read_table` reads
+_DIALECT = {"header": (True,), "delimiter": (",", ";", "\t"), "quoteChar": ('"',), "doubleQuote": (True,)}  # values that can be read
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file in an archive, as a `TableFile`."""
+    """File in a zip archive, with the interface `TableFile`."""
 
     archive: zipfile.ZipFile
     info: zipfile.ZipInfo
@@ -61,21 +61,21 @@ class Member:
 
 @dataclass(frozen=True)
 class Package:
-    """An open Data Package."""
+    """Data Package that is open for reading."""
 
-    place: Path  # its folder, archive or descriptor
-    archive: zipfile.ZipFile | None
-    folder: str  # that the paths of its files are relative to; in the archive, "" or a path that ends in /
-    descriptor: dict[str, Any]
+    place: Path  # path of its folder, archive or descriptor
+    archive: zipfile.ZipFile | None  # None: the package is a folder
+    folder: str  # folder to which the paths of its files are relative; in an archive "" or a path that ends in /
+    descriptor: dict[str, Any]  # content of datapackage.json
 
     def error(self, problem: str) -> ConfigError:
-        """Return the error of this package: one line with its place."""
+        """Return a `ConfigError` for a problem of this package: one line with its path."""
         return _error(self.place, problem)
 
     def table(self, name: str, required: Sequence[str], optional: Sequence[str] = ()) -> Table:
-        """Return the `required` and `optional` columns of a resource. Missing cells are "", and so are those of missing optional columns.
+        """Return the `required` and `optional` columns of the resource `name`. Missing cells and missing optional columns are "".
 
-        Raise ConfigError if the package does not have the resource, or it cannot be read or lacks a required column."""
+        Raise `ConfigError` if the package does not have the resource, or if it cannot be read or does not have a required column."""
         resources = [resource for resource in self.descriptor["resources"] if isinstance(resource, dict)]
         found = [resource for resource in resources if resource.get("name") == name]
         if len(found) != 1:
@@ -101,7 +101,9 @@ class Package:
         return replace(table, columns={n: columns.get(n, absent) for n in (*required, *optional)})
 
     def _resource(self, name: str, resource: Mapping[str, Any]) -> Path | TableFile:
-        """Return the file of a resource, or its data as a file. Raise ConfigError for a dialect of CSV that is not read."""
+        """Return the CSV file of a resource; for several files or data in the descriptor, a temporary file with all rows.
+
+        Raise `ConfigError` for a dialect of CSV that cannot be read."""
         if "data" in resource:
             return _Copy(f"{name} in {DESCRIPTOR}", self._inline(name, resource["data"]))
         dialect = resource.get("dialect")
@@ -115,7 +117,7 @@ class Package:
         return files[0] if len(files) == 1 else _Copy(f"{name} of {self.place}", self._joined(name, files))
 
     def _member(self, name: str, path: object) -> Path | Member:
-        """Return a file of the package. Raise ConfigError for a path that is not one."""
+        """Return the file `path` of the resource `name`. Raise `ConfigError` for a URL or a path outside of the package."""
         if isinstance(path, str) and "://" in path:
             raise self.error(f"{name} is at {quoted(path, 100)}; download it, and write the name of the file in {DESCRIPTOR}")
         if not isinstance(path, str) or not path or "\0" in path or os.path.isabs(path) or ".." in path.split("/"):
@@ -123,7 +125,7 @@ class Package:
         return _file(self.place, self.archive, self.folder, os.path.normpath(path))
 
     def _joined(self, name: str, files: Sequence[Path | Member]) -> Iterator[bytes]:
-        """Yield the parts of one CSV with the rows of several; all have the header of the first, or none has one."""
+        """Yield the bytes of one CSV with the rows of several. Either all files have the header of the first, or only the first has one."""
         header: list[str] = []
         for file in files:
             with file.open("rb") as stream, gzip.open(stream) if file.suffix == ".gz" else stream as text:
@@ -137,7 +139,9 @@ class Package:
             yield b"\n"
 
     def _inline(self, name: str, data: object) -> Iterator[bytes]:
-        """Yield the rows inside the descriptor as CSV: a list of objects, a list of lists with the header first, or CSV."""
+        """Yield the data of a resource inside the descriptor as bytes of CSV.
+
+        `data` is a list of objects, a list of lists with the header first, or a text of CSV."""
         rows: list[Any] = data if isinstance(data, list) else [] if not isinstance(data, str) else list(csv.reader(data.splitlines()))
         if rows and all(isinstance(row, dict) for row in rows):
             header = list(dict.fromkeys(key for row in rows for key in row))
@@ -151,7 +155,7 @@ class Package:
 
 
 class _Copy:
-    """A CSV in a temporary file without a name, as a `TableFile`. `parts` of its bytes."""
+    """CSV in an anonymous temporary file, with the interface `TableFile`. `parts`: its bytes, in pieces."""
 
     suffix = ".csv"
 
@@ -174,7 +178,7 @@ class _Copy:
 
 
 def open_package(path: Path) -> Package:
-    """Return the package in a folder, in a zip archive, or of a descriptor. Raise ConfigError if there is none, or more than one."""
+    """Return the package of a folder, a zip archive, or a descriptor file. Raise `ConfigError` if there is no package, or more than one."""
     archive, folder, name = None, str(path), DESCRIPTOR
     if os.path.isfile(path) and path.suffix.lower() == ".json":
         folder, name = str(path.parent), path.name
@@ -196,7 +200,7 @@ def open_package(path: Path) -> Package:
 
 
 def _file(place: Path, archive: zipfile.ZipFile | None, folder: str, name: str) -> Path | Member:
-    """Return a file of a folder or archive. Raise ConfigError if it does not exist, or would be unpacked to more than is plausible."""
+    """Return a file of a package. Raise `ConfigError` if it does not exist, or is compressed more than `MOST_COMPRESSED` times."""
     if archive is None and os.path.isfile(os.path.join(folder, name)):
         return Path(folder, name)
     info = archive.NameToInfo.get(folder + name) if archive is not None else None
@@ -208,7 +212,7 @@ def _file(place: Path, archive: zipfile.ZipFile | None, folder: str, name: str) 
 
 
 def _archive(path: Path) -> tuple[zipfile.ZipFile, str]:
-    """Return an archive, and its uppermost folder that contains a descriptor, "" or a path that ends in /."""
+    """Open a zip archive. Return it and its topmost folder that contains a descriptor, "" or a path that ends in /."""
     try:
         archive = zipfile.ZipFile(path)
     except DAMAGED as error:

@@ -1,4 +1,4 @@
-"""Open the HDF5 files of the original linnaeus. h5py is in the extra `h5`."""
+"""Open the HDF5 files of the original linnaeus (an earlier program). They need h5py, from the extra `h5`."""
 
 import mmap
 import os
@@ -10,14 +10,16 @@ from typing import Any
 
 from linnaeus.errors import ConfigError, one_line, quoted, shorten
 
-_HEADER = 16  # bytes, of a heap and of an entry
+_HEADER = 16  # bytes of the header of a heap, and of that of an entry
 # h5py raises all of them for damaged files
 _ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, UnicodeError, MemoryError, OverflowError)
 
 
 @contextmanager
 def opened(path: Path, key: str) -> Iterator[Any]:
-    """Open an HDF5 file for reading, and close it. Raise ConfigError, with the configuration key `key`, if it cannot be read."""
+    """Open an HDF5 file for reading; close it at the end of the block.
+
+    Raise `ConfigError` if it cannot be read. `key`: configuration key of the path, for messages."""
     try:
         import h5py
     except ImportError as error:
@@ -34,7 +36,7 @@ def opened(path: Path, key: str) -> Iterator[Any]:
 
 
 def check_texts(path: Path, key: str) -> None:
-    """Raise ConfigError if a heap with the texts of a file has an entry of number 0 and size 0, such as zeros in an incomplete download.
+    """Raise `ConfigError` if a heap of texts in a file has an entry of number 0 and size 0, such as zeros in an incomplete download.
 
     HDF5 1.14 does not return from reading such an entry. A heap begins with GCOL, its version and its bytes; an entry with its number, its
     references and its bytes, and is filled up to a multiple of 8 (HDF5 File Format Specification 3.0, III.E)."""
@@ -43,7 +45,7 @@ def check_texts(path: Path, key: str) -> None:
         while start >= 0:
             place = start + _HEADER
             end = min(start + int.from_bytes(data[start + 8 : start + 16], "little"), len(data))
-            number = 1 if data.find(bytes(_HEADER), place, end) >= 0 else 0  # without zeros there is no such entry
+            number = 1 if data.find(bytes(_HEADER), place, end) >= 0 else 0  # without 16 zero bytes the heap has no such entry
             while number and place + _HEADER <= end:
                 number, size = struct.unpack_from("<H6xQ", data, place)
                 if number == size == 0:
@@ -54,7 +56,7 @@ def check_texts(path: Path, key: str) -> None:
 
 
 def is_text(data: Any) -> bool:
-    """Return True if a dataset contains strings."""
+    """Return True if an HDF5 dataset contains strings."""
     import h5py
 
     return h5py.check_string_dtype(data.dtype) is not None

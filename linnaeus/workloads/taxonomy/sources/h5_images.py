@@ -1,7 +1,8 @@
-"""`H5Images`: the photographs of the original's `images.h5`, uint8 [N, H, W, 3] RGB in the dataset `images`.
+"""`H5Images`: read the photographs in an `images.h5` of the original linnaeus, dataset `images`, uint8 [N, H, W, 3] RGB.
 
-A photograph is read as an uncompressed BMP file, so that it is decoded, resized and compared like the file of any other source.
-HDF5 does not support an open file on both sides of a fork: the file is opened by the process that reads it, and closed before a fork.
+A photograph is returned as an uncompressed BMP file, so that it is decoded, resized and compared like a file of any other source.
+
+HDF5 does not support files that are open during a fork. Each process opens the file when it reads from it, and closes it before a fork.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from linnaeus.workloads.taxonomy.sources.h5_file import opened
 from linnaeus.workloads.taxonomy.text_arrays import Names, strings
 
 _HEADER = 54  # bytes of the headers of a BMP with 24 bits per pixel
-_lock = threading.RLock()  # of all files: h5py reads one at a time in any case
+_lock = threading.RLock()  # for all files: h5py reads only one at a time anyway
 _open_ones: weakref.WeakSet[H5Images] = weakref.WeakSet()
 
 
 class H5Images(ImageFiles):
-    """Photographs `rows` (int64 [M]) of an images.h5, of `height` x `width` pixels. `names`: strings [M]."""
+    """M photographs of an images.h5. `rows`: int64 [M], their rows in the dataset. `names`: [M]. All have `height` x `width` pixels."""
 
     def __init__(self, path: str, names: Names, rows: np.ndarray, height: int, width: int) -> None:
         self.path, self.names, self.rows, self.height, self.width = path, names, rows, height, width
@@ -37,7 +38,7 @@ class H5Images(ImageFiles):
 
     @classmethod
     def of(cls, path: Path, names: Sequence[str]) -> H5Images:
-        """Return all photographs of a file, with a name for each. Raise ConfigError if it does not contain as many."""
+        """Return all photographs of a file with the given names. Raise `ConfigError` if their number differs from that of `names`."""
         with opened(path, "data.images") as file:
             data = file.get("images")
             shape: tuple[int, ...] = getattr(data, "shape", ())
@@ -86,7 +87,7 @@ class H5Images(ImageFiles):
             raise NotAnImage("the photograph cannot be read from images.h5") from error
         except OSError as error:
             self.close()
-            if error.errno is None and "errno = " not in str(error):  # not of the file system: a damaged block
+            if error.errno is None and "errno = " not in str(error):  # not an error of the file system: a block is damaged
                 raise NotAnImage("the photograph is damaged in images.h5") from error
             raise
 
@@ -95,7 +96,7 @@ class H5Images(ImageFiles):
 
 
 def _close_all() -> None:
-    """Close the files, and keep them closed until the process is forked."""
+    """Close all files, and keep the lock, so that they remain closed until the process has forked."""
     _lock.acquire()
     for images in list(_open_ones):
         images.close()
@@ -105,12 +106,12 @@ os.register_at_fork(before=_close_all, after_in_parent=_lock.release, after_in_c
 
 
 def _stride(width: int) -> int:
-    """Return the bytes of a line of a BMP: a multiple of 4."""
+    """Return the number of bytes of a line of pixels in a BMP file, which is a multiple of 4."""
     return (3 * width + 3) // 4 * 4
 
 
 def _bmp_header(width: int, height: int) -> bytes:
-    """Return the headers of a BMP of 24 bits per pixel whose first line is the top one (a negative height)."""
+    """Return the headers of a BMP file with 24 bits per pixel. Its height is negative, so its first line is the top one."""
     size = height * _stride(width)
     return struct.pack("<2sIHHI", b"BM", _HEADER + size, 0, 0, _HEADER) + struct.pack(
         "<IiiHHIIiiII", 40, width, -height, 1, 24, 0, size, 0, 0, 0, 0

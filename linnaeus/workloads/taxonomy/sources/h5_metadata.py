@@ -1,14 +1,15 @@
-"""Decode the metadata of the original's labels.h5 to coordinates, dates, times and metres.
+"""Decode the metadata in a labels.h5 of the original linnaeus to coordinates, dates, times and metres.
 
     spatial [N, 3]          cos(lat) cos(lon), cos(lat) sin(lon), sin(lat)
     temporal [N, 2 or 4]    sine and cosine of 2 pi month / 12 or 2 pi day / 365.25, and of 2 pi hour / 24; attribute column_names
     elevation_SET [N, 2 S]  sine and cosine of 2 pi metres / scale, for each of the attribute scales
 
-The encoded vectors decide: a block of zeros is missing, whatever the raw columns contain. `raw_lat`, `raw_lon`, `raw_elevation` and
-`raw_date_observed` have more digits than can be recovered, and are used in the rows where they agree with the vectors. Coordinates come
-back to the rounding of float32, the hour and the day of the year exactly; a month without a day becomes the interval of its days. The
-year is not stored: a day counts as one of a year of 365 days. Metres are unique up to the largest scale only; those from -500 to 9000 are
-meant, and a row with several is missing. An elevation of 0 m is encoded as a missing one: only a raw_elevation with NaN tells them apart.
+The vectors decide whether a value is missing: a vector of zeros is missing, whatever the raw columns contain. The columns `raw_lat`,
+`raw_lon`, `raw_elevation` and `raw_date_observed` have more digits than can be decoded, and are used in rows in which they agree with the
+vectors. Decoded coordinates have the rounding error of float32; the hour and the day of the year are exact. A month without a day becomes
+the interval of its days. The year is not stored, so days are those of a year of 365 days. Metres are unique only up to the largest scale:
+if exactly one value from -500 to 9000 fits it is used, otherwise the elevation is missing. An elevation of 0 m is encoded like a missing
+one; they can be distinguished only by a column raw_elevation that has NaN.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.sources.labels_h5 import Labels
 
 LOWEST, HIGHEST = -500.0, 9000.0  # metres
-CLOSE = 1e-3  # largest difference of equal values after encoding in float32
+CLOSE = 1e-3  # largest difference between encoded values in float32 that count as equal
 _YEAR = 365.25  # days
 _PERIODS = {"month": 12.0, "jd": _YEAR, "hour": 24.0}
 
 
 class H5Metadata:
-    """Metadata of a labels.h5. Lines for the user are appended to the notes of `labels`."""
+    """Decoder of the metadata of a labels.h5. Lines for the user are appended to the notes of `labels`."""
 
     def __init__(self, labels: Labels) -> None:
         self.labels, self.names = labels, set(labels.file)
         self._cells: dict[str, Any] = {}
 
     def columns(self) -> dict[str, Callable[[], Column]]:
-        """Return name -> function that reads the column, for the columns that the file has, named as in Darwin Core."""
+        """Return name -> function that returns the column, for the quantities in the file. Names are those of Darwin Core."""
         found: dict[str, Callable[[], Column]] = {}
         if "spatial" in self.names or {"raw_lat", "raw_lon"} <= self.names:
             found["decimalLatitude"] = lambda: _column(self._once("places", self._places)[0])
@@ -56,7 +57,9 @@ class H5Metadata:
         return found
 
     def missing(self, part: str) -> np.ndarray:
-        """Return bool [N]: True where `spatial`, `temporal` or `elevation` is missing. Raise ConfigError if the file does not have it."""
+        """Return bool [N], True where `part` ("spatial", "temporal" or "elevation") is missing.
+
+        Raise `ConfigError` if the file does not have it."""
         if part == "elevation" and "elevation" in self.columns():
             return np.isnan(self._once("metres", self._metres))
         if part not in self.names:
@@ -69,11 +72,11 @@ class H5Metadata:
         return self._cells[name]
 
     def _vectors(self, name: str, width: int) -> np.ndarray:
-        """Return a dataset of vectors, float64 [N, width], with 0 for what is not finite, as the original has it."""
+        """Return a dataset of vectors, float64 [N, width]. Values that are not finite become 0, as in the original linnaeus."""
         return np.nan_to_num(self.labels.array(name, "f", width).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _temporal_width(self) -> int:
-        """Return the number of columns of `temporal`: 2 for each of month or day, and hour. Raise ConfigError for another number."""
+        """Return the number of columns of the dataset `temporal`, 2 or 4. Raise `ConfigError` for another number."""
         shape: tuple[int, ...] = getattr(self.labels.file["temporal"], "shape", ())
         if len(shape) != 2 or shape[1] not in (2, 4, 6):
             found = f"{shape[1]} columns" if len(shape) == 2 else f"the shape {list(shape)}"
@@ -92,7 +95,7 @@ class H5Metadata:
             self.labels.notes.append(f"{counted(int(rows.sum()), 'row')}: {text}")
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return latitude and longitude, float64 [N]."""
+        """Return latitude and longitude in degrees, float64 [N] each."""
         raw = self._raw("raw_lat"), self._raw("raw_lon")
         if "spatial" not in self.names:
             return raw  # type: ignore[return-value]
@@ -115,7 +118,7 @@ class H5Metadata:
         return latitude, longitude
 
     def _metres(self) -> np.ndarray:
-        """Return the elevations, float64 [N]."""
+        """Return the elevations in metres, float64 [N]."""
         raw, chosen = self._raw("raw_elevation"), self._elevation_set()
         if chosen is None:
             return raw  # type: ignore[return-value]
@@ -137,7 +140,7 @@ class H5Metadata:
         return np.where(null | (count != 1), np.nan, metres)
 
     def _elevation_set(self) -> tuple[str, np.ndarray] | None:
-        """Return the name and the scales of the encoded elevations with the largest scale, or None if there are none with scales."""
+        """Return the name and the scales of the dataset elevation_SET whose largest scale is greatest; None if none has scales."""
         found = []
         for name in sorted(name for name in self.names if name.startswith("elevation_")):
             try:
@@ -150,7 +153,7 @@ class H5Metadata:
         return max(found, key=lambda one: one[1].max(), default=None)
 
     def _dates(self) -> tuple[Column, Column]:
-        """Return the dates and the times of day."""
+        """Return a column of dates and a column of times of day."""
         count = len(self.labels.paths)
         raw = self.labels.texts("raw_date_observed") if "raw_date_observed" in self.names else [""] * count
         if "temporal" not in self.names:
@@ -170,7 +173,7 @@ class H5Metadata:
         return Column(codes.astype(np.int32), [date for date, _ in known]), Column(codes.astype(np.int32), [time for _, time in known])
 
     def _periods(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the numbers, int64 [N], of month, jd (day of the year) and hour, those that there are; -1 where missing."""
+        """Return "month", "jd" (day of the year) and "hour", as far as the file has them -> whole numbers, int64 [N], -1 where missing."""
         width = vectors.shape[1]
         names = _attribute(self.labels.file["temporal"], "column_names")
         parts = [name.rpartition("_")[0] for name in names[::2]]
@@ -192,21 +195,22 @@ class H5Metadata:
 
 
 def _on_sphere(latitude: np.ndarray, longitude: np.ndarray) -> np.ndarray:
-    """Return the points of coordinates in degrees on the unit sphere, float64 [N, 3]."""
+    """Convert coordinates in degrees, [N] each, to points on the unit sphere, float64 [N, 3]; NaN becomes 0."""
     lat, lon = np.radians(latitude), np.radians(longitude)
     return np.nan_to_num(np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=1))
 
 
 def _frequencies(metres: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Return the sine and cosine of metres for each scale, float64 [N, 2 S]."""
+    """Return sine and cosine of 2 pi metres / scale for each of S scales, float64 [N, 2 S]."""
     angles = 2 * np.pi * np.nan_to_num(metres, nan=0.0, posinf=0.0, neginf=0.0)[:, None] / scales
     return np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(len(metres), -1)
 
 
 def _from_frequencies(vectors: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the metres from LOWEST to HIGHEST with these sines and cosines, float64 [N], and how many there are, int64 [N].
+    """Decode metres from the vectors of `_frequencies`, float64 [N]. Also return the number of values that fit, int64 [N].
 
-    The largest scale gives the candidates, the others choose among them, and the smallest gives the digits."""
+    Only values from `LOWEST` to `HIGHEST` are considered. The largest scale gives candidates, the other scales select among them, and the
+    smallest scale gives the last digits."""
     shares = np.arctan2(vectors[:, 0::2], vectors[:, 1::2]) / (2 * np.pi)
     largest, smallest = int(scales.argmax()), int(scales.argmin())
     metres, count = np.full(len(vectors), np.nan), np.zeros(len(vectors), dtype=np.int64)
@@ -222,9 +226,10 @@ def _from_frequencies(vectors: np.ndarray, scales: np.ndarray) -> tuple[np.ndarr
 
 
 def _number(sine: np.ndarray, cosine: np.ndarray, period: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the whole numbers of sines and cosines of 2 pi number / period, int64 [N], -1 where missing, and bool [N]: not whole.
+    """Decode whole numbers from sine and cosine of 2 pi number / period, int64 [N], -1 where missing or not whole.
 
-    Months are 1 to 12, hours 0 to 23, days 1 to 366; the angle of day 366 is that of day 0.75."""
+    Also return bool [N], True where the number is not whole. Months are 1 to 12, hours 0 to 23, days 1 to 366; day 366 has the same angle
+    as day 0.75."""
     value = np.arctan2(sine, cosine) / (2 * np.pi) % 1 * period
     number = np.round(value)
     number = np.where((np.abs(value - 0.75) < 0.01) & (period == _YEAR), 366, number)
@@ -236,7 +241,7 @@ def _number(sine: np.ndarray, cosine: np.ndarray, period: float) -> tuple[np.nda
 
 
 def _date_and_time(raw: str, month: int, day: int, hour: int) -> tuple[str, str]:
-    """Return the date and the time of a row as texts: those of `raw` where they agree with the numbers (-1: missing)."""
+    """Return the date and the time of a row as texts. Where `raw` agrees with the numbers, its digits are used. -1: missing number."""
     if month < 0 and day < 0 and hour < 0:
         return "", ""
     date = _iso_date(raw)
@@ -264,13 +269,15 @@ def _iso_date(text: str) -> datetime.date | None:
 
 
 def _column(values: np.ndarray) -> Column:
-    """Return the column of N numbers in the digits of float32; NaN is an empty cell."""
+    """Convert N numbers to a column of texts with the digits of float32; NaN becomes an empty cell."""
     distinct, codes = np.unique(values.astype(np.float32), return_inverse=True)
     return Column(codes.astype(np.int32), ["" if np.isnan(value) else str(value) for value in distinct])
 
 
 def _attribute(data: Any, name: str) -> list[str]:
-    """Return an attribute of a dataset as texts: an array of strings or numbers, or a text that is a JSON list or separated by commas."""
+    """Return an attribute of a dataset as a list of texts; [] if it does not exist.
+
+    It may be an array of strings or numbers, or a text: a JSON list, or values separated by commas."""
     value = data.attrs.get(name)
     if value is None:
         return []

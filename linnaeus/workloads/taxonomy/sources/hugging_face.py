@@ -1,13 +1,12 @@
-"""`data=hugging_face`: a data set that the library `datasets` has saved on disk, read by pyarrow alone.
+"""Read data=hugging_face: a data set that the library `datasets` has saved on disk. Only pyarrow is needed to read it.
 
     save_to_disk    state.json, dataset_info.json, data-00000-of-00002.arrow, ...; dataset_dict.json above the folders of the splits
     hub             Parquet shards such as data/train-00000-of-00002.parquet
 
-The photographs are those of the first column of the feature Image, or of the one that `data.image_column` names. Values of the feature
-ClassLabel are replaced by their names. Columns of numbers, texts and dates are read by their names; lists and other structures are not.
-If no column is named like a rank, the names of the only ClassLabel are those of the taxa, as of folders in `image_folder`.
-
-A photograph in an Arrow file is read from its place. Parquet is read by groups of rows: `parquet_images.py`.
+The photographs are in the first column with the feature Image, or in the column `data.image_column`. Class numbers in a column with the
+feature ClassLabel are replaced by the names of the classes. Columns of numbers, texts and dates are read; lists and other structures are
+not. If no column is named like a rank, the class names of the only ClassLabel are the taxa, interpreted like folders of `image_folder`.
+Photographs in Arrow files are read as byte ranges. Parquet is read by groups of rows: `parquet_images.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.parquet")
 
 
 class Part(NamedTuple):
-    """A file of a data set, and the name of its split, which is empty without splits."""
+    """File of a data set, with the name of its split; "" if the data set has no splits."""
 
     path: Path
     split: str
@@ -89,7 +88,7 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
 
 
 def find_parts(folder: Path) -> list[Part]:
-    """Return the files of a data set. Raise ConfigError if it has none, or lacks one."""
+    """Return the files of the data set in `folder`. Raise `ConfigError` if it has no files, or a file is missing."""
     if not folder.is_dir():
         raise ConfigError(f"data.path: {quoted(str(folder), 200)} is not a folder; set a folder of save_to_disk or of Parquet shards")
     if (folder / "dataset_dict.json").is_file():
@@ -114,7 +113,7 @@ def find_parts(folder: Path) -> list[Part]:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """Return the Arrow files of a folder of save_to_disk. Raise ConfigError if one does not exist."""
+    """Return the Arrow files in a folder that `save_to_disk` wrote. Raise `ConfigError` if one is missing."""
     state = _json(folder / "state.json")
     if state.get("_indices_data_files"):
         raise ConfigError(f"data.path: {quoted(str(folder), 160)} has an order of its own in indices; save it again with flatten_indices()")
@@ -138,7 +137,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class _File(NamedTuple):
-    """An open file: of Arrow, with its table and the bytes that it is a view of, or of Parquet."""
+    """Open file: an Arrow file with its table and the bytes of which the table is a view, or a Parquet file."""
 
     path: str
     schema: pa.Schema
@@ -147,7 +146,7 @@ class _File(NamedTuple):
     parquet: Any
 
     def read(self, column: str, field: str = "") -> pa.ChunkedArray:
-        """Return a column, or a field of it."""
+        """Return a column, or, if `field` is given, this field of a column of structs."""
         import pyarrow.compute as pc
 
         if self.table is not None:
@@ -179,7 +178,9 @@ def _open(path: Path) -> _File:
 
 
 class _Dataset:
-    """Rows of open files with one schema. `plain`: columns of numbers, texts and dates; `class_labels`: those with names of classes."""
+    """Rows of open files with the same schema. `plain`: names of columns of numbers, texts and dates.
+
+    `class_labels`: columns with the feature ClassLabel and the names of their classes."""
 
     def __init__(self, files: Sequence[_File], parts: Sequence[Part]) -> None:
         import pyarrow as pa
@@ -208,14 +209,16 @@ class _Dataset:
         ]
 
     def photograph(self, wanted: str) -> str | None:
-        """Return the column of the photographs: `wanted`, or the first one for `auto`; None if paths are used or there is none."""
+        """Return the name of a column with photographs: `wanted`, or the first such column if `wanted` is "auto".
+
+        Return None if there is no such column, or if `wanted` is a column of paths."""
         found = [field.name for field in self.schema if _is_bytes(field.type) or self.features.get(field.name, {}).get("_type") == "Image"]
         found = [name for name in found if name not in self.plain]
         first = found[0] if found and wanted == AUTO else None
         return wanted if wanted in found else first
 
     def notes(self, photograph: str | None) -> list[str]:
-        """Return lines about columns that are not read, and about Parquet."""
+        """Return lines of text about columns that are not read, and about the speed of Parquet. `photograph`: column of the photographs."""
         others = [name for name in self.schema.names if name not in self.plain and name != photograph]
         lines = [f"columns of lists and structures are not read: {list_some(others)}"] if others else []
         if photograph is not None and self.files[0].table is None:
@@ -223,7 +226,7 @@ class _Dataset:
         return lines
 
     def column(self, name: str) -> Column:
-        """Return a column. Values of a ClassLabel are replaced by their names; -1 is an empty cell."""
+        """Return a column by its name. Class numbers of a ClassLabel are replaced by class names, -1 by an empty cell."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -238,12 +241,12 @@ class _Dataset:
         return with_values(Column(codes.astype(np.int32), [""] * len(used)), [classes[number] if number >= 0 else "" for number in used])
 
     def split(self) -> Column:
-        """Return the column of the splits of the files."""
+        """Return a column with the name of the split of each row."""
         number = np.repeat(np.arange(len(self.files), dtype=np.int32), [file.rows for file in self.files])
         return with_values(Column(number, [""] * len(self.files)), [part.split for part in self.parts])
 
     def names(self, photograph: str) -> list[str]:
-        """Return a name for each row, different from the others: the path in the data set, or else the number of the row."""
+        """Return a distinct name for each photograph: its path in the data set, or, if it has none, the number of its row."""
         import pyarrow as pa
 
         kind = self.schema.field(photograph).type
@@ -256,7 +259,7 @@ class _Dataset:
         return distinct_names([os.path.basename(path) if os.path.isabs(path) else path for path in paths])
 
     def photographs(self, photograph: str, names: np.ndarray) -> ByteRanges | ParquetImages:
-        """Return the image files of the rows."""
+        """Return the image files of the rows. `photograph`: name of their column. `names`: [N], as `names` returns."""
         field = "" if _is_bytes(self.schema.field(photograph).type) else "bytes"
         paths = [file.path for file in self.files]
         if self.files[0].table is None:
@@ -280,9 +283,9 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _ranges(file: _File, column: str, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places and the lengths of the cells of a column of bytes in an Arrow file, int64 [N]; MISSING as length for null.
+    """Return the byte offset in the file and the length of each cell of a column of bytes, int64 [N] each; length `MISSING` for null.
 
-    Raise ConfigError if the file is compressed or damaged."""
+    Raise `ConfigError` if the Arrow file is compressed or damaged."""
     import pyarrow as pa
 
     assert file.buffer is not None

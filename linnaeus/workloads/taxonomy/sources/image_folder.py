@@ -1,13 +1,13 @@
-"""`data=image_folder`: photographs in folders that are named by taxa, without a table.
+"""Read data=image_folder: photographs in folders that are named after taxa, without a table.
 
-The folders above a photograph, from `data.path` on, are its taxa:
+The folders between `data.path` and a photograph name its taxa:
 
     photos/Quercus robur/1.jpg                                          a species, and its genus from the name
     photos/Fagaceae/Quercus/robur/1.jpg                                 a rank per level, data.levels=[family,genus,species]
     photos/05729_Plantae_Tracheophyta_Magnoliopsida_Fagales_Fagaceae_Quercus_robur/1.jpg    a folder of iNat 2021
     photos/train/Quercus robur/1.jpg, photos/val/...                    a split
 
-Names of ranks without a name in biology, such as `data.levels=[group,product]`, are ranks, too.
+Ranks may have any name, as in `data.levels=[group,product]`.
 """
 
 import os
@@ -29,7 +29,7 @@ from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
-INAT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # then the epithet
+INAT_RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # in names of iNat 2021; the species epithet follows
 _INAT = re.compile(r"\d{5}_([A-Z][^_]*)_" + "_".join([r"([^_]*)"] * 5) + r"_(.+)")
 _BINOMIAL = re.compile(r"(×?[A-Z][a-zë-]+)[ _](×?[a-zë-]+.*)")
 
@@ -66,7 +66,7 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
 
 
 def _photographs(root: str) -> tuple[Column, Column, LeftOut]:
-    """Return the paths of the photographs and the folders that these are in, relative to `root`, and the other files."""
+    """Return the paths of the photographs and of their folders, relative to `root`, and the files that are left out, with reasons."""
     paths, folders, suffix, text = ColumnBuilder(), ColumnBuilder(str), LeftOut(), LeftOut()
     for path in files_in(root):
         if not _is_text(path):
@@ -85,18 +85,18 @@ def _is_photograph(path: str) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    """Return False for a path with bytes that are not UTF-8."""
+    """Return True if a path is valid UTF-8. Other bytes are surrogates in Python's text."""
     return path.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in path)
 
 
 def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the split of each folder if every first folder is the name of one, otherwise an empty list."""
+    """Return the split of each folder, its first part, if all first parts are names of splits and at least two differ; otherwise []."""
     first = {folder[0].lower() if folder else "" for folder in folders}
     return [folder[0] for folder in folders] if first <= SPLITS and len(first) > 1 else []
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
-    """Return rank -> the taxon of each folder, coarse to fine, from its name and those above it."""
+    """Return rank -> taxon of each folder, coarse to fine. `folders`: parts of their paths. `levels`: rank of each part (data.levels)."""
     depths = sorted({len(folder) for folder in folders})
     if levels is not None:
         if depths != [len(levels)]:
@@ -111,7 +111,9 @@ def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> 
 
 
 def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return rank -> the taxon of each name, coarse to fine: of names of iNat 2021, of binomials, or the species alone."""
+    """Return rank -> taxon for each name, coarse to fine.
+
+    Names are those of iNat 2021 (all ranks), binomials (genus and species), or else any names (species)."""
     inat = {name: _INAT.fullmatch(name) for name in set(names)}
     if all(inat.values()):
         lineages = {name: match.groups() for name, match in inat.items() if match}
@@ -125,13 +127,15 @@ def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def split_words(names: Sequence[str]) -> list[str]:
-    """Return the word of a split at the start of each name, such as train-0000.tar, if all have one and they differ; otherwise none."""
+    """Return the split with which each name begins, as in train-0000.tar, if all names have one and at least two differ; otherwise []."""
     words = [re.split(r"[-_.\d]", name, maxsplit=1)[0].lower() for name in names]
     return words if set(words) <= SPLITS and len(set(words)) > 1 else []
 
 
 def label_ranks(names: Sequence[str], labels: Sequence[str], column: Callable[[str], Column], config: ManifestConfig) -> dict[str, Column]:
-    """Return rank -> column from the names of taxa in the first of `labels` that is among `names`, if none of these is that of a rank."""
+    """Return rank -> column of labels from the first of `labels` that is in `names`, if no column is named like a rank; otherwise {}.
+
+    `names`: names of all columns. `column(name)` returns a column; its values are interpreted by `ranks_of_names`."""
     if config.rank_columns or config.taxonomy is not None or any(plain_name(name) in KNOWN_RANKS for name in names):
         return {}
     label = next((column(name) for name in labels if name in names), None)

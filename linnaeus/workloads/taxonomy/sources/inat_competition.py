@@ -1,13 +1,13 @@
-"""`data=inat_competition`: the JSON files of the iNaturalist competitions of 2017 to 2021, and the photographs as they were unpacked.
+"""Read data=inat_competition: the JSON files of the iNaturalist competitions of 2017 to 2021, with their unpacked photographs.
 
     train.json          images, annotations and categories (2017 to 2019: train2018.json); 2021: with coordinates, dates and times in UTC
-    val.json            the official validation
-    test.json           or public_test.json; those of the competitions do not have annotations
-    categories.json     2018 and 2019: the names of the taxa, which are numbers in the other files
+    val.json            the official validation set
+    test.json           or public_test.json, the test set; that of the competitions has no annotations
+    categories.json     2018 and 2019: the names of the taxa, which are only numbers in the other files
     train2018_locations.json, val2018_locations.json    2017 and 2018: coordinates, dates and users
 
-All but the first are optional. They are found beside it, the locations also in a folder beside it. Categories of 2018 and later have seven
-ranks. Those of 2017 have the name of a species, genus or subspecies, and a `supercategory`, which is read as a rank.
+All but the first are optional. They must be in the same folder, the locations may be in a subfolder. Categories of 2018 and later have
+seven ranks. Those of 2017 have the name of a species, genus or subspecies, and a `supercategory`, which is read as a rank.
 """
 
 import os
@@ -35,7 +35,7 @@ IMAGE = {  # field of an image -> column
     **{"date": "date", "rights_holder": "rights_holder"},
 }
 LOCATION = {"lat": "latitude", "lon": "longitude", "loc_uncert": UNCERTAINTY, "date": "date", "user_id": "user_id"}
-RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # of a category; its name is the species
+RANKS = ("kingdom", "phylum", "class", "order", "family", "genus")  # fields of a category; its field `name` is the species
 CATEGORY = (*RANKS, "specific_epithet", "name", "supercategory")
 _TRAINING = re.compile(r"train(20\d\d)?\.json")
 _TAXON = re.compile(r"((?:× )?[A-Z][\w-]+)( (?:[×x] )?[\w.-]+)?( .+)?")  # genus, epithet, rest of the name of a subspecies
@@ -55,7 +55,9 @@ def read_records(config: InatCompetitionConfig, choose: Choose) -> Records:
 
 
 def _find_files(path: Path) -> dict[str, Path]:
-    """Return split -> file. The files other than the training file are those beside it whose names differ from its name by the split."""
+    """Return split -> file. Files of other splits are in the folder of the training file, with the same name except for the split.
+
+    `path`: the training file or its folder."""
     path = _training_file(path) if os.path.isdir(path) else path
     if not os.path.isfile(path):
         raise ConfigError(f"data.path: {quoted(str(path), 200)} does not exist; set the training file (train2018.json) or its folder")
@@ -68,7 +70,8 @@ def _find_files(path: Path) -> dict[str, Path]:
 
 
 def _training_file(folder: Path) -> Path:
-    """Return the only file in a folder that is named as a training file; train_mini.json and others only if there is no train.json."""
+    """Return the training file in a folder: the only one named train.json or train20YY.json, or else the only one with another name
+    that begins with train, such as train_mini.json. Raise `ConfigError` if there are none or several."""
     names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.endswith("_locations.json"))
     found = [name for name in names if _TRAINING.fullmatch(name)] or [name for name in names if name.startswith("train")]
     if len(found) != 1:
@@ -79,7 +82,7 @@ def _training_file(folder: Path) -> Path:
 
 
 class _Photographs:
-    """Photographs of one file after the other. Columns are kept as numbers, so that memory is used per photograph for few arrays."""
+    """Photographs of the files that were read so far. Columns are stored as arrays of codes, to save memory."""
 
     def __init__(self) -> None:
         self.cells = {column: ColumnBuilder() for column in IMAGE.values()}
@@ -92,7 +95,9 @@ class _Photographs:
         self.notes: list[str] = []
 
     def read(self, path: Path) -> None:
-        """Read a file and its file of locations. Raise ConfigError if one cannot be read, or contradicts the categories of others."""
+        """Add the photographs of a file, with their locations if there is a file of locations.
+
+        Raise `ConfigError` if a file cannot be read, or if its categories differ from those of an earlier file."""
         numbers = {name: array("q") for name in ("id", "image_id", "category_id")}
         for name, item in objects(path):
             if name == "images":
@@ -112,7 +117,9 @@ class _Photographs:
         self._locate(ids, path)
 
     def _label(self, ids: np.ndarray, row: np.ndarray, category: np.ndarray, path: Path) -> None:
-        """Set the categories of the photographs `ids` [N] from annotations: `category` [A] of the photograph `row` [A], -1 for none."""
+        """Set the categories of N photographs from A annotations. `ids`: [N]. `category`: [A], id of the category.
+
+        `row`: [A], position of the annotated photograph in `ids`, -1 for a photograph that is not in the file."""
         if orphans := int((row < 0).sum()):
             self.notes.append(f"{path.name}: {orphans:,} annotations of photographs that are not in it")
         row, category = row[row >= 0], category[row >= 0]
@@ -135,7 +142,7 @@ class _Photographs:
         self.keep.append(keep)
 
     def _locate(self, ids: np.ndarray, path: Path) -> None:
-        """Set the locations of the photographs `ids` [N], if there is a file with them."""
+        """Set the locations of the photographs with `ids`, [N], of the file `path`, if there is a file of locations."""
         name = f"{path.stem}_locations.json"
         files = [file for file in (path.with_name(name), *sorted(path.parent.glob(f"*/{name}"))) if os.path.isfile(file)]
         start, found = len(self.locations["date"]), array("q")
@@ -158,7 +165,7 @@ class _Photographs:
             )
 
     def rename_categories(self, training: Path) -> None:
-        """Replace the categories by those of categories.json, if there is one. Raise ConfigError if the ids differ."""
+        """Replace the categories by those of categories.json, if it exists. Raise `ConfigError` if their ids differ."""
         years = re.findall(r"20\d\d", training.name)
         beside = [training.with_name(f"categories{year}.json") for year in (*years, "")]
         for path in [path for path in beside if os.path.isfile(path)][:1]:
@@ -173,7 +180,7 @@ class _Photographs:
             self.notes.append(f"{path.name}: the names of {len(self.categories):,} categories")
 
     def table(self, splits: Sequence[str], config: InatCompetitionConfig, choose: Choose) -> Table:
-        """Return the table. `splits`: the split of each file, or empty. Raise ConfigError if no photograph can be used."""
+        """Return the table of all photographs. `splits`: split of each file, or empty. Raise `ConfigError` if no photograph can be used."""
         category, keep = np.concatenate(self.category), np.concatenate(self.keep)
         category = _find(np.array([*self.categories], dtype=np.int64), category)
         unknown = np.flatnonzero(keep & (category < 0))
@@ -198,7 +205,7 @@ class _Photographs:
         return without_long_values(table.take(rows))
 
     def _paths(self, rows: np.ndarray) -> Iterator[str]:
-        """Return the paths of the photographs `rows` of all files."""
+        """Return the path of each photograph in `rows`, or its number if it has no path. `rows`: int64, rows over all files."""
         if not len(rows):
             return iter(())
         paths = self.cells["path"].column()
@@ -206,7 +213,7 @@ class _Photographs:
 
 
 def _ranks(categories: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Return rank -> the taxon of each category, coarse to fine."""
+    """Return rank -> taxon of each category, coarse to fine."""
     ranks = {rank: [category[rank] for category in categories] for rank in RANKS if any(category[rank] for category in categories)}
     names = [category["name"] or f"{category['genus']} {category['specific_epithet']}".strip() for category in categories]
     if ranks:
@@ -222,7 +229,7 @@ def _ranks(categories: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
 
 
 def _find(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return int64 [M]: the first index in `ids` [N] of each of `wanted` [M], -1 for none."""
+    """Return the first position in `ids`, [N], of each value of `wanted`, [M], as int64 [M]; -1 if it is not there."""
     if not len(ids):
         return np.full(len(wanted), -1)
     order = np.argsort(ids, kind="stable")
@@ -231,14 +238,14 @@ def _find(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def _taken(cells: ColumnBuilder, rows: np.ndarray) -> Column:
-    """Return the cells of `rows`, int64 [M]; an empty cell for -1."""
+    """Return a column with the cells of `rows`, int64 [M]; an empty cell for -1."""
     cells.append("")
     column = cells.column()
     return Column(column.codes[rows], column.values)
 
 
 def _whole(item: Mapping[str, Any], field: str, path: Path) -> int:
-    """Return the field of an object, a whole number of at most 64 bits. Raise ConfigError for another value."""
+    """Return a field of a JSON object, which must be a whole number of at most 64 bits. Raise `ConfigError` for another value."""
     try:
         number = int(item[field])
         if -(1 << 63) <= number < 1 << 63:
@@ -251,6 +258,6 @@ def _whole(item: Mapping[str, Any], field: str, path: Path) -> int:
 
 
 def _cell(value: Any) -> str:
-    """Return a value of JSON as a cell; half of a surrogate pair, which is not a character, becomes an escape."""
+    """Return a JSON value as the text of a cell. A lone surrogate, which is not a character, becomes an escape such as \\ud800."""
     text = "" if value is None else str(value)
     return text if text.isascii() else to_utf8(text).decode()

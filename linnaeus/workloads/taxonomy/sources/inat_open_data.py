@@ -1,12 +1,12 @@
-"""`data=inat_open_data`: the tables of the iNaturalist Open Data, and those of their photographs that were downloaded.
+"""Read data=inat_open_data: the tables of the iNaturalist Open Data, and those of their photographs that were downloaded.
 
     photos.csv.gz            photo_id, observation_uuid, observer_id, extension, license; a row per photograph of an observation
     observations.csv.gz      observation_uuid, taxon_id, latitude, longitude, positional_accuracy, observed_on, quality_grade
     taxa.csv.gz              the taxa with the ids of their ancestors
-    photos/731/medium.jpg    the photograph 731 in the size that data.photo_size chooses
+    photos/731/medium.jpg    photograph 731 in the size that data.photo_size chooses
 
-The tables have hundreds of millions of rows. They are read in blocks, and the rows of downloaded photographs are kept. Cells are separated
-by tabs and not quoted. Photographs of observations that are not in their table occur, and so does the reverse.
+The tables have hundreds of millions of rows. They are read in blocks, and only the rows of downloaded photographs are kept in memory. Cells
+are separated by tabs and not quoted. Some photographs have an observation that is not in the table, and some observations no photograph.
 """
 
 import gzip
@@ -30,7 +30,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFile
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Table, without_long_values
 
-BLOCK = 1 << 22  # bytes of a table that are read at once; no row is longer
+BLOCK = 1 << 22  # bytes of a table that are read at once; a row must not be longer
 OBSERVATION, GRADE = "observation_uuid", "quality_grade"
 NOT_DOWNLOADED = "photograph that was not downloaded"
 
@@ -73,12 +73,12 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
 
 
 def _ids(photos: pa.Table, where: pa.ChunkedArray) -> Iterator[str]:
-    """Return the ids of the photographs where `where`, bool [N], is True."""
+    """Return a name such as "photograph 731" for each of the `photos` where `where`, bool [N], is True."""
     return (f"photograph {number}" for number in photos["photo_id"].filter(where).to_pylist())
 
 
 def _find(folder: Path, name: str) -> Path:
-    """Return the file of a table."""
+    """Return the path of a table, NAME.csv.gz or NAME.csv. Raise `ConfigError` if the folder has neither."""
     for path in (folder / f"{name}.csv.gz", folder / f"{name}.csv"):
         if os.path.isfile(path):
             return path
@@ -89,7 +89,7 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def _downloaded(root: Path) -> pa.Array:
-    """Return the ids of the photographs that have a folder in root/photos. Raise ConfigError if there are none."""
+    """Return the ids of the photographs that have a folder in root/photos. Raise `ConfigError` if there are no such folders."""
     folder = root / "photos"
     try:
         ids = [name for name in os.listdir(folder) if name.isdigit()]
@@ -101,9 +101,9 @@ def _downloaded(root: Path) -> pa.Array:
 
 
 def _with_files(rows: pa.Table, root: Path, size: str, excluded: LeftOut) -> pa.Table:
-    """Return the rows whose photographs have a file of this size, with their paths. Raise ConfigError if none has.
+    """Return the rows whose photographs have a file of this size, with a column of paths. Add the other photographs to `excluded`.
 
-    Add the others to `excluded`."""
+    Raise `ConfigError` if no photograph has such a file."""
     path = pc.binary_join_element_wise("photos/", rows["photo_id"], f"/{size}.", rows["extension"], "")
     exist = FolderFiles(root, path.to_pylist()).sizes() != MISSING
     if not exist.any():
@@ -117,12 +117,12 @@ def _with_files(rows: pa.Table, root: Path, size: str, excluded: LeftOut) -> pa.
 
 
 class _Rows:
-    """A tab-separated table without quotes, of which some rows are read."""
+    """Reader of some rows of a tab-separated table without quotes."""
 
     def __init__(self, path: Path, needed: Sequence[str]) -> None:
-        """Read the names of the columns. Raise ConfigError if one of `needed` does not exist, or a name occurs twice."""
+        """Read the names of the columns. Raise `ConfigError` if a column of `needed` does not exist, or two columns have the same name."""
         self.path, self.needed = path, needed
-        self.total = 0  # rows that were read
+        self.total = 0  # number of rows that were read
         self.left_out, self._lock = LeftOut(), threading.Lock()
         try:
             with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
@@ -138,9 +138,10 @@ class _Rows:
             raise ConfigError(f"data.path: {quoted(str(path), 120)} has two columns of one name: {list_some(self.header, 20)}; rename one")
 
     def read(self, columns: Sequence[str], key: str, values: pa.Array, others: str = "") -> pa.Table:
-        """Return those of the columns that exist, in the rows whose `key` is one of `values`. Raise ConfigError if they cannot be read.
+        """Return the rows whose cell in the column `key` is in `values`, with those of `columns` that exist.
 
-        Rows with another number of cells than the header are left out; with `others`, the other rows are, too, for this reason."""
+        Rows with a wrong number of cells are added to `left_out`. If `others` is not empty, so are all other rows, with `others` as the
+        reason. Raise `ConfigError` if the table cannot be read."""
 
         def skip(row: pa.csv.InvalidRow) -> str:
             with self._lock:  # called by several threads

@@ -1,8 +1,7 @@
-"""Read the objects of a large JSON file one after the other, in memory that does not grow with the file.
+"""Read the objects of a large JSON file one by one, so that memory does not grow with the file.
 
-The files have one of two forms: an array of objects, or an object whose members are such arrays. Each object is decoded by the decoder of
-the standard library from a text that is read in blocks. NaN is accepted, as that decoder does and others do not. Numbers remain texts, so
-that no digit of a coordinate or id is lost.
+The file is an array of objects, or an object whose members are such arrays. It is read in blocks; each object is decoded by Python's json
+module, which also accepts NaN. Numbers are returned as texts, so that no digit of a coordinate or id is lost.
 """
 
 import json
@@ -14,16 +13,16 @@ from typing import Any, Protocol
 from linnaeus.errors import ConfigError, one_line, quoted
 
 BLOCK = 1 << 20  # characters that are read at once
-LONGEST_OBJECT = 1 << 24  # characters; objects of records have less than a thousand
+LONGEST_OBJECT = 1 << 24  # characters; usual objects have less than a thousand
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str)
 
 
 def objects(path: Path, key: str = "data.path") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of its array and the object, for each object in an array of a JSON file. The name is "" if the file is an array.
+    """Yield (name of the array, object) for each object in an array of a JSON file. The name is "" if the file itself is an array.
 
-    Other members of the file are skipped. Raise ConfigError, with the configuration key `key`, if the file cannot be read as JSON, or an
-    array contains something else."""
+    Members of the file that are not arrays are skipped. Raise `ConfigError` if the file is not JSON, or if an array contains other values.
+    `key`: configuration key of the path, for messages."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             yield from _Stream(file).members()
@@ -35,22 +34,22 @@ def objects(path: Path, key: str = "data.path") -> Iterator[tuple[str, dict[str,
 
 
 class _Text(Protocol):
-    """A file open for reading text."""
+    """File that is open for reading text."""
 
     def read(self, size: int, /) -> str: ...
 
 
 class _Stream:
-    """A JSON text of which a part is in memory. Raise ValueError where it is not JSON or not of the two forms."""
+    """JSON text of which only a part is in memory. Methods raise `ValueError` if it is neither of the two forms of JSON."""
 
     def __init__(self, file: _Text) -> None:
         self.file = file
         self.text = ""
-        self.place = 0  # in `text`
-        self.before = 0  # characters of the file before `text`
+        self.place = 0  # current position in `text`
+        self.before = 0  # number of characters in the file before `text`
 
     def members(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the name of its array and the object, for each object in an array."""
+        """Yield (name of the array, object) for each object in an array of the text."""
         if self.next() == "[":
             for item in self.array():
                 yield "", item
@@ -68,7 +67,7 @@ class _Stream:
             raise ValueError(f"text after the end, at character {self.before + self.place}")
 
     def array(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects of the array that starts here."""
+        """Yield the objects of the array that starts at the current position."""
         self.expect("[")
         while not self.closes("]"):
             if self.next() != "{":
@@ -76,12 +75,12 @@ class _Stream:
             yield self.value()
 
     def value(self) -> Any:
-        """Return the value that starts here. More of the file is read while it does not end in the text."""
+        """Return the value that starts at the current position. Read more of the file until the value is complete."""
         self.next()
         while True:
             try:
                 value, end = _DECODER.raw_decode(self.text, self.place)
-                if end + 2 < len(self.text) or not self.read():  # 1e+ is the start of a number, and is decoded as 1
+                if end + 2 < len(self.text) or not self.read():  # at the end of the text, 1e+ would be decoded as the number 1
                     self.place = end
                     return value
             except json.JSONDecodeError as error:
@@ -98,14 +97,14 @@ class _Stream:
                 return ""
 
     def expect(self, character: str) -> None:
-        """Move behind the next character, which must be `character`."""
+        """Move past the next character that is not a space. Raise `ValueError` if it is not `character`."""
         if (found := self.next()) != character:
             place = self.before + self.place
             raise ValueError(f"{character!r} expected and {found!r} found, at character {place}" if found else "it ends early")
         self.place += 1
 
     def closes(self, bracket: str) -> bool:
-        """Move behind a comma before the next item, or behind the closing bracket. Return True for the bracket."""
+        """Move past the comma before the next item and return False, or past the closing bracket and return True."""
         opened = self.text[self.place - 1 : self.place] in ("{", "[")
         if closed := self.next() == bracket:
             self.place += 1
@@ -114,9 +113,9 @@ class _Stream:
         return closed
 
     def read(self) -> bool:
-        """Read more text, and drop what is before the current place. Return False at the end of the file.
+        """Read more text, and drop the text before the current position. Return False at the end of the file.
 
-        The blocks grow with the value that does not end, so that it is decoded few times."""
+        The blocks grow with an incomplete value, so that decoding it is tried only a few times."""
         if (unread := len(self.text) - self.place) > LONGEST_OBJECT:
             raise ValueError(f"an object of more than {LONGEST_OBJECT} characters, at character {self.before + self.place}")
         more = self.file.read(max(BLOCK, unread))

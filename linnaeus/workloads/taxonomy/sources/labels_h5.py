@@ -1,13 +1,13 @@
-"""`data=labels_h5`: the `labels.h5` of the original linnaeus, with a folder of photographs or with `images.h5`.
+"""Read data=labels_h5: the `labels.h5` of the original linnaeus (an earlier program), with a folder of photographs or with `images.h5`.
 
     img_identifiers [N]             names of the photographs, with or without suffix
-    taxa_L10, taxa_L20, ... [N]     ids of taxa by level (10 species, 20 genus, ...); 0 is unknown
-    in_region [N]                   1 inside of the region of the data set
+    taxa_L10, taxa_L20, ... [N]     ids of taxa by level (10 species, 20 genus, ...); 0: unknown
+    in_region [N]                   1: inside the region of the data set
     spatial, temporal, elevation_*  encoded metadata, and raw_*: `h5_metadata.py`
 
-Rows are left out as `data.filters` says, in the order of the original, and the others are split as there: the first part of
-`RandomState(split_seed).permutation(rows)` is for training. The split is read by the name `split`; data.split_column=null replaces it by
-the split of every other format. Other columns of the file, such as observer_id, can be used by their names.
+`data.filters` determines the rows that are left out, in the order of the original program. The others are split as there: the first part
+of `RandomState(split_seed).permutation(rows)` is for training. This split is the column `split`; with data.split_column=null the data are
+split like other formats. Other columns of the file, such as observer_id, can be used by their names.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RANKS = {  # level -> rank, as iNaturalist numbers them
     **{"57": "subphylum", "60": "phylum", "67": "subkingdom", "70": "kingdom", "100": "stateofmatter"},
 }
 _LEVEL = re.compile(r"taxa_L(\d+(?:[._]5)?)")
-FILTERS = ("out_of_region", "no_spatial", "no_temporal", "no_elevation", "null_label", "null_below")  # in the order of the original
+FILTERS = ("out_of_region", "no_spatial", "no_temporal", "no_elevation", "null_label", "null_below")  # in the original's order
 _ENCODED = ("spatial", "temporal", "raw_lat", "raw_lon", "raw_elevation", "raw_date_observed")
 
 
@@ -72,7 +72,7 @@ def read_records(config: LabelsH5Config, choose: Choose) -> Records:
 
 
 class Labels:
-    """Columns of an open labels.h5. `columns`: name -> function that reads the column. `paths`: strings [N], without spaces."""
+    """Columns of an open labels.h5. `columns`: name -> function that returns the column. `paths`: [N], names of the photographs."""
 
     def __init__(self, file: Any, path: Path, config: LabelsH5Config) -> None:
         self.file, self.path, self.config = file, path, config
@@ -93,9 +93,9 @@ class Labels:
         self.columns["split"] = lambda: column_of([])  # made after the filters
 
     def array(self, name: str, kind: str, width: int | None = None) -> np.ndarray:
-        """Return a dataset of a row per photograph: its numbers ("f" for floats, "i" for integers), [N] or [N, width].
+        """Return a dataset of numbers with a row per photograph, [N] or, if `width` is given, [N, width].
 
-        Raise ConfigError if it has another shape or type."""
+        `kind`: "f" for floats, "i" for integers. Raise `ConfigError` if the dataset has another shape or type."""
         data = self.file[name]
         dtype = getattr(data, "dtype", None)
         shape = (len(self.paths),) if width is None else (len(self.paths), width)
@@ -107,18 +107,18 @@ class Labels:
         return data[:]
 
     def texts(self, name: str) -> list[str]:
-        """Return the strings of a dataset, without spaces around them. Raise ConfigError if it has another shape or type."""
+        """Return the texts of a dataset, [N], without surrounding spaces. Raise `ConfigError` if it has another shape or type."""
         data = self.file[name]
         if getattr(data, "shape", None) != (len(self.paths),) or not is_text(data):
             raise ConfigError(f"data.path: {name!r} of {quoted(str(self.path), 120)} must be {len(self.paths)} strings")
         return [_text(value) for value in data[:]]
 
     def taxa(self, rank: str) -> np.ndarray:
-        """Return the ids of the taxa of a rank, int64 [N]; 0 is unknown."""
+        """Return the ids of the taxa at a rank, int64 [N]; 0: unknown."""
         return self.array(self.ranks[rank], "i").astype(np.int64)
 
     def kept(self) -> tuple[np.ndarray, LeftOut]:
-        """Return the rows that the filters keep, int64 [K], and the others."""
+        """Return the row numbers that remain after data.filters, int64 [K], and the rows that are left out, with reasons."""
         used = [rank for rank in self.ranks if self.config.ranks is None or rank in self.config.ranks] or list(self.ranks)
         known = np.stack([self.taxa(rank) > 0 for rank in used], axis=1)  # coarse to fine
         gap = np.logical_or.accumulate(known, axis=1) & ~known  # below a known taxon
@@ -184,7 +184,9 @@ class Labels:
 
 
 def _original_split(config: LabelsH5Config, keep: np.ndarray, sizes: np.ndarray, rows: int) -> Column:
-    """Return the split of the original: train and val of `rows` rows. `keep`: the rows left by the filters; `sizes`: of their files."""
+    """Return the column `split` of K rows, "train" or "val", as the original program splits them.
+
+    `keep`: int64 [K], rows that remain after the filters. `sizes`: [K], sizes of their files. `rows`: number of rows in the file."""
     valid = keep[(sizes != MISSING) & (sizes != NO_PATH)]
     order = np.random.RandomState(config.split_seed % 2**32).permutation(len(valid))
     codes = np.zeros(rows, dtype=np.int32)
@@ -198,7 +200,7 @@ def _stat(config: LabelsH5Config, folder: Path, paths: Sequence[str], keep: np.n
 
 
 def _numbers(values: np.ndarray, null: int | None = 0) -> Column:
-    """Return the column of N integers or floats; `null` and NaN are empty cells."""
+    """Convert N integers or floats to a column of texts; `null` and NaN become empty cells."""
     distinct, codes = np.unique(values, return_inverse=True)
     cells = ["" if value == null or value != value else str(value) for value in distinct]
     return Column(codes.astype(np.int32), cells)
@@ -209,7 +211,7 @@ def _text(value: Any) -> str:
 
 
 def _suffix(names: Sequence[str], root: Path) -> str:
-    """Return the suffix with which the first of the names that is there is a file of `root`; `.jpg` if none is."""
+    """Return the suffix of the first file in `root` that is one of `names` plus a suffix of a photograph; `.jpg` if there is none."""
     suffixes = [f".{suffix}" for suffix in ("jpg", "jpeg", "png", "webp", "JPG", "JPEG", "PNG")]
     return next((suffix for name in names for suffix in suffixes if os.path.isfile(root / f"{name}{suffix}")), ".jpg")
 

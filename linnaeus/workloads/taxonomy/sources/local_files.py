@@ -1,12 +1,12 @@
-"""Find the files of photographs whose identifiers are URLs, or paths: a table of records does not contain how they were downloaded.
+"""Find the local files of photographs that a table lists by URL, if it is unknown how the downloaded files were named.
 
-A convention leads from a photograph to the name of its file:
+Several conventions are tried. Each gives a file name for a photograph:
 
     path    the path of the URL, with or without the host:    photos/731/original.jpg
     name    the last part of the path:                        IMG_731.jpg
-    id      an id of the record, with the number of the photograph if there are several:    4021.jpg, 4021_1.jpg, 4021_2.jpg
+    id      an id of the record, with the number of the photograph if it has several:       4021.jpg, 4021_1.jpg, 4021_2.jpg
 
-The convention that finds the most photographs is used for all of them.
+The convention for which most photographs have a file is used for all photographs.
 """
 
 import os
@@ -24,7 +24,7 @@ from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.image_files import clean_path
 
-SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # of `decoding.FORMATS`
+SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # usual suffixes of `decoding.FORMATS`
 CONVENTIONS = ("path", "name", "id")
 NOT_DOWNLOADED = "photograph without a file (not downloaded)"
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://([^/?#]*)/*([^?#]*)")
@@ -33,27 +33,27 @@ _NONE = -1
 
 
 class Found(NamedTuple):
-    """Files of N photographs."""
+    """Local files of N photographs."""
 
-    path: Column  # path below the folder; "" for a photograph without a file
-    note: str  # the convention that was used, and the numbers of photographs
+    path: Column  # [N], path relative to the folder; "" for a photograph without a file
+    note: str  # a line for the user with the convention that was used, and numbers of photographs
 
 
 class _Match(NamedTuple):
-    """The files that a convention finds."""
+    """Files that a convention finds for N photographs."""
 
-    convention: str
-    words: str  # the convention in messages
-    file: np.ndarray  # int64 [N]: index of the file; _NONE for none
-    example: str  # name that the first photograph would have
+    convention: str  # one of `CONVENTIONS`
+    words: str  # name of the convention in messages
+    file: np.ndarray  # int64 [N]: index of the photograph's file; _NONE for none
+    example: str  # file name that the first photograph would have
 
 
 def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], convention: str | None = None) -> Found:
-    """Return the files below `folder` of N photographs, by the convention that finds the most, or by the given one.
+    """Return the files of N photographs in `folder` or below it. `convention`: one of `CONVENTIONS`; None: the one that finds most files.
 
-    `identifiers`: URL or path of each photograph, at least one; "" if it has none. `ids`: name of an id -> the ids of their records.
-    A file that a convention would give to different photographs is not used. Raise ConfigError if the folder does not exist, none has a
-    file, or two conventions find equally many and different files."""
+    `identifiers`: [N], N > 0, URL or path of each photograph; "" if it has none. `ids`: name of an id -> [N], the id of the photograph's
+    record. A file that a convention would give to several photographs is not used. Raise `ConfigError` if the folder does not exist, if no
+    photograph has a file, or if two conventions find equally many, but different files."""
     files = list(files_in(str(folder), key="data.root"))
     matches = [match for match in _matches(files, identifiers, ids) if convention in (None, match.convention)]
     counts = [int((match.file != _NONE).sum()) for match in matches]
@@ -80,9 +80,10 @@ def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], con
 
 
 def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarray, Found]:
-    """Return the files ID, ID_1, ID_2, ... below `folder` of N records without identifiers of photographs, and the record of each file.
+    """Find the photographs of N records that list none, by file names ID, ID_1, ID_2, ... in `folder` or below it.
 
-    `ids`: as for `find_files`; the id with the most files is used. Raise ConfigError if there are none."""
+    Return the row of each photograph's record, int64, and the files. `ids`: name of an id -> [N], the ids of the records; the id with the
+    most files is used. Raise `ConfigError` if there are no such files."""
     files = list(files_in(str(folder), key="data.root"))
     by_stem = _unique(files, _stem)
     found: dict[str, list[tuple[int, int]]] = {}  # name of the id -> record and file, in order
@@ -103,10 +104,11 @@ def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarra
 
 
 def files_in(folder: str, inside: str = "", seen: frozenset[str] = frozenset(), key: str = "data.path") -> Iterator[str]:
-    """Yield the paths of the files of `folder`, relative to it and sorted by folder and name; `inside`: below this folder of it.
+    """Yield the paths of all files in `folder` and below it, relative to it, sorted by name within each folder.
 
-    Hidden files and folders are not read. Links are followed, except to the folders above, `seen`. Raise ConfigError, with the
-    configuration key `key`, if a folder cannot be read."""
+    Hidden files and folders are skipped. Links are followed, except to a folder above. `inside`: start at this subfolder, "" or a path
+    that ends in /. `seen`: real paths of the folders above it. Raise `ConfigError` if a folder cannot be read. `key`: configuration key of
+    the folder, for messages."""
     where = os.path.join(folder, inside)
     seen = seen | {os.path.realpath(where)}
     try:
@@ -123,7 +125,7 @@ def files_in(folder: str, inside: str = "", seen: frozenset[str] = frozenset(), 
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return True for a folder, and False for a link that leads to itself, for which `entry.is_dir` raises OSError."""
+    """Return True for a folder or a link to one. Return False for a link to itself, for which `entry.is_dir` raises `OSError`."""
     try:
         return entry.is_dir()
     except OSError:
@@ -131,7 +133,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_file(entry: os.DirEntry[str]) -> bool:
-    """Return True for a file, and False for a link that leads to itself."""
+    """Return True for a file or a link to one. Return False for a link to itself, for which `entry.is_file` raises `OSError`."""
     try:
         return entry.is_file()
     except OSError:
@@ -139,7 +141,7 @@ def is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _matches(files: list[str], identifiers: Column, ids: Mapping[str, Column]) -> Iterator[_Match]:
-    """Yield the files that each convention finds. Of a million photographs, no list of their names is kept."""
+    """Yield the files that each convention finds. `files`: paths of all local files. `identifiers`, `ids`: as of `find_files`."""
     values = identifiers.values
     exact = {path: i for i, path in enumerate(files)}
     by_name, by_stem = (_unique(files, form) for form in (posixpath.basename, _stem))
@@ -158,7 +160,7 @@ def _matches(files: list[str], identifiers: Column, ids: Mapping[str, Column]) -
 
 
 def _place(identifier: str) -> tuple[str, str]:
-    """Return the host and the path of a URL, or "" and a path. `?...` and `#...` are not part of the path of a URL."""
+    """Return the host and the path of a URL, without `?...` and `#...`. For a path, return "" and the path."""
     found = _URL.match(identifier)
     host, path = found.groups() if found else ("", identifier)
     path = posixpath.normpath(clean_path(path).strip().lstrip("/"))
@@ -166,22 +168,23 @@ def _place(identifier: str) -> tuple[str, str]:
 
 
 def _stem(path: str) -> str:
-    """Return the last part of a path, without the suffix of a photograph."""
+    """Return the last part of a path, without its suffix if this is one of a photograph."""
     name = posixpath.basename(path)
     stem, dot, suffix = name.rpartition(".")
     return stem if dot and suffix.lower() in SUFFIXES else name
 
 
 def _unique(files: Sequence[str], form: Callable[[str], str]) -> dict[str, int]:
-    """Return `form` of a file -> its index, for forms that occur once, or once outside of the folders below."""
+    """Return `form(path)` -> index of the file, for forms that only one file has, or only one file at the top level of the folder."""
     names = [form(file) for file in files]
     count, top = Counter(names), Counter(name for name, file in zip(names, files, strict=True) if "/" not in file)
     return {name: i for i, name in enumerate(names) if count[name] == 1 or (top[name] == 1 and "/" not in files[i])}
 
 
 def _one_to_one(names: Iterable[str], files: Mapping[str, int]) -> np.ndarray:
-    """Return int64 [K]: the file of each of K different photographs by its name, also without %20 and the like. _NONE for none, and for a
-    file of several photographs."""
+    """Return the index of the file for each of K distinct `names`, int64 [K]; `_NONE` for none, and for a file that several names match.
+
+    `files`: name -> index. A name also matches after decoding of %20 and other escapes of URLs."""
     found = np.fromiter((files.get(name, files.get(unquote(name), _NONE)) for name in names), dtype=np.int64)
     _, inverse, count = np.unique(found, return_inverse=True, return_counts=True)
     found[(count > 1)[inverse] & (found != _NONE)] = _NONE
@@ -189,9 +192,10 @@ def _one_to_one(names: Iterable[str], files: Mapping[str, int]) -> np.ndarray:
 
 
 def _by_id(ids: Column, identifiers: Column, files: Mapping[str, int]) -> np.ndarray:
-    """Return int64 [N]: the file ID or ID_NUMBER of each photograph of a record, _NONE for none. `files`: name without suffix -> index.
+    """Return the index of the file ID or ID_NUMBER for each of N photographs, int64 [N]; `_NONE` for none.
 
-    The numbers of all records start at 0 if a record has a file ID_0, or ID and ID_1, otherwise at 1. ID is the first photograph."""
+    `files`: file name without suffix -> index. The first photograph of a record has the file ID, or the lowest number. This is 0 for all
+    records if any record has a file ID_0, or both ID and ID_1; otherwise it is 1."""
     own, more = _of_ids(ids, files)
     start = 0 if any(0 in n or (i != _NONE and 1 in n) for i, n in zip(own, more, strict=True)) else 1
     found = np.full(len(ids.codes), _NONE, dtype=np.int64)
@@ -206,7 +210,7 @@ def _by_id(ids: Column, identifiers: Column, files: Mapping[str, int]) -> np.nda
 
 
 def _of_ids(ids: Column, files: Mapping[str, int]) -> tuple[list[int], list[dict[int, int]]]:
-    """Return the file ID of each distinct id, _NONE for none, and number -> file ID_NUMBER."""
+    """Return, for each distinct id, the index of the file ID (`_NONE` for none), and a dict from NUMBER to the index of ID_NUMBER."""
     numbered: dict[str, dict[int, int]] = {}
     for stem, i in files.items():
         if match := _NUMBERED.fullmatch(stem):

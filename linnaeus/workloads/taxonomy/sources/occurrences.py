@@ -1,7 +1,7 @@
-"""Clean the terms of Darwin Core that describe an occurrence: its taxon, its date, its elevation, the flags of GBIF.
+"""Clean the Darwin Core terms (columns) that describe an occurrence: taxon, date, elevation, and the quality flags of GBIF.
 
-Cells are changed where the terms contradict each other; the lines for the user have the numbers of rows. A column has N cells; functions of
-several columns are called once per distinct combination of their cells.
+Cells are changed where terms contradict each other. `notes` are lines for the user with the numbers of changed rows. All columns have N
+cells.
 """
 
 import re
@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.manifest.cleaning import is_null, null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.ranks import RANK_ORDER
 
 _BINOMIAL = re.compile(r"([×x]\s?)?([^\W\d_][\w-]+)(?:\s+\([^\W\d_][\w-]+\))?\s+([×x]\s?)?([^\W\d_A-Z][\w-]+)(?=[\s.]|$)")
-_OPEN = frozenset(("sp", "spp", "cf", "aff", "nr", "indet"))  # after the genus of an organism whose species is not determined
+_OPEN = frozenset(("sp", "spp", "cf", "aff", "nr", "indet"))  # words after a genus if the species is not identified
 _NOT_EPITHETS = _OPEN | {"ex", "et", "in", "var", "subsp", "ssp", "der", "den", "van", "von", "de", "la", "le", "da", "di"}
-INVALID = {  # GBIF's flag of a value that is not valid -> the cells that become missing
+INVALID = {  # flag of GBIF for an invalid value -> terms whose cells become empty
     "COORDINATE_INVALID": ("decimalLatitude", "decimalLongitude", "coordinateUncertaintyInMeters"),
     "COORDINATE_OUT_OF_RANGE": ("decimalLatitude", "decimalLongitude", "coordinateUncertaintyInMeters"),
     "COORDINATE_UNCERTAINTY_METERS_INVALID": ("coordinateUncertaintyInMeters",),
@@ -28,16 +29,16 @@ DATES = ("eventDate", "year", "month", "day")
 
 
 class Name(NamedTuple):
-    """A species and its genus; "" for unknown."""
+    """Names of a species and its genus; "" for unknown."""
 
     genus: str
     species: str
 
 
 def clean(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -> None:
-    """Change the columns of records as described above, and add those that are derived. Append to `notes`.
+    """Clean the columns of records in place, and add columns that are derived from others. Append lines to `notes`.
 
-    `ranks`: rank -> its column, to which the derived ranks are added."""
+    `ranks`: rank -> name of its column; derived ranks are added to it."""
     count = len(next(iter(columns.values())).codes)
     for term in ("occurrenceID", "occurrenceStatus", "associatedMedia"):
         columns.setdefault(term, blank(count))
@@ -49,9 +50,9 @@ def clean(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -
 
 
 def name_of(genus: str, epithet: str, scientific: str, rank: str) -> Name:
-    """Return the species by its genus and epithet, or by a scientific name with or without subgenus and author.
+    """Return genus and species, from a genus and an epithet, or else from a scientific name with or without subgenus and author.
 
-    A name of a rank above the species does not have a species. Without a rank, a name is that of a species if it is a binomial."""
+    `rank`: rank of the scientific name; above the species, the species is "". If the rank is "", a binomial names a species."""
     above = rank.lower() in RANK_ORDER and RANK_ORDER.index(rank.lower()) < RANK_ORDER.index("species")
     found = _BINOMIAL.match(scientific)
     parsed = None if found is None or found[4].lower() in _NOT_EPITHETS else found
@@ -68,7 +69,7 @@ def name_of(genus: str, epithet: str, scientific: str, rank: str) -> Name:
 
 
 def combined(columns: Sequence[Column], function: Callable[..., str]) -> Column:
-    """Return the column of `function` of the cells of several columns, called once per distinct combination."""
+    """Return the column of `function(cell of each column)`. It is called once per distinct combination of cells."""
     codes = np.stack([column.codes for column in columns], axis=1)
     distinct, inverse = np.unique(codes, axis=0, return_inverse=True)
     values = [function(*(c.values[i] for c, i in zip(columns, row, strict=True))) for row in distinct.tolist()]
@@ -76,7 +77,7 @@ def combined(columns: Sequence[Column], function: Callable[..., str]) -> Column:
 
 
 def add_names(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -> None:
-    """Add the species, and the genus, from scientific names and epithets if there is no column for them."""
+    """Add columns of the species and the genus, if they do not exist, from scientific names and epithets."""
     terms = (ranks.get("genus", "genus"), "specificEpithet", "scientificName", "taxonRank")
     if not columns.keys() & set(terms[1:3]):
         return
@@ -90,7 +91,7 @@ def add_names(columns: dict[str, Column], ranks: dict[str, str], notes: list[str
 
 
 def drop_finer_ranks(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -> None:
-    """Make the cells of ranks finer than `taxonRank` empty."""
+    """Make the cells of ranks finer than the record's `taxonRank` empty."""
     if "taxonRank" not in columns:
         return
     given = columns["taxonRank"]
@@ -102,11 +103,11 @@ def drop_finer_ranks(columns: dict[str, Column], ranks: dict[str, str], notes: l
         columns[term] = emptied(columns[term], finer)
         dropped |= finer
     if dropped.any():
-        notes.append(f"{int(dropped.sum())} records have names of finer ranks than their taxonRank, which are not used")
+        notes.append(f"not used: names of finer ranks than taxonRank, in {counted(int(dropped.sum()), 'record')}")
 
 
 def drop_invalid(columns: dict[str, Column], notes: list[str]) -> None:
-    """Make cells empty that GBIF calls invalid. Other flags are counted, and nothing is changed for them."""
+    """Make the cells empty that GBIF flags as invalid (`INVALID`). Other flags are only counted in `notes`."""
     if "issue" not in columns:
         return
     issue = columns["issue"]
@@ -145,26 +146,26 @@ def fill_date(columns: dict[str, Column], notes: list[str]) -> None:
 
 
 def fill_elevation(columns: dict[str, Column]) -> None:
-    """Fill empty cells of the first of `ELEVATIONS` that is there from the others."""
+    """Fill the empty cells of the first term of `ELEVATIONS` that exists from the other terms."""
     terms = [term for term in ELEVATIONS if term in columns]
     for other in terms[1:]:
         columns[terms[0]] = first_known(columns[terms[0]], columns[other])
 
 
 def are_absent(columns: dict[str, Column]) -> np.ndarray:
-    """Return bool [N]: True for records of an organism that was looked for and not found."""
+    """Return bool [N]: True for records with occurrenceStatus "absent": the organism was searched for and not found."""
     status = columns["occurrenceStatus"]
     return np.array([value.lower() == "absent" for value in status.values], dtype=bool)[status.codes]
 
 
 def first_known(first: Column, second: Column) -> Column:
-    """Return the cells of `first`, and of `second` where those are null."""
+    """Return a column with the cells of `first`, replaced by those of `second` where they are null."""
     codes = np.where(_nulls(first), second.codes + len(first.values), first.codes)
     return Column(codes.astype(np.int32), [*first.values, *second.values])
 
 
 def concatenated(columns: Sequence[Column]) -> Column:
-    """Return the rows of several columns as one."""
+    """Return a column with the cells of several columns, one after the other."""
     start = np.cumsum([0, *(len(column.values) for column in columns)])
     codes = [column.codes + s for column, s in zip(columns, start[:-1].tolist(), strict=True)]
     return Column(np.concatenate(codes).astype(np.int32), [value for column in columns for value in column.values])

@@ -1,7 +1,7 @@
-"""`ParquetImages`: image files in a column of Parquet files.
+"""`ParquetImages`: read image files from a column of Parquet files.
 
-Parquet compresses groups of rows: to read a photograph, its group is read (100 rows in most data sets of the hub). Groups that were read
-last are kept in memory. Nothing is open between two reads, and a copy for another process starts without groups.
+Parquet compresses groups of rows. To read a photograph, its whole group must be read (100 rows in most data sets of Hugging Face). The
+groups read last stay in memory. No file stays open between two reads. A pickled copy for another process has no groups in memory.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from linnaeus.workloads.taxonomy.manifest.image_files import LARGEST_FILE, MISSI
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.text_arrays import Names
 
-KEPT = 256 << 20  # bytes of groups that each process keeps
-MEASURED = 1 << 30  # bytes of photographs that are read at the start for their sizes; of more, a size is the mean of its group
+KEPT = 256 << 20  # bytes of groups that each process keeps in memory
+MEASURED = 1 << 30  # if a column has more bytes, photographs are not read at the start for their sizes; means of their groups are used
 
 
 class ParquetImages(ImageFiles):
-    """N image files: the rows `place` of the groups `group` of `files[number]`, in the column `column` (`image.bytes`)."""
+    """N image files in the column `column`, such as `image.bytes`, of Parquet files."""
 
     def __init__(self, files: Sequence[str], column: str, names: Names, rows: np.ndarray) -> None:
-        """`names`: strings [N]; `rows`: int64 [N, 4] of file, group, place in the group, and size."""
+        """Take N names and, for each, a row int64 [4]: index in `files`, row group, row within the group, and size in bytes."""
         self.files, self.column, self.names, self.rows = list(files), column, names, rows
         self._groups: dict[tuple[int, int], Any] = {}
 
     @classmethod
     def of(cls, files: Sequence[str], column: str, names: Names) -> ParquetImages:
-        """Return all rows of the files, with their names. Raise an error of pyarrow if they cannot be read."""
+        """Return the images in all rows of the files, with the given names. Raise an error of pyarrow if the files cannot be read."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
@@ -62,7 +62,7 @@ class ParquetImages(ImageFiles):
         return data
 
     def _group(self, number: int, group: int) -> Any:
-        """Return the cells of a group. It is read if it is not kept."""
+        """Return the cells of a row group, from memory if it is there."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -71,7 +71,7 @@ class ParquetImages(ImageFiles):
         try:
             cells = _cells(pq.ParquetFile(self.files[number]), group, self.column)
         except OSError as error:
-            if error.errno is None:  # of the decompression, not of the file system
+            if error.errno is None:  # an error of decompression, not of the file system
                 raise NotAnImage(f"{Path(self.files[number]).name} is damaged") from error
             raise
         except (pa.ArrowException, UnicodeError, IndexError) as error:
@@ -90,7 +90,7 @@ def _groups(files: Sequence[Any]) -> list[tuple[Any, int]]:
 
 
 def _column(group: Any, column: str) -> Any:
-    """Return the metadata of a column of a group of rows. Raise ValueError if there is none."""
+    """Return the metadata of a column in a row group. Raise `ValueError` if the group does not have the column."""
     found = [group.column(i) for i in range(group.num_columns) if group.column(i).path_in_schema == column]
     if not found:
         raise ValueError(f"a group of rows does not have the column {column!r}")

@@ -1,7 +1,7 @@
-"""Index a tar file: the name, place and size of each member, from the headers alone.
+"""List the members of a tar file with their names, offsets and sizes, by reading only the headers.
 
-A header has 512 bytes; long names of GNU tar (`L`) and of POSIX (`x`) precede the header that they belong to. The data of large members are
-not read. The module tarfile takes four times the time, as it makes an object for each member.
+A header has 512 bytes. Long names, of GNU tar (type `L`) or POSIX (type `x`), precede the header to which they belong. The data of large
+members are not read. Python's module tarfile takes four times as long, because it makes an object for each member.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from linnaeus.errors import ConfigError, one_line, quoted
 
-BLOCK = 512
-WINDOW = 1 << 14  # bytes that are read at once: the header, the data of small members, and the next headers
+BLOCK = 512  # bytes; headers and data begin at multiples of it
+WINDOW = 1 << 14  # bytes that are read at once: a header, the data of small members, and the next headers
 LONGEST_HEADER = 1 << 20  # bytes of a long name or of POSIX records
 _RECORD = re.compile(rb"\d+ ([^=]+)=")
 _WITHOUT_DATA = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE)
@@ -24,22 +24,22 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\x
 
 
 class Member(NamedTuple):
-    """A member of a tar file: its path, whether it is a regular file, and the bytes of its data."""
+    """Member of a tar file."""
 
     name: str
-    regular: bool
-    start: int
-    size: int
+    regular: bool  # True for a regular file, False for a folder, link or other entry
+    start: int  # offset of its data in the tar file, in bytes
+    size: int  # bytes of its data
 
 
 class TarReader:
-    """A tar file that is open for reading."""
+    """Tar file that is open for reading."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.handle = os.open(path, os.O_RDONLY)
         self.length = os.fstat(self.handle).st_size
-        self.ended = False  # by the mark of the end; otherwise it may be cut between two members
+        self.ended = False  # True once the end-of-archive mark was found; a file without it may be cut off between two members
         self._window, self._from = b"", 0
 
     def __enter__(self) -> TarReader:
@@ -49,14 +49,14 @@ class TarReader:
         os.close(self.handle)
 
     def read(self, start: int, size: int) -> bytes:
-        """Return `size` bytes from `start` on, or fewer at the end of the file."""
+        """Return `size` bytes of the file from offset `start` on, or fewer at its end."""
         offset = start - self._from
         if offset < 0 or offset + size > len(self._window):
             self._window, self._from, offset = os.pread(self.handle, max(size, WINDOW), start), start, 0
         return self._window[offset : offset + size]
 
     def members(self) -> Iterator[Member]:
-        """Yield the members in their order. Raise ConfigError for bytes that are not a header, and where the file is cut."""
+        """Yield the members in the order of the file. Raise `ConfigError` for bytes that are not a header, and if the file is cut off."""
         self._check_compression()
         place, long_name, long_size = 0, None, None
         while place < self.length:
@@ -90,7 +90,7 @@ class TarReader:
             raise self._error(self.length, "the file is cut")
 
     def _header(self, block: bytes, place: int) -> tuple[str, bytes, int]:
-        """Return the name, the type and the size of a header."""
+        """Return the name, the type and the size in a header, the 512 bytes `block` at offset `place`."""
         if len(block) < BLOCK:
             raise self._error(place, "the file is cut")
         try:
@@ -102,11 +102,11 @@ class TarReader:
         name, kind = block[:100].split(b"\0", 1)[0], block[156:157]
         prefix = block[345:500].split(b"\0", 1)[0] if block[257:263] == b"ustar\0" else b""
         if kind == tarfile.AREGTYPE and name.endswith(b"/"):
-            kind = tarfile.DIRTYPE  # of tar files before POSIX
+            kind = tarfile.DIRTYPE  # in tar files before POSIX, a name that ends in / is a folder
         return (prefix + b"/" + name if prefix else name).decode("utf-8", "backslashreplace"), kind, size
 
     def _records(self, data: bytes, place: int, name: str | None) -> tuple[str | None, int | None]:
-        """Return the path and the size of POSIX records `LENGTH KEY=VALUE\\n`, None for those without one."""
+        """Return the path and the size in POSIX records `LENGTH KEY=VALUE\\n`; `name` and None if they are not among the records."""
         size = None
         while match := _RECORD.match(data):
             length = int(data[: match.end()].split(b" ", 1)[0][:9])

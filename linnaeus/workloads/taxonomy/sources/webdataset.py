@@ -1,13 +1,15 @@
-"""`data=webdataset`: photographs in tar files, each beside members with what is known of it.
+"""Read data=webdataset: photographs in tar files, each with other members that contain its labels and metadata.
 
     train-000000.tar    0001.jpg 0001.json 0002.jpg 0002.json ...
 
-Members with one key, the path up to the first dot of the base name, are a sample. Its photograph is the member whose suffix is that of an
-image. The values of its `json` are columns (those of objects in it by OUTER.INNER), and its `cls` and other texts by their suffixes.
+Members with the same key (the path up to the first dot of the base name) are a sample. The member with the suffix of an image is its
+photograph. The values in its `json` are columns; those of nested objects are named OUTER.INNER. Its text members, such as `cls`, are
+columns named after their suffixes.
+
 `data.path` is a tar file, a folder with tar files, or a pattern: `train-{000000..000147}.tar`, `*.tar`.
 
-The tar files stay as they are: their headers are read at each start (half a minute for a million samples on a local disk), and a
-photograph from its place.
+The tar files are not unpacked. Their headers are read at each start (half a minute for a million samples on a local disk). Photographs are
+read as byte ranges.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
 from linnaeus.workloads.taxonomy.text_arrays import repeats, strings
 from linnaeus.workloads.taxonomy.text_lines import TextLines
 
-LONGEST_TEXT = 1 << 20  # bytes of a member that is read as text
-MOST_COLUMNS = 1000  # of json; more mean that its names are values
-MOST_KINDS = 8  # of members that are not read, each on its own line
+LONGEST_TEXT = 1 << 20  # most bytes of a member that is read as text
+MOST_COLUMNS = 1000  # most columns from json; if there are more, the names in it are probably values
+MOST_KINDS = 8  # most kinds of unread members that are listed, each on its own line
 MOST_SHARDS = 1_000_000
 TEXTS = ("txt", "text", "cls")
 LABELS = ("label", "cls")  # columns with the name of the taxon, if no column is named like a rank
@@ -48,7 +50,7 @@ _BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}|\{([^{}]*,[^{}]*)\}")
 def read_records(config: ManifestConfig, choose: Choose) -> Records:
     """Return a row for each sample with a photograph, in the order of the tar files.
 
-    Raise ConfigError for a path without tar files, a tar file that cannot be read, and two samples with one key."""
+    Raise `ConfigError` for a path without tar files, a tar file that cannot be read, and two samples with the same key."""
     shards = shard_paths(config.path)
     samples = _Samples()
     for number, shard in enumerate(shards):
@@ -80,7 +82,7 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
 
 
 def shard_paths(pattern: str) -> list[str]:
-    """Return the paths of the tar files of a file, a folder or a pattern. Raise ConfigError if one does not exist."""
+    """Return the paths of the tar files for `pattern`, a file, a folder or a pattern. Raise `ConfigError` if one is missing."""
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
         names = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
@@ -101,7 +103,7 @@ def shard_paths(pattern: str) -> list[str]:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """Return the texts of a pattern with {000..147} or {train,val}, as a shell expands it."""
+    """Expand a pattern with {000..147} or {train,val} as a shell does. Return all texts."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -119,19 +121,19 @@ def _expanded(pattern: str) -> list[str]:
 
 
 class _Samples:
-    """The samples with a photograph, as they are read, and the others in `excluded`."""
+    """Samples with a photograph that were read so far. Other samples are in `excluded`, with reasons."""
 
     def __init__(self) -> None:
-        self.names = ColumnBuilder()  # of the photographs
+        self.names = ColumnBuilder()  # names of the photographs
         self.shard, self.start, self.length = array("i"), array("q"), array("q")
         self.excluded = LeftOut()
-        self.cut: list[str] = []  # tar files without the mark of the end
+        self.cut: list[str] = []  # tar files without the end-of-archive mark
         self._keys, self._shard_of_key = ColumnBuilder(str), array("i")
         self._cells: dict[str, ColumnBuilder] = {}
         self._unread: Counter[str] = Counter()  # kind of member -> number of them
 
     def read(self, tar: TarReader, shard: int) -> None:
-        """Read the samples of a tar file. Members with one key are a sample if they follow each other."""
+        """Add the samples of a tar file with the number `shard`. Consecutive members with the same key are a sample."""
         key, members = "", dict[str, Member]()
         for member in tar.members():
             folder, _, base = member.name.removeprefix("./").rpartition("/")
@@ -152,13 +154,13 @@ class _Samples:
             self.cut.append(Path(tar.path).name)
 
     def columns(self) -> dict[str, Column]:
-        """Return the columns of the texts."""
+        """Return name -> column of the texts and json values of the samples."""
         for cells in self._cells.values():
             cells.extend([""] * (len(self.names) - len(cells)))
         return {name: cells.column() for name, cells in self._cells.items()}
 
     def check_keys(self, shards: Sequence[str]) -> None:
-        """Raise ConfigError if two samples have one key."""
+        """Raise `ConfigError` if two samples have the same key. `shards`: paths of the tar files, for the message."""
         keys = self._keys.column()
         if len(keys.values) < len(keys.codes):
             row = int(np.argmax(repeats(keys.codes)))
@@ -166,7 +168,7 @@ class _Samples:
         self._keys = ColumnBuilder(str)
 
     def fallen_out(self) -> list[str]:
-        """Return a line for each kind of member that is not read, and one for tar files that may be cut."""
+        """Return a line of text for each kind of member that is not read, and one about tar files that may be cut off."""
         kinds = self._unread.most_common()
         others = sum(count for _, count in kinds[MOST_KINDS:])
         shown = [*sorted(kinds[:MOST_KINDS]), *([("other suffixes", others)] if others else [])]
@@ -175,7 +177,7 @@ class _Samples:
         return [*lines, cut] if self.cut else lines
 
     def _finish(self, tar: TarReader, shard: int, key: str, members: dict[str, Member]) -> None:
-        """Add a sample, or leave it out."""
+        """Add the sample with these members (suffix -> member), or add its key to `excluded` with a reason."""
         if not members:
             return
         self._keys.append(key)
@@ -193,7 +195,7 @@ class _Samples:
             text = tar.read(member.start, member.size).decode("utf-8", "replace")
             try:
                 cells |= dict(_flat(json.loads(text))) if suffix == "json" else {suffix: text}
-                if "\\u" in text:  # half of a pair of surrogates is not text
+                if "\\u" in text:  # a lone surrogate is not text
                     cells = {_encodable(name): _encodable(cell) for name, cell in cells.items()}
             except (ValueError, RecursionError):
                 return self.excluded.add("a sample with a json that is not an object", [key])
@@ -205,7 +207,7 @@ class _Samples:
         self.length.append(photograph.size)
 
     def _set(self, cells: dict[str, str]) -> None:
-        """Set the cells of the next row."""
+        """Append a row with these cells, column -> text."""
         for name, cell in cells.items():
             if name not in self._cells:
                 if len(self._cells) >= MOST_COLUMNS:
@@ -219,9 +221,9 @@ class _Samples:
 
 
 def _flat(value: Any, outer: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the names and cells of a JSON object; those of an object in it as OUTER.INNER. Lists are not read.
+    """Yield (name, text) for each value of a JSON object; a value of a nested object is named OUTER.INNER. Lists are skipped.
 
-    Raise ValueError if it is not an object."""
+    Raise `ValueError` if `value` is not an object."""
     if not isinstance(value, dict):
         raise ValueError("not an object")
     for name, inner in value.items():

@@ -1,4 +1,4 @@
-"""`ZipFiles`: photographs inside a zip archive."""
+"""`ZipFiles`: read photographs from a zip archive without unpacking it."""
 
 import os
 import zipfile
@@ -26,12 +26,12 @@ _ENCRYPTED = 1  # bit of the flags of a member
 
 
 class ZipFiles(ImageFiles):
-    """Members of an archive. `names`: their names, relative to the folder `inside` of the archive, "" or a path that ends in /."""
+    """Image files in a zip archive. `names`: their paths relative to the folder `inside` of the archive, "" or a path that ends in /."""
 
     def __init__(self, archive: Path, names: Sequence[str] | np.ndarray, inside: str) -> None:
         self.archive, self.inside = archive, inside
         self.names = names if isinstance(names, np.ndarray) else clean_paths(names)
-        self._opened: tuple[int, zipfile.ZipFile] | None = None  # by this process
+        self._opened: tuple[int, zipfile.ZipFile] | None = None  # id of the process that opened the archive, and the archive
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_opened": None}
@@ -58,14 +58,14 @@ class ZipFiles(ImageFiles):
         return self.inside + os.path.normpath(name)
 
     def _zip(self) -> zipfile.ZipFile:
-        """Return the archive. Its file is opened once in each process: a fork shares the position of the file with its parent."""
+        """Return the open archive. Each process opens it once: after a fork, parent and child would share the position in the file."""
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = os.getpid(), retry(lambda: zipfile.ZipFile(self.archive))
         return self._opened[1]
 
 
 def _size(info: zipfile.ZipInfo | None) -> int:
-    """Return the size of a member in bytes, or a key of `REASONS`."""
+    """Return the size of a member in bytes, or, if it cannot be read, a key of `REASONS` (0 or less)."""
     if info is None:
         return MISSING
     if info.is_dir():

@@ -235,7 +235,7 @@ def test_a_higher_rank_removes_finer_names(tmp_path):
     core = occurrences(taxonRank=["GENUS", "FAMILY", *["SPECIES"] * 6])
     rows = read(tmp_path, archive(core, links(core)))
     assert (rows.labels[:2] < 0).tolist() == [[False, False, True], [False, True, True]] and (rows.labels[2:] >= 0).all()
-    assert "2 records have names of finer ranks than their taxonRank, which are not used" in rows.notes
+    assert "not used: names of finer ranks than taxonRank, in 2 records" in rows.notes
 
 
 def test_species_from_epithets_dates_from_parts_and_elevation_from_either_term(tmp_path):
@@ -259,7 +259,7 @@ def test_species_from_epithets_dates_from_parts_and_elevation_from_either_term(t
     [
         ({"meta.xml": b"<archive>"}, "data.path: the descriptor meta.xml is not XML: no element found"),
         ({"meta.xml": b"<!DOCTYPE a [<!ENTITY b 'c'>]><archive/>"}, "has a DOCTYPE"),
-        ({"meta.xml": b"<archive/>"}, "has 0 cores instead of one"),
+        ({"meta.xml": b"<archive/>"}, "must have one element `core`, not 0"),
         ({"meta.xml": ("utf-8", "utf-99")}, "cannot be read in the encoding 'utf-99'"),
         ({"meta.xml": ('index="1"', 'index="-1"')}, "has index='-1'; it must be a small number"),
         ({"meta.xml": ('index="1"', 'index="44"')}, "'occurrence.txt' has 4 columns, fewer than the 45 of its descriptor"),

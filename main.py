@@ -26,9 +26,9 @@ EXIT_FINISHED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 2, 75
 
 
 def run(config: Config, config_dir: str | None = None) -> int:
-    """Train, validate, save and report. Return the exit status: 0 for a finished run, 75 for an interrupted one.
+    """Train, validate, save and report, as configured. Return the exit status: 0 for a finished run, 75 for an interrupted one.
 
-    `config_dir` is a folder of config groups besides `conf/`."""
+    `config_dir` is a folder with further config groups, searched in addition to `conf/`; None: only `conf/`."""
     from linnaeus.distributed import DistributedContext
     from linnaeus.distributed.signals import StoppedBeforeTraining, StopRequest
 
@@ -47,7 +47,9 @@ def run(config: Config, config_dir: str | None = None) -> int:
 
 
 def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> int:
-    """Build the parts, run the epochs, finish. Return the exit status."""
+    """Build all parts of a run, train its epochs and write its results. Return the exit status; see `run`.
+
+    `stop` is set by a signal or by `trainer.max_time`; the run then saves a checkpoint and ends."""
     from linnaeus.requirements import without_collection
 
     with without_collection():
@@ -115,7 +117,9 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
 
 
 def main() -> int:
-    """Read the command line; train, sweep or print help. Return the exit status. A mistake of the user is one line and status 2."""
+    """Read the command line of `sys.argv`; print help, train, or run a sweep. Return the exit status.
+
+    A mistake of the user prints one line and returns 2."""
     from linnaeus.requirements import missing_packages
 
     if missing := missing_packages():

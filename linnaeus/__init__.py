@@ -13,9 +13,10 @@ __all__ = ["load_model"]
 
 
 def load_model(path: str | Path, **options: Any) -> Any:
-    """Return the trained model of a run directory or a bundle (`linnaeus export`), for use. `options` are those of its workload.
+    """Return the trained model in a run directory, or in a bundle written by `linnaeus export`, as an object for prediction.
 
-    Raise `ConfigError`, a `ValueError` with one line, if it cannot be loaded."""
+    `options` are the keyword arguments that the workload of the model defines. Raise `ConfigError`, a `ValueError` with a
+    message of one line, if the model cannot be loaded."""
     from linnaeus.workloads.trained_models import load
 
     return load(Path(path), options)

@@ -1,5 +1,7 @@
-"""`linnaeus KEY=VALUE...` and `python -m linnaeus KEY=VALUE...` train as `python main.py KEY=VALUE...` does; `linnaeus NAME ...` runs a
-command (`linnaeus.commands`)."""
+"""Entry point of the command `linnaeus` and of `python -m linnaeus`.
+
+`linnaeus KEY=VALUE...` trains, as `python main.py KEY=VALUE...` does; `linnaeus NAME ...` runs the subcommand NAME of `linnaeus.commands`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,16 @@ USAGE = """linnaeus: train classifiers of species, and other research programs
 
 
 def usage() -> str:
-    """Return the help page: how to train, and a line per command."""
+    """Return the text of `linnaeus --help`: how to train, then one line for each subcommand."""
     width = max(map(len, COMMANDS))
     lines = [f"  linnaeus {name:<{width}}  {meaning}" for name, meaning in COMMANDS.items()]
     return "\n".join([USAGE, "Commands (`linnaeus NAME --help` for each):", *lines])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command, or train. Return the exit status."""
+    """Run the subcommand that the first argument names, print help, or train. Return the exit status.
+
+    `arguments` are the words after the program's name; None: those of `sys.argv`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     first = arguments[0] if arguments else ""
     if first in COMMANDS:

@@ -20,13 +20,15 @@ _TOLERANCE = 1e-6  # of a step: 0.07 * 100 is a little above 7 in floating point
 
 
 def first_step_at(steps: float) -> int:
-    """Return the first whole step at or after a fractional number of steps."""
+    """Round a number of steps up to a whole number. A number at most 1e-6 above a whole number counts as that number."""
     return math.ceil(steps - _TOLERANCE)
 
 
 @dataclass(frozen=True)
 class Duration:
-    """`amount` of `unit` (steps, epochs, %, s, min, h). `key` is the configuration key, for error messages."""
+    """A length of time in a run: `amount` of `unit` ("steps", "epochs", "%" of the run, "s", "min" or "h").
+
+    `key` is the configuration key that the duration was read from. Error messages name it."""
 
     amount: float
     unit: str
@@ -34,7 +36,9 @@ class Duration:
 
     @classmethod
     def parse(cls, text: object, key: str = "duration") -> Duration:
-        """Parse `500steps`, `1epoch`, `0.5epochs`, `10%`, `30s`, `15min` or `2h`. Raise `ConfigError` that names `key`."""
+        """Return the duration written in `text`, such as `500steps`, `1epoch`, `0.5epochs`, `10%`, `30s`, `15min` or `2h`.
+
+        Raise `ConfigError`, naming `key`, if `text` is not a duration, is negative, is above 100% or is a fractional number of steps."""
         match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
         word = match[3].lower() if match else ""
         unit = _UNITS.get(word) or _UNITS.get(word.removesuffix("s"))
@@ -51,23 +55,27 @@ class Duration:
 
     @property
     def is_time(self) -> bool:
-        """Return True if the unit is a unit of time, which cannot be converted to steps."""
+        """True if the unit is seconds, minutes or hours. Such a duration cannot be converted to steps."""
         return self.unit in _SECONDS
 
     @property
     def seconds(self) -> float:
-        """Return the duration in seconds. Raise `AssertionError` if the unit is not a unit of time."""
+        """Length in seconds. Raise `AssertionError` if the unit is not seconds, minutes or hours."""
         assert self.is_time, f"{self} is not in seconds, minutes or hours"
         return self.amount * _SECONDS[self.unit]
 
     def in_steps(self, total_steps: int, steps_per_epoch: int) -> float:
-        """Return the duration in steps, not rounded. Raise `ConfigError` if the unit is a unit of time."""
+        """Return the duration in steps, not rounded, for a run of `total_steps`.
+
+        Raise `ConfigError` if the unit is seconds, minutes or hours."""
         if self.is_time:
             raise ConfigError(f"{self.key} is {self}; a time cannot be converted to steps, use steps, epochs or %")
         return self.amount * {"steps": 1, "epochs": steps_per_epoch, "%": total_steps / 100}[self.unit]
 
     def to_steps(self, total_steps: int, steps_per_epoch: int) -> int:
-        """Return the first step at which the duration has passed. Raise `ConfigError` if the unit is a unit of time."""
+        """Return the duration in steps, rounded up, for a run of `total_steps`.
+
+        Raise `ConfigError` if the unit is seconds, minutes or hours."""
         return first_step_at(self.in_steps(total_steps, steps_per_epoch))
 
     def __str__(self) -> str:

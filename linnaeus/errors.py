@@ -1,4 +1,6 @@
-"""Define the two errors that end the program with one line and no traceback, and format errors, names and numbers for messages."""
+"""Define the two exceptions that end the program with a message of one line and no traceback, and functions that format values for
+messages.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,17 @@ from collections.abc import Sequence
 
 
 class ConfigError(ValueError):
-    """A user's mistake. The message is one line that names the key, the value and the fix. The exit status is 2."""
+    """A mistake of the user. The message is one line that names the key, its value and the fix. The program exits with status 2."""
 
 
 class RunFailed(RuntimeError):
-    """The run cannot continue, although the command and the program are correct. The message is one line. The exit status is 1."""
+    """A failure of a running program, such as a killed worker, that is not the user's mistake.
+
+    The message is one line; the exit status is 1."""
 
 
 def system_reason(error: Exception) -> str:
-    """Return the system's text of an `OSError` with its file, or the message of another exception."""
+    """Return the text of an exception for a message. For an `OSError` it is the system's text and the name of the file."""
     if not isinstance(error, OSError) or not error.strerror:
         return str(error)
     return f"{error.strerror}{f' ({error.filename})' if error.filename else ''}"
@@ -26,28 +30,32 @@ def one_line(error: Exception) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return `text` with control characters as escapes such as `\\x1b`: names of files and taxa must not reach the terminal as commands."""
+    """Return `text` with control characters replaced by escapes such as `\\x1b`.
+
+    Names of files and taxa come from data; without this a terminal would execute the control sequences in them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shorten(text: str, most: int = 60) -> str:
-    """Return a text for a message. The middle of one longer than `most` characters is replaced by `...`, control characters by escapes."""
+    """Return `text` for a message, with control characters as escapes.
+
+    Replace the middle by `...` if it is longer than `most` characters."""
     text = escaped(text)
     return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - (most - most // 2) :]}"
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """Return the repr of a value for a message, shortened to `most` characters."""
+    """Return `repr(value)` for a message, shortened to about `most` characters."""
     return shorten(repr(shorten(value, 4 * most) if isinstance(value, str) else value), most)
 
 
 def list_some(values: Sequence[str], most: int = 12) -> str:
-    """Return the first `most` values for a message, each shortened, and the number of the others."""
+    """Return the first `most` values for a message, comma-separated and each shortened, followed by ", and N more" if there are more."""
     return ", ".join(map(shorten, values[:most])) + (f", and {len(values) - most} more" if len(values) > most else "")
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 file", "2,000 files" or "2 taxa"."""
+    """Return a number and its noun in the right form, such as "1 file", "2,000 files" or "2 taxa"."""
     if number == 1:
         return f"1 {noun}"
     plural = f"{noun.removesuffix('taxon')}taxa" if noun.endswith("taxon") else f"{noun}es" if noun.endswith("s") else f"{noun}s"

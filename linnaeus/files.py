@@ -1,8 +1,8 @@
-"""Atomic writes, and reads that retry: every file of a run is complete on disk or absent.
+"""Write files atomically, and retry reads that fail: every file of a run is complete on disk or absent.
 
-A file or directory is written under a temporary `.tmp-` name beside its final name, flushed to the disk, then renamed. A rename
-within one directory is atomic on POSIX file systems. A killed process leaves only `.tmp-` names behind; `remove_stale` deletes them
-when the next process has the run's lock.
+A file or directory is written under a temporary `.tmp-` name in the directory of its final name, flushed to the disk, then renamed. A
+rename within one directory is atomic on POSIX file systems. A killed process leaves only `.tmp-` names; `remove_stale` deletes them when
+the next process has locked the run directory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,18 @@ REPLACED = ".replaced"  # suffix of a committed directory while another one of t
 
 
 def write_atomic(path: Path | str, content: bytes | str) -> None:
-    """Write a whole file. After a crash at any instant it contains either the old or the new content. A str is encoded by `to_utf8`."""
+    """Replace the content of a file atomically: after a crash at any instant the file has the old or the new content.
+
+    Encode a str by `to_utf8`."""
     with atomic_file(path) as file:
         file.write(to_utf8(content) if isinstance(content, str) else content)
 
 
 @contextmanager
 def atomic_file(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a file for writing that replaces `path` at the end, as `write_atomic` does."""
+    """Return a context manager that opens a temporary file for writing. At the end of the block the file is flushed and renamed to `path`.
+
+    If the block raises, `path` is unchanged."""
     path = Path(path)
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
     with open(temporary, "wb", opener=no_follow) as file:
@@ -53,8 +57,9 @@ def atomic_file(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def no_follow(path: str | Path, flags: int) -> int:
-    """Open a file for writing and return its descriptor; an `opener` of `open`. Raise `OSError` for a symbolic link, so that no file
-    outside the run directory is changed."""
+    """Open a file for writing and return its descriptor. This is an `opener` for the built-in `open`.
+
+    Raise `OSError` if `path` is a symbolic link, so that no file outside the run directory is changed."""
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -64,7 +69,8 @@ def no_follow(path: str | Path, flags: int) -> int:
 
 
 def refuse_links(directory: Path, patterns: Iterable[str]) -> None:
-    """Raise `ConfigError` if a path in a directory that matches a pattern is a symbolic link, a pipe or a directory instead of a file."""
+    """Raise `ConfigError` if an entry of `directory` that matches one of the glob `patterns` is not a regular file, or is a symbolic
+    link."""
     for path in (path for pattern in patterns for path in sorted(directory.glob(pattern))):
         if path.is_symlink() or not path.is_file():
             kind = "a symbolic link" if path.is_symlink() else "not a file"
@@ -72,18 +78,20 @@ def refuse_links(directory: Path, patterns: Iterable[str]) -> None:
 
 
 def to_utf8(text: str) -> bytes:
-    """Return a text as UTF-8. Bytes of a file name that is not UTF-8, which Python represents as surrogates, become escapes such as
-    `\\udcff`; in a JSON string this is the same text."""
+    """Return `text` encoded as UTF-8.
+
+    File names that are not UTF-8 contain surrogates in Python. Each surrogate becomes an escape such as `\\udcff`, which JSON reads back.
+    """
     return text.encode(errors="backslashreplace")
 
 
 def to_json(content: Any, indent: int | None = 2) -> str:
-    """Return the JSON text of a value, with a final newline. `indent=None`: on one line. Floats that JSON does not have: see `finite`."""
+    """Return `content` as JSON text with a final newline. `indent=None` writes one line. NaN and infinities are replaced as in `finite`."""
     return json.dumps(finite(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows with the same keys as CSV with a header; "" for none."""
+    """Return rows with the same keys as CSV text with a header line, or "" if there are no rows."""
     text = io.StringIO()
     if rows:
         table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -93,7 +101,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return a copy of nested containers with NaN as None and infinities as the texts "Infinity" and "-Infinity"."""
+    """Return a copy of nested containers in which NaN is None and infinities are the strings "Infinity" and "-Infinity", for JSON."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -104,18 +112,18 @@ def finite(value: Any) -> Any:
 
 
 def from_finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of which `finite(metrics)` was written."""
+    """Return a copy of a flat mapping in which the replacements that `finite` made are undone: None is NaN, "Infinity" is infinite."""
     values = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
     return {name: values.get(value, value) if value is None or isinstance(value, str) else value for name, value in metrics.items()}
 
 
 def content_digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the JSON text of a mapping without its own `sha256` entry."""
+    """Return the SHA-256, in hexadecimal, of the JSON text of a mapping. The entry "sha256" is left out: it contains the digest itself."""
     return text_digest(json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True))
 
 
 def sync_file(path: Path | str) -> None:
-    """Flush a file or a directory to the disk. Raise `OSError` that names the file."""
+    """Flush a file or a directory to the disk (fsync). Raise `OSError`, with the name of the file, if that fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -126,11 +134,10 @@ def sync_file(path: Path | str) -> None:
 
 
 def commit_directory(temporary: Path, final: Path) -> None:
-    """Flush every file in and below `temporary` and rename it to `final`.
+    """Flush all files below the directory `temporary` to the disk and rename the directory to `final`.
 
     An existing `final` is renamed to `final.replaced` first and deleted afterwards. After a crash between the two renames,
-    `restore_replaced` renames it back. On `OSError` the new directory is not committed, and the old one still exists under either name.
-    """
+    `restore_replaced` renames it back. If this function raises `OSError`, the old directory still exists under one of the two names."""
     for file in sorted(temporary.rglob("*")):
         sync_file(file)
     sync_file(temporary)
@@ -151,14 +158,14 @@ def commit_directory(temporary: Path, final: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory. A crash never leaves it incomplete under its own name."""
+    """Rename a directory to a temporary name, then delete it. After a crash it is complete under its own name, or absent."""
     renamed = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-deleted")
     os.rename(path, renamed)
     delete(renamed)
 
 
 def remove_or_warn(path: Path) -> bool:
-    """Call `remove_directory` and return True. On `OSError` log a warning and return False."""
+    """Delete a directory by `remove_directory` and return True. If that raises `OSError`, log a warning and return False."""
     try:
         remove_directory(path)
     except OSError as error:
@@ -168,7 +175,7 @@ def remove_or_warn(path: Path) -> bool:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, or a directory with its content."""
+    """Delete a file, or a directory with all its content."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -176,7 +183,9 @@ def delete(path: Path) -> None:
 
 
 def restore_replaced(directory: Path) -> None:
-    """Complete the replacements that a crash interrupted: delete the old directory if the new one exists, else rename it back."""
+    """Complete the replacements by `commit_directory` that a crash interrupted in `directory`.
+
+    Delete each `NAME.replaced` if the new directory NAME exists; otherwise rename it back to NAME."""
     for old in sorted(directory.glob(f"*{REPLACED}")):
         final = old.with_name(old.name.removesuffix(REPLACED))
         if final.exists():
@@ -186,10 +195,10 @@ def restore_replaced(directory: Path) -> None:
 
 
 def remove_stale(directory: Path) -> list[str]:
-    """Delete the temporary files of killed processes in `directory` and return their names. The caller must have the run's lock.
+    """Delete the temporary files that killed processes left in `directory`. Return the names of the deleted files.
 
-    Log a warning for each one that cannot be deleted (a network disk keeps files that a process has open).
-    """
+    The caller must have locked the run, so that no live process writes there. Log a warning for each file that cannot be deleted (a network
+    disk refuses to delete files that a process has open)."""
     removed = []
     for path in sorted(directory.glob(f"{TEMPORARY}*")) if directory.is_dir() else []:
         try:
@@ -220,19 +229,20 @@ ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR))  # 
 
 
 class Unreadable(ConfigError, OSError):
-    """A file cannot be read at present. Also an `OSError`, so that a process that fails alone can report it to the other ones."""
+    """A file that exists and cannot be read, for example on a disk error.
+
+    It is also an `OSError`, so that a process that fails alone can report it to the other processes."""
 
 
 def is_absent(error: OSError) -> bool:
-    """Return True if the file does not exist, False if it exists but cannot be read at present."""
+    """Return True if `error` means that there is no file of that name to read, False if the file exists and reading it failed."""
     return error.errno in ABSENT
 
 
 def exists(path: Path, kind: Callable[[int], bool] = lambda mode: True) -> bool:
-    """Return True if `path` exists and is of this kind (such as `stat.S_ISDIR`).
+    """Return True if `path` exists and `kind`, such as `stat.S_ISDIR`, accepts its mode; by default any kind.
 
-    Raise `OSError` if the disk fails; `Path.exists` returns False then in some versions of Python.
-    """
+    Raise `OSError` if the disk fails; in some versions of Python `Path.exists` returns False in this case."""
     try:
         return kind(os.stat(path).st_mode)
     except OSError as error:
@@ -242,13 +252,14 @@ def exists(path: Path, kind: Callable[[int], bool] = lambda mode: True) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return True if `path` is a directory. Raise `OSError` if it exists but cannot be read, for example on a disk error."""
+    """Return True if `path` is a directory, False if it is absent or not a directory. Raise `OSError` if the disk fails."""
     return exists(path, stat.S_ISDIR)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file. Return None if the file does not exist or contains anything else. Raise `OSError` if the disk
-    fails."""
+    """Return the JSON object in a file as a dict. Return None if the file does not exist or does not contain a JSON object.
+
+    Raise `OSError` if the file exists and cannot be read."""
     try:
         return json_object(path.read_bytes())
     except OSError as error:
@@ -258,7 +269,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def json_object(content: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in a content, None if it contains anything else."""
+    """Return the JSON object in the bytes `content` as a dict, or None if they are not a JSON object."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -267,11 +278,10 @@ def json_object(content: bytes) -> dict[str, Any] | None:
 
 
 def system_error(error: BaseException, path: Path) -> OSError | None:
-    """Return the error of the operating system behind an exception, as an `OSError` that names `path`; None if the content is wrong.
+    """Return the operating system's error behind an exception, as an `OSError` that names `path`. Return None if there is none.
 
-    torch and safetensors raise several types with the error only in the message, such as
-    `RuntimeError: unable to mmap ...: Cannot allocate memory (12)`.
-    """
+    torch and safetensors raise exceptions of several types that contain the system's error only in their message, such as
+    `RuntimeError: unable to mmap ...: Cannot allocate memory (12)`. None means that the content of the file is wrong."""
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
         text = str(error)
@@ -286,7 +296,9 @@ def system_error(error: BaseException, path: Path) -> OSError | None:
 
 
 def with_retries(read: Callable[[], T]) -> T:
-    """Return `read()`. On `OSError` retry after each of `RETRY_DELAYS`, then raise it. Raise at once if the file is absent."""
+    """Call `read` and return its result. If it raises `OSError`, call it again after each of `RETRY_DELAYS`; the last error is raised.
+
+    Do not retry if the file does not exist."""
     for delay in RETRY_DELAYS:
         try:
             return read()
@@ -299,7 +311,9 @@ def with_retries(read: Callable[[], T]) -> T:
 
 
 def read_or_refuse(read: Callable[[], T]) -> T:
-    """Return `with_retries(read)`. Raise `Unreadable` at the end, so that no run starts from another file because a disk fails."""
+    """Call `read` as `with_retries` does, and raise `Unreadable` if the last attempt fails.
+
+    Without this, a run could start from an older checkpoint because of a temporary failure of the disk."""
     try:
         return with_retries(read)
     except OSError as error:

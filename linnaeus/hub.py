@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub."""
+"""Downloads from the Hugging Face hub that do not wait for an unreachable server."""
 
 import contextlib
 import logging
@@ -12,7 +12,9 @@ log = logging.getLogger("linnaeus")
 
 @contextlib.contextmanager
 def offline_if_unreachable() -> Iterator[None]:
-    """Within the block, use only downloaded files if the hub does not respond to one request. Its client would retry for a minute."""
+    """Put the Hugging Face client into offline mode within the block if the hub does not answer a first request within 3 s.
+
+    In offline mode only files that were downloaded before can be loaded. Otherwise the client would repeat its requests for a minute."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

@@ -1,8 +1,9 @@
-"""Position-keyed randomness: every random number is a function of a key of integers, not of the state of a generator.
+"""Compute random numbers as pure functions of a key of integers, without the state of a generator.
 
-`key(seed, ORDER, epoch)` names a stream; `permutation`, `uniforms` and `Draw` read it. The hash is implemented here (the SplitMix64
-finaliser, folded over the parts), so that results do not depend on the version of numpy or torch; golden tests check it. `seed_globals` is
-for third-party code that uses the global generators of python, numpy and torch.
+`key(seed, ORDER, epoch)` hashes integers to a 64-bit number that identifies a stream of random numbers; `permutation`, `uniforms` and
+`Draw` compute the numbers. The hash is implemented here (the SplitMix64 finaliser, folded over the integers), so that results do not
+depend on the version of numpy or torch; golden tests check it. `seed_globals` is for third-party code that uses the global generators of
+python, numpy and torch.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _M2 = 0x94D049BB133111EB
 
 
 def _mix(z: int) -> int:
-    """Apply the SplitMix64 finaliser (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")."""
+    """Return the SplitMix64 finaliser of a 64-bit integer (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")."""
     z = ((z ^ (z >> 30)) * _M1) & _MASK64
     z = ((z ^ (z >> 27)) * _M2) & _MASK64
     return z ^ (z >> 31)
 
 
 def key(*parts: int) -> int:
-    """Return a 64-bit hash of a sequence of integers. It depends on their order."""
+    """Return a 64-bit hash of a sequence of integers, which serves as the key of a stream. The order of the integers matters."""
     h = 0
     for part in parts:
         h = _mix((h + _GOLDEN + (int(part) & _MASK64)) & _MASK64)
@@ -41,7 +42,9 @@ def key(*parts: int) -> int:
 
 
 def hashes(stream: int, index: np.ndarray) -> np.ndarray:
-    """Return a 64-bit hash of each integer of `index` in a stream, uint64 of the same shape. Its quality is that of `key`."""
+    """Return random 64-bit integers, uint64 of the shape of `index`: number i of the stream for each integer i in `index`.
+
+    `stream` is the result of `key`."""
     with np.errstate(over="ignore"):
         z = np.asarray(index).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(stream)
         for _ in range(2):  # two rounds, because consecutive indices differ in few bits
@@ -53,15 +56,14 @@ def hashes(stream: int, index: np.ndarray) -> np.ndarray:
 
 
 def uniforms(stream: int, index: np.ndarray) -> np.ndarray:
-    """Return a uniform number in [0, 1) for each index of a stream, float64 (53 bits of the hash)."""
+    """Return uniform numbers in [0, 1), float64 of the shape of `index`: number i of the stream for each integer i in `index`."""
     return (hashes(stream, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
-    """Return `uniforms(stream, np.arange(count))`, float64 [count], computed on a device with the same bits.
+    """Compute `uniforms(stream, np.arange(count))` on a device: float64 [count], with the same bits as numpy.
 
-    torch's int64 overflows like uint64, but its right shift copies the sign bit, which is masked.
-    """
+    torch has no uint64 arithmetic. Its int64 overflows in the same way; its right shift copies the sign bit, which is masked here."""
     import torch
 
     def signed(number: int) -> int:
@@ -77,19 +79,21 @@ def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
 
 
 def permutation(stream: int, n: int) -> np.ndarray:
-    """Return a permutation of `range(n)`, int64 [n]: the stable argsort of the hashes of the stream."""
+    """Return the random permutation of `range(n)` that belongs to `stream`, int64 [n]: the stable argsort of the hashes of 0 to n - 1."""
     return argsort(hashes(stream, np.arange(n)))
 
 
 def argsort(keys: np.ndarray) -> np.ndarray:
-    """Return the stable argsort of 64-bit hashes [N], int64 [N]. Equal hashes are rare, and without them any sort is stable."""
+    """Return the stable argsort of 64-bit hashes [N], int64 [N].
+
+    The faster unstable sort is used first; its result is the same unless two hashes are equal, which is rare."""
     order = np.argsort(keys)
     ordered = keys[order]
     return (np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order).astype(np.int64, copy=False)
 
 
 class Draw:
-    """A sequence of random numbers from one key, for code that needs a few numbers per sample."""
+    """A small random generator that starts from the key of `parts`, for code that draws a few numbers per sample."""
 
     __slots__ = ("_state",)
 
@@ -97,7 +101,7 @@ class Draw:
         self._state = key(*parts)
 
     def bits(self) -> int:
-        """Return 64 random bits."""
+        """Return the next 64 random bits as an integer."""
         self._state = (self._state + _GOLDEN) & _MASK64
         return _mix(self._state)
 
@@ -106,16 +110,17 @@ class Draw:
         return low + (high - low) * ((self.bits() >> 11) * 2.0**-53)
 
     def integer(self, n: int) -> int:
-        """Return a uniform integer in range(n). The bias of the multiplication is below n * 2**-53."""
+        """Return a uniform integer in range(n). The probability of each integer deviates by less than n * 2**-53."""
         return min(int(self.uniform() * n), n - 1)
 
     def normal(self) -> float:
-        """Return a standard normal number by the Box-Muller transform."""
+        """Return a number from the standard normal distribution, by the Box-Muller transform."""
         radius = math.sqrt(-2.0 * math.log(1.0 - self.uniform()))
         return radius * math.cos(2.0 * math.pi * self.uniform())
 
     def gamma(self, shape: float) -> float:
-        """Return a Gamma(shape, 1) number by the method of Marsaglia and Tsang (2000), with their boost for shape < 1."""
+        """Return a number from the distribution Gamma(shape, 1), by the method of Marsaglia and Tsang (2000), with their boost for shape
+        < 1."""
         if shape < 1.0:
             return self.gamma(shape + 1.0) * (1.0 - self.uniform()) ** (1.0 / shape)
         d = shape - 1.0 / 3.0
@@ -127,7 +132,7 @@ class Draw:
                 return d * v
 
     def beta(self, a: float, b: float) -> float:
-        """Return a Beta(a, b) number."""
+        """Return a number from the distribution Beta(a, b)."""
         start = self._state
         x, y = self.gamma(a), self.gamma(b)
         if x + y > 0:
@@ -137,13 +142,14 @@ class Draw:
         return 1.0 / (1.0 + math.exp(difference)) if difference < 700 else 0.0
 
     def _log_gamma(self, shape: float) -> float:
-        """Return the logarithm of the number that `gamma` would return for `shape` < 1, without underflow."""
+        """Return the logarithm of the number that `gamma(shape)` would return, without underflow. `shape` must be below 1."""
         return math.log(self.gamma(shape + 1.0)) + math.log(1.0 - self.uniform()) / shape
 
 
 def seed_globals(stream: int) -> None:
-    """Seed the global generators of python, numpy and torch from one key. Costs about 15 us; `torch.manual_seed` costs more, because it
-    also seeds every device."""
+    """Seed the global generators of python, numpy and torch (CPU only) from the key `stream`.
+
+    This takes about 15 us. `torch.manual_seed` takes longer because it also seeds every GPU."""
     import torch
 
     random.seed(stream)
@@ -152,7 +158,9 @@ def seed_globals(stream: int) -> None:
 
 
 def seed_forward(seed: int, global_step: int, micro_batch: int, device_type: str) -> None:
-    """Seed dropout and drop-path of one forward pass. `micro_batch` is the index of the micro-batch in the global batch."""
+    """Seed torch's generator of the device for dropout and drop-path in one forward pass.
+
+    `micro_batch` is the index of the micro-batch in the global batch, over all processes."""
     import torch
 
     stream = key(seed, FORWARD, global_step, micro_batch) & 0x7FFFFFFFFFFFFFFF

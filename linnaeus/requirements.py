@@ -1,6 +1,7 @@
-"""The packages that the program needs, by the name under which Python imports them, and their import without garbage collection.
+"""List the packages that the program needs, by the name under which Python imports them, and import torch without garbage collection.
 
-Import only the standard library here."""
+This module imports only the standard library, so that it can report a missing package.
+"""
 
 import contextlib
 import gc
@@ -26,16 +27,17 @@ PACKAGES = {
 
 
 def missing_packages() -> list[str]:
-    """Return the packages that this Python does not have, by the names for pip. Nothing is imported."""
+    """Return the pip names of the required packages that are not installed. The packages are found, not imported."""
     return [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
 
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Import torch in this block: garbage collection is off, and later collections leave out all objects that exist at the end.
+    """Switch the garbage collector off within the block, for the import of torch, and exclude the objects created there from later
+    collections.
 
-    The import creates some 200,000 objects that live as long as the process. The collector visits them several times otherwise,
-    which takes 0.3 s of the 1.8 s to the first step. Nothing happens where torch is imported already."""
+    The import creates about 200,000 objects that live as long as the process. Otherwise the collector would visit them several times, which
+    takes 0.3 s of the 1.8 s to the first step. This has no effect if torch is already imported."""
     if "torch" in sys.modules:
         yield
         return

@@ -1,4 +1,4 @@
-"""Guard the standard streams of a command: closed ones, pipes whose reader has ended, consoles that cannot encode a character."""
+"""Make stdin, stdout and stderr safe to use: closed streams, pipes whose reader has ended, consoles that cannot encode a character."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TextIO
 
 
 def prepare_streams() -> None:
-    """Connect closed standard streams to the null device, and print characters that a console cannot encode as escapes.
+    """Connect each closed standard stream to the null device, and print characters that a console cannot encode as escapes.
 
-    Otherwise the next file that is opened has the number of the closed stream, and whatever writes to the stream writes into that file.
-    """
+    If a standard stream is closed, the next file that the program opens gets its descriptor, and text meant for the stream would be written
+    into that file."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             _open_null(number)
@@ -26,13 +26,13 @@ def prepare_streams() -> None:
 
 
 def discard_output(stream: TextIO) -> None:
-    """Connect a stream that can no longer be written to the null device, so that nothing is left to write when the interpreter ends."""
+    """Connect `stream` to the null device after a write has failed, so that the interpreter does not fail again when it flushes at exit."""
     with contextlib.suppress(OSError):  # a stream without a file descriptor, as in a notebook
         _open_null(stream.fileno())
 
 
 def flush_or_discard(stream: TextIO) -> bool:
-    """Flush a stream. If that fails, call `discard_output` and return False."""
+    """Flush `stream` and return True. If that fails, call `discard_output` and return False."""
     try:
         stream.flush()
     except OSError:
@@ -42,7 +42,7 @@ def flush_or_discard(stream: TextIO) -> bool:
 
 
 def fit_terminal(line: str, indent: int) -> str:
-    """Return a line broken between words at the width of the terminal, with `indent` blanks before its further parts."""
+    """Return `line` wrapped between words at the width of the terminal. The second and later lines begin with `indent` spaces."""
     columns = shutil.get_terminal_size().columns
     if len(line) <= columns:
         return line
@@ -50,7 +50,9 @@ def fit_terminal(line: str, indent: int) -> str:
 
 
 def print_page(text: str, prose: bool = True) -> None:
-    """Print a page on stdout, on a terminal with the long lines of `prose` broken. Its reader may close the pipe early (`| head`)."""
+    """Print `text` on stdout. A reader that closes the pipe early (`| head`) is not an error.
+
+    `prose=True` wraps long lines if stdout is a terminal; use False for YAML."""
     if prose and sys.stdout.isatty():
         text = "\n".join(fit_terminal(line, len(line) - len(line.lstrip())) for line in text.split("\n"))
     try:
@@ -60,7 +62,7 @@ def print_page(text: str, prose: bool = True) -> None:
 
 
 def _open_null(number: int) -> None:
-    """Open the null device under the number of a file descriptor, which child processes inherit."""
+    """Open the null device as file descriptor `number`. Child processes inherit the descriptor."""
     null = os.open(os.devnull, os.O_RDWR)
     if null == number:
         os.set_inheritable(null, True)

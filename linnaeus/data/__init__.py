@@ -1,1 +1,1 @@
-"""Samples by position: the order of an epoch, its division into micro-batches, loaders, prefetching to the device."""
+"""Read training data by position: the order of an epoch, its division into micro-batches, loaders, and prefetching to the device."""

@@ -1,6 +1,6 @@
-"""Data loaders: batches by position, read in this process or by worker processes, and prefetching of one batch to the device.
+"""Load batches in this process or by worker processes, and copy them to the device ahead of their use.
 
-The copy to the device runs on a side stream while the previous batch is computed.
+The copy of the next batch runs on a side CUDA stream while the current batch is computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ SHORT_WAIT = 1e-4  # seconds; after a shorter wait the GPU is not queried
 
 
 def allow_open_files(num_workers: int) -> None:
-    """Raise the limit on open files of this process for its loader workers. Raise `ConfigError` if the system refuses."""
+    """Raise this process's limit on open files to the number that its loader workers need.
+
+    Raise `ConfigError` if the system's limit is lower."""
     needed = RUN_FILES + num_workers * WORKER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if num_workers == 0 or needed <= soft or soft == resource.RLIM_INFINITY:
@@ -40,9 +42,10 @@ def allow_open_files(num_workers: int) -> None:
 
 
 def build_loaders(dataset: PositionedDataset, batches: Any, pool: WorkerPool | None, prefetch: int) -> Iterable[Any]:
-    """Return an iterable of collated host batches, one per list of indices in `batches` (a batch sampler or a list).
+    """Return an iterable of collated batches in host memory, one for each list of sample indices in `batches`.
 
-    The workers of `pool` read `prefetch` batches each in advance. Without a pool, this process reads each batch when it is taken."""
+    `batches` is a `PositionSampler` or another sized iterable. The workers of `pool` each read `prefetch` batches in advance. If `pool` is
+    None, this process reads each batch when it is requested."""
     if pool is None:
         return InProcessLoader(dataset, batches)
     from linnaeus.data.workers import WorkerLoader
@@ -51,7 +54,7 @@ def build_loaders(dataset: PositionedDataset, batches: Any, pool: WorkerPool | N
 
 
 class InProcessLoader:
-    """Loader of `trainer.num_workers=0`: reads batches from the dataset directly."""
+    """Loader for `trainer.num_workers=0`. It reads each batch from the dataset in the training process."""
 
     def __init__(self, dataset: PositionedDataset, batches: Any) -> None:
         self.dataset, self.batches = dataset, batches
@@ -68,7 +71,7 @@ class InProcessLoader:
 class DevicePrefetcher:
     """An iterable of (host batch, device batch). The next batch is copied to the device while the current one is computed.
 
-    `waited`: seconds spent waiting for the loader, without waits at whose end a GPU was still computing."""
+    `waited` is the time in seconds spent waiting for the loader. A wait does not count if the GPU was still computing at its end."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
         self.loader, self.device = loader, device
@@ -86,7 +89,7 @@ class DevicePrefetcher:
         return batch
 
     def _busy(self) -> bool:
-        """Return True if a GPU still computes, so that the wait for the loader cost no time. Do not wait for the GPU."""
+        """Return True if the GPU has not finished its queued work, so that waiting for the loader cost no time. Always False on the CPU."""
         import torch
 
         return self.device.type == "cuda" and not torch.cuda.current_stream(self.device).query()

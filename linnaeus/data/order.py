@@ -1,10 +1,10 @@
-"""Order the samples of an epoch by a pure function of (seed, epoch).
+"""Compute the order of the samples in an epoch, as a pure function of (seed, epoch).
 
-Positions 2k and 2k+1 are a slot. For mixing, as many slots as possible contain two samples of the same group; the remaining samples share
-slots and are not mixed. The order does not depend on processes, workers or accumulation. An epoch contains every sample once, or the
-samples drawn by `resampling.py`; no slot pairs a sample with itself.
+Positions 2k and 2k + 1 of the order form a slot. For mixing, as many slots as possible contain two samples of the same group; the
+remaining samples share slots and are not mixed. The order does not depend on processes, workers or accumulation. An epoch contains every
+sample once, or the samples drawn by `resampling.py`; no slot pairs a sample with itself.
 
-`block_order` is for samples that do not fit into memory: samples that are read at about the same time are stored near each other.
+`block_order` is for data that do not fit into memory: samples that are near each other in storage are read at about the same time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from linnaeus.randomness import ORDER, hashes, key, permutation
 
 
 def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = None, resampling: Resampling | None = None) -> np.ndarray:
-    """Return the dataset index at each position of an epoch, int64 [size]. `groups` is int64 [size], -1 for a sample without a group."""
+    """Return the dataset index of the sample at each position of an epoch, int64 [size].
+
+    `groups` is the group of each sample, int64 [size], -1 for a sample without a group; None: samples are not paired. `resampling=None`:
+    every sample occurs once."""
     if groups is None:
         order = permutation(key(seed, ORDER, epoch), size)
         return order if resampling is None else resampling.multiset(epoch)[order]
@@ -35,17 +38,17 @@ def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = No
 
 
 class Blocks(NamedTuple):
-    """Sizes of `block_order`."""
+    """Parameters of `block_order`: the number of samples per block and of blocks per window."""
 
     records: int  # consecutive samples in a block
     window: int  # largest number of blocks in a window
 
 
 def block_order(seed: int, epoch: int, size: int, blocks: Blocks) -> np.ndarray:
-    """Return the dataset index at each position of an epoch, int64 [size]: every sample once.
+    """Return the dataset index of the sample at each position of an epoch, int64 [size]: every sample once, shuffled in large windows.
 
-    A permutation of all blocks is cut into windows of equal numbers of blocks, to within one. The samples of a window are permuted and
-    occupy consecutive positions. With a single window the order is that of `epoch_order`."""
+    A random permutation of all blocks is cut into windows with equal numbers of blocks (they differ by one at most). The samples of a
+    window are shuffled and occupy consecutive positions. With a single window the order equals that of `epoch_order`."""
     count = -(-size // blocks.records)
     windows = -(-count // blocks.window)
     place = np.empty(count, dtype=np.int64)
@@ -56,7 +59,7 @@ def block_order(seed: int, epoch: int, size: int, blocks: Blocks) -> np.ndarray:
 
 
 def _pair_samples(shuffled: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs of the same group [P, 2] and the remaining samples [S], both in shuffled order within their group."""
+    """Pair samples of the same group in their shuffled order. Return the pairs, int64 [P, 2], and the samples left over, int64 [S]."""
     by_group = shuffled[np.argsort(groups[shuffled], kind="stable")]
     members = groups[by_group]
     index, size = _index_in_run(members)
@@ -65,17 +68,16 @@ def _pair_samples(shuffled: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray,
 
 
 def _pair_distinct(samples: np.ndarray, groups: np.ndarray, *stream: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return pairs [P, 2] of two different samples of one group, as many as possible, and the remaining samples [S].
+    """Return as many pairs [P, 2] as possible of two different samples of the same group, and the samples left over [S].
 
     samples: int64 [N], with copies. groups: int64 [size], the group of each sample; samples of group -1 are not paired.
     stream: key of the random permutations.
 
     The T elements of a group are in random order, with the copies of a sample adjacent. Let c be the larger of ceil(T / 2) and the
     largest number of copies of one sample. Elements c to T - 1 are permuted, except copies of the sample at index c.
-    Then element i is paired with element c + i, for i < T - c. Elements T - c to c - 1 remain.
+    Then element i is paired with element c + i, for i < T - c. Elements T - c to c - 1 are left over.
     Only the sample at index c can be on both sides of c. Its copies end the first part and begin the second.
-    There are at most c of them, so it is never paired with itself.
-    """
+    There are at most c of them, so it is never paired with itself."""
     copies = np.bincount(samples, minlength=len(groups))
     present = np.flatnonzero((copies > 0) & (groups >= 0))
     present = present[permutation(key(*stream, 3), len(present))]
@@ -99,7 +101,7 @@ def _pair_distinct(samples: np.ndarray, groups: np.ndarray, *stream: int) -> tup
 
 
 def _index_in_run(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for `values` [N], equal ones adjacent, the index of each in its run of equal values and the length of the run, int64 [N]."""
+    """Return, for each of `values` [N], its index in its run of equal adjacent values, and the length of that run; both int64 [N]."""
     starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
     lengths = np.diff(np.append(starts, len(values)))
     return np.arange(len(values)) - np.repeat(starts, lengths), np.repeat(lengths, lengths)

@@ -1,12 +1,12 @@
-"""Class resampling: choose the samples of an epoch. A pure function of (seed, epoch).
+"""Class resampling: choose how often each sample occurs in an epoch, as a pure function of (seed, epoch).
 
-An epoch keeps its N positions. A class of n samples gets a number of them proportional to n^power: power 1/2 is square-root sampling
-(Mahajan et al. 2018), power 0 is class-balanced sampling (Kang et al. 2020). Samples without a class keep one position each.
+An epoch still has N positions. A class of n samples gets a number of them proportional to n^power: power 1/2 is square-root sampling
+(Mahajan et al. 2018), power 0 is class-balanced sampling (Kang et al. 2020). Each sample without a class gets one position.
 
-Systematic sampling (Madow 1949) over the classes in keyed order rounds the expected number of positions of each class up or down, and
-keeps it exact on average over epochs. The samples of a class are drawn cyclically in one keyed order, and each epoch continues about where
-the last one ended: a sample repeats in an epoch only after all others of its class were drawn, and over epochs every sample is drawn.
-Quotas use integer arithmetic, so they are equal on every machine.
+The expected number of positions of a class is rounded up or down by systematic sampling (Madow 1949) over the classes in random order, so
+that it is exact on average over epochs. The samples of a class are drawn cyclically in one random order, and each epoch continues about
+where the last one ended: a sample repeats in an epoch only after all others of its class were drawn, and over epochs every sample is drawn.
+The numbers are computed in integer arithmetic, so they are equal on every machine.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ POWERS = {"square_root": 0.5, "class_balanced": 0.0}
 
 
 class Resampling:
-    """Resampling of N samples. `classes`: int64 [N], -1 for a sample without a class. `power`: one of `POWERS`. Time and memory are
-    linear in samples and classes."""
+    """Resampling of N samples by their class.
+
+    `classes` is the class of each sample, int64 [N], -1 for none. `power` is one of the values of `POWERS`. Time and memory are linear in
+    samples and classes."""
 
     def __init__(self, classes: np.ndarray, power: float, seed: int) -> None:
         assert power in POWERS.values(), "only square roots and constants are rounded equally by every library"
@@ -35,16 +37,16 @@ class Resampling:
 
     @property
     def expected(self) -> np.ndarray:
-        """Return the mean number of positions per epoch of each class, float64 [C]."""
+        """Mean number of positions of each class in an epoch, float64 [C]."""
         return self.whole + self.rest / self.scale
 
     @property
     def draws(self) -> np.ndarray:
-        """Return the mean number of draws per epoch of each sample, float64 [N]. Their sum is N."""
+        """Mean number of times that each sample occurs in an epoch, float64 [N]. The sum is N."""
         return np.append(self.expected / np.maximum(self.counts, 1), 1.0)[self.classes]
 
     def quotas(self, epoch: int) -> np.ndarray:
-        """Return the number of positions of each class in this epoch, int64 [C]. Their sum is `total`."""
+        """Return the number of positions of each class in `epoch`, int64 [C]. The sum is `total`, the number of samples with a class."""
         order = permutation(key(self.seed, RESAMPLE, epoch), len(self.rest))
         start = key(self.seed, RESAMPLE, epoch, 1) % self.scale
         quotas = self.whole.copy()
@@ -52,7 +54,9 @@ class Resampling:
         return quotas
 
     def multiset(self, epoch: int) -> np.ndarray:
-        """Return the samples of an epoch, int64 [N], not shuffled. Samples without a class occur once."""
+        """Return the dataset indices of the samples of `epoch`, int64 [N], with repetitions and not shuffled.
+
+        Samples without a class occur once."""
         quotas = self.quotas(epoch)
         drawn_before = self.whole * epoch + self.rest * epoch // self.scale  # per class, to within one sample
         of_class = np.repeat(np.arange(len(quotas)), quotas)
@@ -63,12 +67,12 @@ class Resampling:
 
     @cached_property
     def _by_class(self) -> np.ndarray:
-        """Return the samples without a class, then those of each class in its keyed order, int64 [N]."""
+        """Dataset indices, int64 [N]: first the samples without a class, then those of each class in its random order."""
         shuffled = permutation(key(self.seed, RESAMPLE), len(self.classes))
         return shuffled[np.argsort(self.classes[shuffled], kind="stable")]
 
     def summary(self) -> str:
-        """Return one line that describes the first epoch."""
+        """Return a line for the log: the numbers of different, repeated and omitted samples in the first epoch."""
         nonempty, size = self.counts > 0, len(self.classes)
         counts, quotas = self.counts[nonempty], self.quotas(0)[nonempty]
         distinct = size - self.total + int(np.minimum(quotas, counts).sum())
@@ -78,10 +82,10 @@ class Resampling:
 
 
 def _whole_weights(counts: np.ndarray, power: float) -> np.ndarray:
-    """Return integer weights proportional to n^power, int64 [C], 0 for n = 0.
+    """Return integer weights of the classes, proportional to n^power, int64 [C]; 0 for a class without samples.
 
-    Roots are scaled as far as 64 bits allow for their products with the number of samples, and for their sum times the number of classes
-    or a million epochs: 6 digits remain at 1e9 samples of 1e6 classes.
+    Square roots are multiplied by a power of two and rounded. It is as large as possible without a 64-bit overflow of their products with
+    the number of samples, or of their sum times the number of classes or a million epochs: 6 digits remain at 1e9 samples of 1e6 classes.
     """
     if power == 0.0:
         return (counts > 0).astype(np.int64)

@@ -1,7 +1,7 @@
-"""`PositionSampler`: the micro-batches of a process, computed from (epoch, step).
+"""`PositionSampler`: compute the micro-batches of one process from (epoch, step).
 
-Micro-batch m of a global batch covers its positions [m * micro, (m + 1) * micro). Process m mod W runs it at its accumulation step m // W.
-A resume starts at an offset; no batch is read and discarded.
+Micro-batch m of a global batch contains its positions m * M to (m + 1) * M - 1, where M is the micro-batch size. With W processes, process
+m mod W runs it at its accumulation step m // W. A resume starts at an offset; no batch is read and discarded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # takes half the time of Samp
 
 
 class PositionSampler:
-    """An iterable of this process's micro-batches of an epoch, lists of `SampleIndex`: the `batches` of a loader.
+    """An iterable of the micro-batches of this process in one epoch, each a list of `SampleIndex`. A loader takes it as its `batches`.
 
     `set_epoch(epoch, step)` sets where the next iteration starts."""
 
@@ -39,8 +39,10 @@ class PositionSampler:
         resampling: Resampling | None = None,
         blocks: Blocks | None = None,
     ) -> None:
-        """`groups(epoch)`: the group of each sample, int64 [size], to pair samples in slots of two; None for no pairs. Without `resampling`
-        an epoch contains every sample once. `blocks`: order of blocks, without pairs and resampling."""
+        """`groups(epoch)` returns the group of each sample, int64 [size], to pair samples for mixing; None for no pairs.
+
+        With `resampling=None` an epoch contains every sample once. `blocks` selects the order `block_order`, which excludes pairs and
+        resampling."""
         assert global_batch_size % (micro_batch_size * world_size) == 0
         self.size, self.seed = size, seed
         self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
@@ -51,7 +53,7 @@ class PositionSampler:
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int, step: int = 0) -> None:
-        """Start the next iteration at update `step` of `epoch`."""
+        """Let the next iteration start at update `step` (counted from the start of the epoch) of `epoch`."""
         self.epoch, self.start = epoch, step
 
     def __len__(self) -> int:
@@ -59,12 +61,12 @@ class PositionSampler:
         return self.steps_per_epoch * self.accumulation
 
     def steps(self) -> range:
-        """Return the updates of the next iteration, counted in the epoch. The last epoch of a run may be shorter."""
+        """Return the updates of the next iteration, counted from the start of the epoch. The last epoch of a run may be cut short."""
         left = self.total_steps - self.epoch * self.steps_per_epoch
         return range(self.start, min(self.steps_per_epoch, left))
 
     def samples_in(self, global_step: int) -> int:
-        """Return the number of samples in the global batch of an update, over all processes. The last one of an epoch may be smaller."""
+        """Return the number of samples in the global batch of an update, over all processes. The last batch of an epoch may be smaller."""
         return min(self.global_batch_size, self.size - global_step % self.steps_per_epoch * self.global_batch_size)
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
@@ -75,7 +77,7 @@ class PositionSampler:
                 yield self._micro_batch(order, epoch, step, accumulated * self.world_size + self.rank)
 
     def _order(self) -> np.ndarray:
-        """Return the dataset index at each position of the epoch, int64 [size]."""
+        """Return the dataset index of the sample at each position of the current epoch, int64 [size]."""
         if self.blocks is not None:
             return block_order(self.seed, self.epoch, self.size, self.blocks)
         return epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch), self.resampling)
@@ -92,8 +94,10 @@ class PositionSampler:
 
 
 class ValidationBatches(Sequence[list[SampleIndex]]):
-    """Validation batches of a process: batch b belongs to process b mod W. Nothing is padded or repeated. A batch is made when it is
-    read."""
+    """Sequence of the validation batches of one process, each a list of `SampleIndex`. With W processes, batch b belongs to process b mod
+    W.
+
+    Nothing is padded or repeated. Each list is made when it is accessed."""
 
     def __init__(self, samples: Sequence[int], batch: int, rank: int = 0, world_size: int = 1) -> None:
         self.samples, self.batch = samples, batch
@@ -108,8 +112,9 @@ class ValidationBatches(Sequence[list[SampleIndex]]):
 
 
 def validation_part(size: int, limit: int | None) -> Sequence[int]:
-    """Return the samples that validation reads, in increasing order: all, or `limit` of them that a hash of their numbers selects. They
-    are the same in every pass, and for every seed."""
+    """Return the dataset indices that validation reads, in increasing order: all, or a pseudo-random subset of `limit` of them.
+
+    The subset is the same in every pass and for every seed."""
     if limit is None or limit >= size:
         return range(size)
     return np.sort(hashes(key(0, VALIDATION), np.arange(size)).argsort(kind="stable")[:limit]).tolist()

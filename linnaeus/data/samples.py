@@ -1,4 +1,6 @@
-"""The data interface: the index that a loader worker receives, the dataset that it reads, and the batch that it returns."""
+"""Interface between datasets and loaders: the index that a loader worker receives, the dataset that it reads, and the batch that it
+returns.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ Batch = dict[str, "Tensor"]
 
 
 class SampleIndex(NamedTuple):
-    """Position of one sample. A sample is a function of it, so any worker returns the same one."""
+    """Position of one sample in training. The sample depends on nothing else, so any worker returns the same one."""
 
     epoch: int
     position: int  # in the order of the epoch; position ^ 1 is the other sample of its slot
@@ -29,8 +31,10 @@ class SampleIndex(NamedTuple):
 
 
 class PositionedDataset(ABC):
-    """A map-style dataset whose samples depend only on their `SampleIndex`. It must not have state that changes a
-    sample. Loader workers are forks of the process: open files when a batch is read."""
+    """Abstract base of map-style datasets whose samples depend only on their `SampleIndex`.
+
+    A dataset must not have a state that changes its samples. Loader workers are forks of the training process: open files when a batch is
+    read, not in the constructor."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -40,13 +44,16 @@ class PositionedDataset(ABC):
         """Return the collated batch of `indices`, in their order."""
 
     def groups(self, level: str | None) -> np.ndarray | None:
-        """Return the group of each sample at `level`, int64 [N], -1 for a sample that must not be paired; None for no pairs."""
+        """Return the group of each sample at `level` (a taxonomic rank), int64 [N], -1 for a sample that must not be paired; None: pair
+        no samples."""
         return None
 
     def record_blocks(self) -> Blocks | None:
-        """Return the blocks of `block_order`, None for the order of `epoch_order`. It is called for the training set only."""
+        """Return the parameters of `block_order` if the data should be read in that order, None for `epoch_order`.
+
+        For the training set only."""
         return None
 
     def resampling(self) -> Resampling | None:
-        """Return how often an epoch draws each sample, None for every sample once. It is called for the training set only."""
+        """Return the class resampling of the training set; None: every sample occurs once per epoch."""
         return None

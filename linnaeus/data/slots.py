@@ -1,9 +1,9 @@
-"""Shared memory for batches that loader workers pass on, reused instead of allocated for each batch.
+"""Pass batches between processes through shared memory that is reused instead of allocated for each batch.
 
-New memory costs a page fault for every 4 kB: several milliseconds for a batch of photographs. A slot keeps its pages. It belongs to one
-process at a time: the writer passes the number of the slot and the `Layout` of its contents through a pipe, and the reader gets tensors
-that are views of the slot. All slots are parts of one file without a name, which disappears with its processes. A value is pickled; the
-bytes of its tensors and arrays are copied once, into the slot.
+New memory costs a page fault for every 4 kB: several milliseconds for a batch of photographs. A slot is a part of the shared memory that
+keeps its pages. It belongs to one process at a time: the writer passes the number of the slot and the `Layout` of its contents through a
+pipe, and the reader gets tensors that are views of the slot. All slots are parts of one file without a name, which disappears with its
+processes. A value is pickled; the bytes of its tensors and arrays are copied once, into the slot.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ ALIGNMENT = 64  # bytes
 
 
 class Layout(NamedTuple):
-    """Sizes in bytes of the parts of a slot: the pickled value, then each tensor and array, all aligned."""
+    """Sizes in bytes of the parts of a slot: first the pickled value, then each tensor and array.
+
+    Each part starts at a multiple of `ALIGNMENT`."""
 
     sizes: tuple[int, ...]
 
     def ends(self) -> list[int]:
-        """Return the offset after each part, with its padding."""
+        """Return the offset in bytes at which each part ends, including the padding after it."""
         return list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in self.sizes))
 
 
 class SharedSlots:
-    """Slots by number. Make them before the processes that share them are forked."""
+    """Numbered slots of shared memory. Create the object before the processes that share it are forked."""
 
     def __init__(self) -> None:
         self._file = _anonymous_file()
@@ -44,11 +46,11 @@ class SharedSlots:
         self._memory: dict[int, mmap.mmap] = {}
 
     def close(self) -> None:
-        """Close the file. Views of slots stay valid; nothing can be read or written any more."""
+        """Close the shared file. Tensors that are views of a slot stay valid; `write` and `read` fail afterwards."""
         os.close(self._file)
 
     def write(self, slot: int, value: Any) -> Layout:
-        """Write `value` to a slot. Return its layout."""
+        """Write `value`, any object that can be pickled, to a slot. Return its layout, which `read` needs."""
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
         _TensorPickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -61,9 +63,10 @@ class SharedSlots:
         return layout
 
     def read(self, slot: int, layout: Layout, mapped: Callable[[mmap.mmap], None] | None = None) -> tuple[Any, np.ndarray]:
-        """Return the value in a slot, and the array of bytes that its tensors are views of. The array is freed with the last of them.
+        """Return the value in a slot, and the array of bytes that its tensors are views of.
 
-        `mapped` is called with the memory of the slot if it has to be mapped."""
+        The array is freed together with the last of these tensors, so a weak reference to it shows when the slot can be reused. `mapped` is
+        called with the memory of the slot if this call has to map it into the process."""
         ends = layout.ends()
         lease = np.frombuffer(self._map(slot, ends[-1], mapped), dtype=np.uint8, count=ends[-1])
         memory = memoryview(lease)  # type: ignore[arg-type]
@@ -71,7 +74,7 @@ class SharedSlots:
         return pickle.loads(parts[0], buffers=parts[1:]), lease
 
     def _map(self, slot: int, size: int, mapped: Callable[[mmap.mmap], None] | None = None) -> mmap.mmap:
-        """Return the memory of a slot, at least `size` bytes. A larger value than before maps the slot again."""
+        """Return the memory of a slot, at least `size` bytes. It is mapped at the first call, and again if `size` has become larger."""
         memory = self._memory.get(slot)
         if memory is None or len(memory) < size:
             assert size <= STRIDE and slot < MOST, (size, slot)
@@ -83,7 +86,7 @@ class SharedSlots:
 
 
 def _anonymous_file() -> int:
-    """Return the descriptor of a file in memory without a name; on systems other than Linux, of a deleted file on disk."""
+    """Return the descriptor of a file without a name, in memory; on systems other than Linux, of a deleted file on disk."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("batches")
     with tempfile.TemporaryFile() as file:
@@ -91,7 +94,7 @@ def _anonymous_file() -> int:
 
 
 class _TensorPickler(pickle.Pickler):
-    """A pickler that leaves the bytes of tensors out of its stream, as it does with those of arrays."""
+    """A pickler that passes the bytes of tensors out of band (`buffer_callback`), as pickle protocol 5 does with those of arrays."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -106,7 +109,7 @@ class _TensorPickler(pickle.Pickler):
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """Return the tensor whose bytes are `data`."""
+    """Return the tensor with this dtype, shape and stride whose memory is the buffer `data`."""
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).as_strided(shape, stride)

@@ -1,8 +1,8 @@
-"""Worker processes that read batches, and the loader that takes their batches in order.
+"""Worker processes that read batches, and the loader that returns their batches in order.
 
 The workers are forks of this process, made before it starts threads (`WorkerPool.start`): a fork copies locks that other threads hold, but
-not the threads that release them. Workers read training and validation batches, ignore Ctrl-C and SIGTERM (this process stops them), keep
-no state, and end with this process. Tasks and batches are passed through `SharedSlots`.
+not the threads that release them. Workers read training and validation batches, ignore Ctrl-C and SIGTERM (this process stops them), have
+no state, and end with this process. Requests and batches are passed through `SharedSlots`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ PARENT_CHECK = 5.0  # seconds between checks that the parent process is alive, f
 
 
 class WorkerPool:
-    """Processes that read batches of `datasets`. `submit` returns a ticket, with which `take` returns the batch; in any order.
+    """A group of processes that read batches of `datasets`. `submit` requests a batch and returns a ticket; `take` waits for it and returns
+    it.
 
-    The memory of a batch is used again when its last tensor is freed. There are as many slots as batches are submitted and in use."""
+    Tickets may be taken in any order. The memory of a batch is reused after its last tensor is freed. The number of slots grows to the
+    largest number of batches that were requested or in use at the same time."""
 
     def __init__(self, datasets: Sequence[PositionedDataset], workers: int, pinned: bool = False) -> None:
-        """`pinned`: make the memory of batches page-locked, for copies to a GPU."""
+        """`pinned=True` makes the memory of batches page-locked, for asynchronous copies to a GPU."""
         self.datasets, self.workers, self.pinned = list(datasets), workers, pinned
         self._processes: list[BaseProcess] = []
         self._pipes: list[connection.Connection] = []
@@ -55,7 +57,7 @@ class WorkerPool:
         self._slots_made = self._next_ticket = 0
 
     def start(self) -> None:
-        """Fork the workers, if they are not started. The first `submit` calls this."""
+        """Fork the workers, unless they are running already. The first `submit` calls this."""
         if self._processes:
             return
         self._slots = SharedSlots()
@@ -75,7 +77,7 @@ class WorkerPool:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def close(self) -> None:
-        """End the workers. Batches that have been taken stay valid."""
+        """End the workers. Batches that `take` has returned stay valid."""
         if self._processes:
             self._finalizer()
             for pipe in self._pipes:
@@ -84,7 +86,9 @@ class WorkerPool:
             self._processes, self._pipes = [], []
 
     def submit(self, dataset: int, indices: Sequence[Any]) -> int:
-        """Send the batch of `indices` of a dataset to the worker with the fewest tasks. Return the ticket."""
+        """Request the batch of `indices` from dataset number `dataset`. The worker with the fewest open requests reads it.
+
+        Return a ticket."""
         self.start()
         ticket, slot = self._next_ticket, self._free.pop() if self._free else self._slots_made
         self._next_ticket, self._slots_made = ticket + 1, max(self._slots_made, slot + 1)
@@ -99,7 +103,9 @@ class WorkerPool:
         return ticket
 
     def take(self, ticket: int) -> Any:
-        """Return the batch of a ticket. Raise the error of the dataset, and `RunFailed` if a worker has ended."""
+        """Wait for the batch of a ticket and return it.
+
+        Raise the exception that reading it raised, or `RunFailed` if a worker has ended."""
         while ticket not in self._done:
             self._receive()
         slot, failed, layout = self._done.pop(ticket)
@@ -115,7 +121,7 @@ class WorkerPool:
         return value
 
     def cancel(self, tickets: Iterable[int]) -> None:
-        """Drop batches that will not be taken."""
+        """Discard the requested batches of these tickets. They cannot be taken afterwards."""
         for ticket in tickets:
             if ticket in self._done:
                 self._free.append(self._done.pop(ticket)[0])
@@ -123,7 +129,7 @@ class WorkerPool:
                 self._cancelled.add(ticket)
 
     def _receive(self) -> None:
-        """Wait for at least one finished batch."""
+        """Wait until at least one batch is finished, and record all finished ones. Raise `RunFailed` if a worker has ended."""
         ready = connection.wait([*self._pipes, *(process.sentinel for process in self._processes)])
         for pipe in self._pipes:
             while pipe in ready and pipe.poll():
@@ -142,7 +148,7 @@ class WorkerPool:
                 raise RunFailed(self._end_of(number, process))
 
     def _pin(self, memory: mmap.mmap) -> None:
-        """Page-lock the memory of a slot, so that its copy to a GPU does not stop the host. It stays mapped until the process ends."""
+        """Page-lock the memory of a slot, so that its copy to a GPU does not block the host. It stays mapped until the process ends."""
         address, runtime = torch.frombuffer(memory, dtype=torch.uint8).data_ptr(), torch.cuda.cudart()
         if runtime.cudaHostRegister(address, len(memory), 0) == runtime.cudaError.success:
             _PINNED.append(memory)
@@ -164,10 +170,10 @@ class WorkerPool:
 
 
 class WorkerLoader:
-    """Batches of a dataset in order, read ahead by the workers of a pool: `prefetch` batches for each worker."""
+    """A loader that yields the batches of a dataset in order. The workers of a pool read ahead: `prefetch` batches for each worker."""
 
     def __init__(self, pool: WorkerPool, dataset: PositionedDataset, batches: Any, prefetch: int) -> None:
-        """`dataset`: one of `pool.datasets`. `batches`: a sized iterable of lists of indices."""
+        """`dataset` must be one of `pool.datasets`. `batches` is a sized iterable of lists of sample indices."""
         self.pool, self.batches, self.prefetch = pool, batches, prefetch
         self._dataset = next(number for number, known in enumerate(pool.datasets) if known is dataset)
 
@@ -188,8 +194,9 @@ class WorkerLoader:
 
 
 def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[PositionedDataset], parent: int) -> None:
-    """Read batches until the process `parent` ends. Ignore Ctrl-C and SIGTERM, which reach the whole process group: a worker that ended
-    would end the run during a save."""
+    """Main function of a worker: read requested batches until the process `parent` ends.
+
+    Ignore Ctrl-C and SIGTERM, which reach the whole process group: a worker that ended would end the run while it saves its checkpoint."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)
@@ -216,8 +223,9 @@ def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[P
 
 
 def _portable(error: Exception) -> Exception:
-    """Return `error`, with its traceback as a note unless it is a user's mistake, or a `RuntimeError` with its text if it cannot be
-    pickled."""
+    """Return `error` in a form that can be pickled, with its traceback as a note unless it is a `ConfigError`.
+
+    If `error` cannot be pickled, return a `RuntimeError` with its traceback as the message."""
     text = "".join(traceback.format_exception(error))
     try:
         error.__cause__ = error.__context__ = error.__traceback__ = None

@@ -1,4 +1,4 @@
-"""Keep the one counter of a run, its stages, and the check of the counter against the plan."""
+"""Count the steps, samples and epochs of a run, define its stages, and compare the counts with the planned numbers."""
 
 from linnaeus.progress.consistency import TrainingConsistencyChecker
 from linnaeus.progress.stages import TrainingStage, ValidationPass

@@ -1,7 +1,7 @@
-"""`TrainingConsistencyChecker`: compare the updates that an epoch makes with the updates that the schedule plans.
+"""`TrainingConsistencyChecker`: compare the number of updates that an epoch makes with the number that the schedule plans.
 
-The plan is exact, so a difference is an error of the loader. If a loader is 10 % short, every ramp, the learning rate and every `%`
-come late relative to the data. The checker logs one warning with both numbers; `drift` is part of every row.
+The planned number is exact, so a difference is an error of the loader. If a loader is 10 % short, every ramp, the learning rate and every
+`%` come late relative to the data. The checker logs one warning with both numbers; every row of metrics contains `drift`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger("linnaeus")
 
 
 class TrainingConsistencyChecker:
-    """Compare the updates of epochs with the number that follows from the configuration and the size of the data."""
+    """Comparison of the updates that epochs make with the number that follows from the configuration and the size of the data."""
 
     def __init__(self, config: Any, world_size: int = 1, accumulation_steps: int = 1) -> None:
         self.config, self.world_size, self.accumulation_steps = config, world_size, accumulation_steps
@@ -26,30 +26,33 @@ class TrainingConsistencyChecker:
         self._warned = False
 
     def initialize_with_first_epoch(self, actual_steps: int, dataset_size: int) -> None:
-        """Compute the plan and compare it with the loader. Raise `ConfigError` if the data do not suffice for one update.
+        """Compute the planned number of updates per epoch, and compare it with `actual_steps`, the updates in an epoch of the loader.
 
-        actual_steps: updates in an epoch of the loader. dataset_size: training samples over all processes."""
+        `dataset_size` is the number of training samples over all processes. Raise `ConfigError` if it does not suffice for one update."""
         self.plan = training_length(self.config, dataset_size)
         self.actual_steps_per_epoch = actual_steps
         self._warned = False
         self._compare(actual_steps, self._planned(0), "an epoch of the loader")
 
     def validate_epoch_steps(self, epoch: int, actual_steps: int) -> bool:
-        """Return True if the finished `epoch` (0-based) made the planned updates, which are fewer in a last epoch that is cut short."""
+        """Return True if the finished `epoch` (0-based) made the planned number of updates. The last epoch of a run may have fewer planned
+        updates.
+
+        If the numbers differ, log a warning, once per run."""
         planned = self._planned(epoch)
         if planned == self._length().steps_per_epoch:
             self.actual_steps_per_epoch = actual_steps
         return self._compare(actual_steps, planned, f"epoch {epoch + 1}")
 
     def calculate_expected_fractions(self) -> dict[float, int]:
-        """Return {fraction: the step at which it is done} for 25, 50 and 75 % of the run."""
+        """Return {fraction: step at which that share of the run is done} for the fractions 0.25, 0.5 and 0.75."""
         return {f: first_step_at(f * self._length().total_steps) for f in FRACTIONS}
 
     def drift(self, global_step: int, epochs_done: float | None = None) -> float:
-        """Return progress through the data minus progress through the schedule, as a share of the run. It is 0 as planned and positive
-        for a short loader.
+        """Return the share of the run done in terms of data minus the share done in terms of steps. It is 0 if the run is as planned.
 
-        epochs_done: fractional passes over the data; by default computed from `global_step` and the length of the loader."""
+        It is positive if the loader yields fewer updates per epoch than planned. `epochs_done` is the number of passes over the data, with
+        a fraction; None: computed from `global_step` and the length of the loader."""
         length = self._length()
         epochs = length.total_steps / length.steps_per_epoch
         if epochs_done is None:
@@ -67,7 +70,7 @@ class TrainingConsistencyChecker:
         return max(0, min(length.steps_per_epoch, length.total_steps - epoch * length.steps_per_epoch))
 
     def _compare(self, actual: int, planned: int, subject: str) -> bool:
-        """Return True if the numbers are equal; log one warning per run if not."""
+        """Return True if the two numbers are equal. Otherwise log a warning about `subject`, once per run, and return False."""
         if actual == planned:
             return True
         if not self._warned:

@@ -1,4 +1,4 @@
-"""Stages of a run and its validation passes."""
+"""Define the stages of a run (training and the kinds of validation) and list its validation passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TrainingStage(StrEnum):
-    """Training or a kind of validation pass. Checkpoints and logs contain the value."""
+    """Training, or a kind of validation pass. Checkpoints and logs contain the string value."""
 
     TRAINING = "training"
     VALIDATION_NORMAL = "validation_normal"
@@ -17,13 +17,15 @@ class TrainingStage(StrEnum):
 
     @property
     def is_validation(self) -> bool:
-        """True for every stage but training."""
+        """True for every stage except TRAINING."""
         return self is not TrainingStage.TRAINING
 
 
 class ValidationPass(NamedTuple):
-    """A validation pass. key: the prefix of its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`). masked: metadata components that
-    are masked for every sample."""
+    """A pass over the validation data. `key` is the prefix of its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`).
+
+    `masked` are the metadata components that are masked for every sample. `partial_index` numbers the partial passes; None for other
+    passes."""
 
     key: str
     stage: TrainingStage
@@ -32,7 +34,7 @@ class ValidationPass(NamedTuple):
 
 
 def validation_passes(combinations: Sequence[tuple[str, ...]], components: tuple[str, ...]) -> list[ValidationPass]:
-    """Return the passes a run can make: normal, all `components` masked, and each of `combinations` masked, numbered from 0."""
+    """Return all validation passes that a run can make: normal, with all `components` masked, and with each of `combinations` masked."""
     passes = [ValidationPass("val", TrainingStage.VALIDATION_NORMAL)]
     if components:
         passes.append(ValidationPass("val_mask_meta", TrainingStage.VALIDATION_MASK_META, None, components))

@@ -1,4 +1,4 @@
-"""`TrainingProgress`: the one counter of a run (law 4) and the pending validation passes of its current step.
+"""`TrainingProgress`: the only counter of a run, and the validation passes that are pending at its current step.
 
 `global_step` counts optimizer updates and increases at the update. Data position, schedules, logs and checkpoints are functions of
 it. Counting an update costs about 0.1 us.
@@ -17,14 +17,13 @@ PassKey = tuple[TrainingStage, int | None]  # a validation pass: its stage and, 
 
 
 class TrainingProgress:
-    """Counters of a run.
+    """Counters of a run, and the validation passes of its current step.
 
     current_stage: training or the validation pass that is running. current_epoch: 0-based. step: micro-batches of this process.
     global_step: optimizer updates. samples_seen: training samples over all processes, without the placeholders of empty micro-batches.
     units_seen: units (tokens) in these samples; 0 if the workload does not define units.
     expected_total_steps: updates of the whole run, set before the first batch; 0 while unknown. steps_per_epoch: 0 while unknown.
-    pending_validations, completed_validations: (stage, partial index) of the passes of `validation_step`, which is the current step.
-    """
+    pending_validations, completed_validations: (stage, partial index) of validation passes at step `validation_step`, the current step."""
 
     __slots__ = (
         "_epochs",
@@ -44,7 +43,7 @@ class TrainingProgress:
     )
 
     def __init__(self, config: Any = None, world_size: int = 1, accumulation_steps: int = 1) -> None:
-        """Set all counters to 0. `config.trainer.length`, if given, is the length until `set_length` is called."""
+        """Set all counters to 0. The length is read from `config.trainer.length` if `config` is given, until `set_length` is called."""
         assert world_size >= 1 and accumulation_steps >= 1
         self.world_size, self.accumulation_steps = world_size, accumulation_steps
         self.current_stage = TrainingStage.TRAINING
@@ -58,13 +57,15 @@ class TrainingProgress:
         self._epochs = int(length[1]) if length and length[2].startswith("epoch") else 0
 
     def set_length(self, total_steps: int, steps_per_epoch: int) -> None:
-        """Set the length of the run. Call it before the first batch."""
+        """Set the number of updates of the run and of an epoch. Call this before the first batch."""
         self.expected_total_steps, self.steps_per_epoch = total_steps, steps_per_epoch
 
     # ---- counting
 
     def start_training_epoch(self, epoch: int | None = None) -> None:
-        """Start or continue `epoch` (0-based; by default that of the next update) at `global_step`."""
+        """Set the current epoch to `epoch` (0-based; None: the epoch of the next update) and the stage to training.
+
+        After a resume `global_step` may be inside the epoch."""
         epoch = self.next_epoch if epoch is None else epoch
         assert not self.pending_validations, f"step {self.validation_step} has pending validations: {self.pending_validations}"
         assert not self.steps_per_epoch or self.global_step <= (epoch + 1) * self.steps_per_epoch, (
@@ -75,9 +76,9 @@ class TrainingProgress:
     start_epoch = start_training_epoch
 
     def update_step(self, batch_size: int, is_accumulation_step: bool) -> bool:
-        """Count a micro-batch of `batch_size` samples on every process. Return True if it ended with an optimizer update.
+        """Count a micro-batch of `batch_size` samples on each process. Return True if it completed an optimizer update.
 
-        is_accumulation_step: the gradient was only accumulated."""
+        `is_accumulation_step` is True if the gradient was only accumulated; then `global_step` does not change."""
         self.step += 1
         self.samples_seen += batch_size * self.world_size
         if is_accumulation_step:
@@ -86,9 +87,9 @@ class TrainingProgress:
         return True
 
     def update_window(self, samples: int, micro_batches: int, units: int = 0) -> None:
-        """Count one update: `micro_batches` of this process, `samples` and `units` over all processes.
+        """Count one optimizer update: `micro_batches` on this process, `samples` and `units` (tokens) over all processes.
 
-        Unlike `update_step` it is exact for a partial last batch, of which the processes have unequal shares."""
+        Unlike `update_step` this counts exactly if the processes have unequal shares of the last batch of an epoch."""
         samples_seen = self.samples_seen + samples
         self.step += micro_batches - 1
         self.update_step(0, False)
@@ -96,42 +97,47 @@ class TrainingProgress:
         self.units_seen += units
 
     def end_epoch(self) -> None:
-        """Check the counter after the last update of an epoch. Validation passes may be pending."""
+        """Check, by an assertion, that `global_step` is not beyond the end of the current epoch. Call this after the last update of an
+        epoch.
+
+        Validation passes may still be pending."""
         assert not self.steps_per_epoch or self.global_step <= (self.current_epoch + 1) * self.steps_per_epoch
 
     # ---- position
 
     @property
     def position_in_epoch(self) -> int:
-        """Return the number of updates done in `current_epoch`. Its data continue there."""
+        """Number of updates done in `current_epoch`. The data of the epoch continue at this position."""
         if not self.steps_per_epoch:
             return 0
         return max(0, self.global_step - self.current_epoch * self.steps_per_epoch)
 
     @property
     def epoch(self) -> int:
-        """Return the number of the current epoch, from 1, for a person to read."""
+        """Number of the current epoch, counted from 1, for display."""
         return self.current_epoch + 1
 
     @property
     def total_epochs(self) -> int:
-        """Return the number of epochs of the run, including a last one that is cut short; 0 while unknown."""
+        """Number of epochs of the run, including a last one that is cut short; 0 while unknown."""
         return -(-self.expected_total_steps // self.steps_per_epoch) if self.steps_per_epoch else self._epochs
 
     @property
     def next_epoch(self) -> int:
-        """Return the epoch of the next update."""
+        """Epoch (0-based) that the next update belongs to."""
         return self.global_step // self.steps_per_epoch if self.steps_per_epoch else self.current_epoch
 
     def get_progress_fraction(self) -> float:
-        """Return the share of the run that is done, 0 to 1: in steps, or in epochs while the total is unknown; 0 if both are unknown."""
+        """Return the share of the run that is done, 0 to 1, in steps; while the number of steps is unknown, in epochs; 0 if both are
+        unknown."""
         if self.expected_total_steps:
             return min(1.0, self.global_step / self.expected_total_steps)
         return min(1.0, self.current_epoch / self._epochs) if self._epochs else 0.0
 
     def is_fraction_point(self, fraction: float) -> bool:
-        """Return True exactly at the step that crosses `fraction` of the run; False while its length is unknown. A function of
-        `global_step` alone: any number of callers get the same answer, also after a resume."""
+        """Return True exactly at the step that crosses `fraction` of the run; False while the length of the run is unknown.
+
+        The result depends on `global_step` alone, so any number of callers get the same answer, also after a resume."""
         exact, step = fraction * self.expected_total_steps, self.global_step
         return exact > 0 and step - 1 <= exact <= step + 1 and step == max(1, first_step_at(exact))
 
@@ -139,11 +145,11 @@ class TrainingProgress:
 
     @property
     def partial_validation_indices(self) -> list[int]:
-        """Return the indices of the pending partial passes."""
+        """Indices of the pending partial validation passes."""
         return [i for stage, i in self.pending_validations if stage is TrainingStage.VALIDATION_PARTIAL_MASK_META and i is not None]
 
     def schedule_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
-        """Add a pending pass at this step. A pass that is pending or completed at this step is not added again."""
+        """Add a validation pass to the pending ones of the current step, unless it is already pending or completed at this step."""
         key = _pass_key(validation_type, partial_index)
         if self.validation_step != self.global_step:
             assert not self.pending_validations, f"step {self.validation_step} has pending validations: {self.pending_validations}"
@@ -152,14 +158,15 @@ class TrainingProgress:
             self.pending_validations.append(key)
 
     def start_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
-        """Set `current_stage` to that of a pending pass."""
+        """Set `current_stage` to the stage of a pending validation pass."""
         key = _pass_key(validation_type, partial_index)
         assert key in self.pending_validations, f"{key} is not pending; call schedule_validation first"
         self.current_stage = key[0]
 
     def complete_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
-        """Move a pass from pending to completed; return to training once no pass is pending. Has no effect on a completed pass: its
-        result may have been written before a kill."""
+        """Move a validation pass from the pending to the completed ones. If no pass is pending any more, set `current_stage` to training.
+
+        A pass that is already completed is not an error: its result may have been written before the process was killed."""
         key = _pass_key(validation_type, partial_index)
         assert key in self.pending_validations or key in self.completed_validations, f"{key} was not scheduled at this step"
         if key in self.pending_validations:
@@ -169,13 +176,13 @@ class TrainingProgress:
             self.current_stage = TrainingStage.TRAINING
 
     def has_pending_validations(self) -> bool:
-        """Return True if a pass of this step has to run."""
+        """Return True if a validation pass of the current step has not been completed."""
         return bool(self.pending_validations)
 
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return plain values that a person can read, for state.json."""
+        """Return the counters and validation passes as plain values for `state.json` of a checkpoint, which a person can read."""
         return {
             "current_stage": self.current_stage.value,
             "current_epoch": self.current_epoch,
@@ -190,7 +197,9 @@ class TrainingProgress:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the counters. A total that is already set is kept: an allowed change of the configuration may make the run longer."""
+        """Restore the counters and validation passes from a checkpoint.
+
+        If `expected_total_steps` is already set, it does not change: an allowed change of the configuration may make the run longer."""
         self.current_stage = TrainingStage(state["current_stage"])
         self.current_epoch, self.step = int(state["current_epoch"]), int(state["step"])
         self.global_step, self.samples_seen = int(state["global_step"]), int(state["samples_seen"])

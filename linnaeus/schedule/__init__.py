@@ -1,4 +1,7 @@
-"""Schedule of a run: durations converted to steps once, and the events, ramps and phases they define. Does not import torch."""
+"""Schedule of a run: convert its durations to steps once, and compute the events, ramps and phases that are in effect at a step.
+
+This package does not import torch, so that `linnaeus --help` starts quickly.
+"""
 
 from linnaeus.schedule.early_stopping import EarlyStopping
 from linnaeus.schedule.length import TrainingLength, accumulation_steps, micro_batch_size, training_length

@@ -1,6 +1,7 @@
-"""Conditions that stop training before its length: patience (`EarlyStopping`, has a state) and fixed limits (`StopConditions`, stateless).
+"""Stop training before its planned length: after validations without improvement (`EarlyStopping`), or at fixed limits (`StopConditions`).
 
-Their inputs are equal on every process rank, so all ranks stop at the same step.
+`EarlyStopping` has a state, which checkpoints contain; `StopConditions` has none. Their inputs are equal on every process rank, so all
+ranks stop at the same step.
 """
 
 import math
@@ -12,7 +13,7 @@ from linnaeus.errors import ConfigError
 
 
 class EarlyStopping:
-    """Stop after `patience` consecutive checks without an improvement of more than `min_delta`.
+    """A condition that is met after `patience` consecutive validations without an improvement of more than `min_delta`.
 
     Equal values and NaN do not count as improvements, so a plateau stops the run, and so does a loss that became NaN."""
 
@@ -28,7 +29,7 @@ class EarlyStopping:
         self.counter = 0
 
     def check(self, value: float) -> bool:
-        """Record the value of one validation. Return True if training should stop."""
+        """Record `value`, the monitored metric of one validation. Return True if training should stop."""
         gain = self.best_loss - value if self.mode == "min" else value - self.best_loss
         if gain > self.min_delta:  # False for NaN
             self.best_loss, self.counter = float(value), 0
@@ -44,20 +45,24 @@ class EarlyStopping:
 
 
 class StopConditions:
-    """Limits of `schedule.early_stop`. Each method returns the reason to stop, in one line, or None."""
+    """Fixed limits of `schedule.early_stop` at which training stops.
+
+    Each method checks some of the limits and returns the reason to stop, as one line for a person, or None if no limit is reached."""
 
     def __init__(self, config: EarlyStopConfig, warmup_end: int = 0) -> None:
         self.config, self.warmup_end = config, warmup_end
 
     def at_step(self, step: int) -> str | None:
-        """Check the limit on steps. Call after each update."""
+        """Check `max_steps` against the number of updates done. Call this after each update."""
         limit = self.config.max_steps
         if limit is not None and step >= limit:
             return f"step {step} reached schedule.early_stop.max_steps={limit}"
         return None
 
     def after_log(self, step: int, learning_rate: float, grad_norm: float) -> str | None:
-        """Check the learning rate (after warm-up only) and the gradient norm before clipping. Call when a row is logged."""
+        """Check `min_lr`, only after the warm-up, and `max_grad_norm`. Call this when a row of metrics is logged.
+
+        `grad_norm` is the norm of the gradient before clipping."""
         floor, ceiling = self.config.min_lr, self.config.max_grad_norm
         if floor is not None and step > self.warmup_end and learning_rate < floor:
             return f"learning rate {learning_rate:.3g} fell below schedule.early_stop.min_lr={floor:.3g} at step {step}"
@@ -66,9 +71,9 @@ class StopConditions:
         return None
 
     def after_validation(self, results: Mapping[str, float]) -> str | None:
-        """Check the monitored metric in the `results` of the validation passes of one step.
+        """Check `metric_bound` against the monitored metric in `results`, the metrics of all validation passes of one step.
 
-        Raise `ConfigError` if the monitored pass ran and its results do not contain the metric."""
+        Raise `ConfigError` if the validation pass of the metric ran and did not compute the metric."""
         monitor, bound = self.config.monitor, self.config.metric_bound
         if bound is None and self.config.patience is None:
             return None
@@ -79,8 +84,9 @@ class StopConditions:
 
 
 def monitored(results: Mapping[str, float], name: str, key: str) -> float | None:
-    """Return the metric `name` in the results of a step, None if its pass did not run. Raise `ConfigError`, naming `key`, if the pass ran
-    and does not have the metric."""
+    """Return the metric `name` (such as "val/loss") from the validation results of one step, or None if its validation pass did not run.
+
+    Raise `ConfigError`, naming the configuration key `key`, if the pass ran and its results do not contain the metric."""
     found = [other for other in results if other.startswith(name.split("/")[0] + "/")]
     if found and name not in results:
         raise ConfigError(f"{key}={name} is not a metric of this run; choose one of {', '.join(found)}")

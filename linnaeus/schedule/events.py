@@ -1,7 +1,9 @@
-"""Recurring events, in steps (`Every`) or by the clock (`TimeTrigger`), and values that change linearly over steps (`Ramp`).
+"""Define recurring events, in steps (`Every`) or in seconds of wall time (`TimeTrigger`), and values that change linearly over steps
+(`Ramp`).
 
-The plan lists `Every.steps()` and the run calls `Every.due(step)`. Both use the same arithmetic, so the plan lists exactly the steps at
-which the event occurs. The `step` of an event is the number of an update, from 1: the value of `global_step` after that update.
+The printed schedule lists `Every.steps()` and the training loop calls `Every.due(step)`. Both use the same arithmetic, so the schedule
+lists exactly the steps at which the event occurs. The `step` of an event is the value of `global_step` after an update: 1 after the first
+one.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class Every:
-    """The steps in `first`..`last` that are multiples of one of `periods` or elements of `others`.
+    """An event that occurs at the steps from `first` to `last` that are multiples of one of `periods` or elements of `others`.
 
-    Multiples of whole periods are computed, not stored. Multiples of fractional periods (33 % of 10 steps) are rounded up and stored in
-    `others`."""
+    Multiples of whole periods are computed when needed. Multiples of fractional periods (33 % of 10 steps) are rounded up to whole steps
+    and stored in `others`."""
 
     periods: tuple[int, ...] = ()
     others: frozenset[int] = frozenset()
@@ -44,10 +46,10 @@ class Every:
         at_end: bool = False,
         by_clock: bool = False,
     ) -> Every:
-        """Return the event at the multiples of each duration in `texts` (N steps, N epochs or X % of `total_steps`) within first..last.
+        """Return the event that occurs at the multiples of each duration in `texts`, within steps `first` to `last`.
 
-        `at_end` adds the step `last`. Durations by the clock go to `seconds` if `by_clock`. Raise `ConfigError`, naming `key`, for a
-        duration of zero, and for one by the clock without `by_clock`."""
+        `at_end=True` adds the step `last`. Percentages are of `total_steps`. Durations in wall time are stored in `seconds` if `by_clock`
+        is True. Raise `ConfigError`, naming `key`, for a duration of zero, and for one in wall time if `by_clock` is False."""
         periods: list[int] = []
         others: set[int] = {last} if at_end and last >= first else set()
         cadences, seconds = [], []
@@ -78,11 +80,11 @@ class Every:
 
     @property
     def ever_due(self) -> bool:
-        """True if the event occurs at any step. Does not list the steps."""
+        """True if the event occurs at least once in the run. This is computed without a list of the steps."""
         return bool(self.others) or any(-(-self.first // period) * period <= self.last for period in self.periods)
 
     def steps(self) -> list[int]:
-        """Return every step at which the event occurs, sorted."""
+        """Return all steps at which the event occurs, in increasing order."""
         candidates = set(self.others)
         for period in self.periods:
             candidates.update(range(period, self.last + 1, period))
@@ -90,18 +92,20 @@ class Every:
 
 
 class TimeTrigger:
-    """A trigger that is due once every `seconds` of the clock, counted from its creation. Use it on rank 0 only: clocks differ."""
+    """A timer that is due once every `seconds` of wall time, counted from its creation or its last restart.
+
+    Use it on rank 0 only, because the clocks of processes differ."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self.clock = seconds, clock
         self.restart()
 
     def restart(self) -> None:
-        """Start a new interval now."""
+        """Begin a new interval at the present time."""
         self.next = self.clock() + self.seconds
 
     def due(self) -> bool:
-        """Return True if the interval has passed, and start the next one now."""
+        """Return True if the interval has passed. In that case, begin a new interval."""
         if self.clock() < self.next:
             return False
         self.restart()
@@ -110,10 +114,9 @@ class TimeTrigger:
 
 @dataclass(frozen=True)
 class Ramp:
-    """A probability or a share that is `start` up to `begin_step`, `end` from `until_step` on, and linear between them. From `off_step`
-    on it is 0.
+    """A number, such as a probability, that is `start` until step `begin_step`, `end` from step `until_step` on, and linear between them.
 
-    It is a pure function of the step: `global_step` before the update that uses the value."""
+    From step `off_step` on it is 0; None: never. The step is the value of `global_step` before the update that uses the number."""
 
     start: float
     end: float
@@ -123,7 +126,9 @@ class Ramp:
 
     @classmethod
     def resolve(cls, config: RampConfig | LinearGrowthConfig, key: str, total_steps: int, steps_per_epoch: int) -> Ramp:
-        """Convert the durations of `config` to steps. Raise `ConfigError`, naming `key`, if `until` comes before `begin`."""
+        """Return the ramp of `config` with its durations converted to steps.
+
+        Raise `ConfigError`, naming `key`, if `until` comes before `begin`."""
         begin = Duration.parse(config.begin, f"{key}.begin").to_steps(total_steps, steps_per_epoch)
         until = Duration.parse(config.until, f"{key}.until").to_steps(total_steps, steps_per_epoch)
         if until < begin:
@@ -136,7 +141,7 @@ class Ramp:
         return self.start == self.end
 
     def at(self, step: int) -> float:
-        """Return the value at `step`. The value at `until_step` is `end`, so a ramp of zero length is a jump."""
+        """Return the number at `step`. If `begin_step` equals `until_step`, it jumps from `start` to `end` at that step."""
         if self.off_step is not None and step >= self.off_step:
             return 0.0
         if step >= self.until_step:

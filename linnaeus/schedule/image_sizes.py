@@ -15,8 +15,10 @@ KEY = "schedule.image_size"
 
 
 def image_sizes(config: Config) -> tuple[int, ...]:
-    """Return the sides of the training images of a run, in increasing order; the last one is `data.image_size`. () for a workload without
-    images. Raise `ConfigError` for a start that is not below `data.image_size` or not a multiple of `multiple`."""
+    """Return the side lengths in pixels of the training images of a run, in increasing order; the last one is `data.image_size`.
+
+    Return () for a workload without images. Raise `ConfigError` if `schedule.image_size.start` is not below `data.image_size`, or is not a
+    multiple of `schedule.image_size.multiple`."""
     ramp, end = config.schedule.image_size, getattr(config.data, "image_size", None)
     if ramp.start is None:
         return () if end is None else (end,)
@@ -32,14 +34,18 @@ def image_sizes(config: Config) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ImageSizes:
-    """Stages of constant size: (first step, side), sorted by both. The step is `global_step` before the update that uses the images."""
+    """Side length of the training images by step. `stages` are pairs (first step, side length in pixels), both increasing.
+
+    The first step is the value of `global_step` before the first update that uses this side length."""
 
     stages: tuple[tuple[int, int], ...]
 
     @classmethod
     def resolve(cls, config: Config, total_steps: int, steps_per_epoch: int) -> ImageSizes | None:
-        """Return stages of equal length from `begin` to `until`, and the last one from `until` on; None for a constant size. Raise
-        `ConfigError` for an impossible ramp."""
+        """Return the image sizes of a run: stages of equal length between `begin` and `until`, then the full size. None: the size is
+        constant.
+
+        Raise `ConfigError` if `until` comes before `begin` or is step 0, and as `image_sizes` does."""
         sizes, ramp, lengths = image_sizes(config), config.schedule.image_size, (total_steps, steps_per_epoch)
         if len(sizes) < 2:
             return None
@@ -56,7 +62,7 @@ class ImageSizes:
         return cls(tuple(stages.items()))
 
     def at(self, step: int) -> int:
-        """Return the side of the images of the update at `step`."""
+        """Return the side length, in pixels, of the images that the update from `step` to `step + 1` uses."""
         side = self.stages[0][1]
         for first, following in self.stages:
             if first <= step:

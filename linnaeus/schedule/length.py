@@ -1,7 +1,7 @@
-"""Length of a run in steps, known before the first batch.
+"""Compute the length of a run in steps, and the batch sizes, before the first batch is read.
 
-It depends on the number of samples and the global batch size only, not on process ranks or accumulation, so a schedule can be computed
-from it.
+The length depends only on the number of samples and the global batch size, not on process ranks or accumulation, so schedules can be
+computed from it.
 """
 
 from dataclasses import dataclass
@@ -13,14 +13,16 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class TrainingLength:
-    """Number of updates of an epoch and of the run."""
+    """Number of optimizer updates of one epoch (`steps_per_epoch`) and of the whole run (`total_steps`)."""
 
     steps_per_epoch: int
     total_steps: int
 
 
 def training_length(config: Config, dataset_size: int) -> TrainingLength:
-    """Return the number of updates per epoch and of the run for `dataset_size` training samples. Raise `ConfigError` if it is 0."""
+    """Return the number of updates per epoch and of the run, for `dataset_size` training samples.
+
+    Raise `ConfigError` if `trainer.length` is not in steps or epochs, or if the run would have no update."""
     per_epoch = steps_per_epoch(config, dataset_size)
     text = config.trainer.length
     duration = Duration.parse(text, "trainer.length")
@@ -33,14 +35,14 @@ def training_length(config: Config, dataset_size: int) -> TrainingLength:
 
 
 def training_samples(config: Config, dataset_size: int) -> int:
-    """Return the number of samples of an epoch: all, or the first `trainer.limit_train_samples`."""
+    """Return the number of samples that an epoch uses: `dataset_size`, or `trainer.limit_train_samples` if that is smaller."""
     return min(dataset_size, config.trainer.limit_train_samples or dataset_size)
 
 
 def steps_per_epoch(config: Config, dataset_size: int) -> int:
-    """Return the updates of one epoch: ceil(N / global batch size) with `data.last_batch=keep`, floor with `drop`.
+    """Return the number of updates of one epoch: ceil(N / B) with `data.last_batch=keep`, floor(N / B) with `drop`.
 
-    Raise `ConfigError` if there are no samples, or fewer than one global batch with `drop`."""
+    N is the number of samples that an epoch uses, B the global batch size. Raise `ConfigError` if the result would be 0."""
     batch = config.trainer.global_batch_size
     if dataset_size < 1:
         raise ConfigError(f"data.name={config.data.name} has no training samples; check the split and the filters of the data")
@@ -56,13 +58,15 @@ def steps_per_epoch(config: Config, dataset_size: int) -> int:
 
 
 def micro_batch_size(config: Config, world_size: int) -> int:
-    """Return `trainer.micro_batch_size`; if it is null, the share of one process rank in the global batch."""
+    """Return `trainer.micro_batch_size`; if it is null, the global batch size divided by the number of process ranks."""
     return config.trainer.micro_batch_size or config.trainer.global_batch_size // world_size
 
 
 def validation_batch_size(config: Config) -> int:
-    """Return `data.validation_batch`; if it is null, the micro-batch size; if that is null too, the global batch size, at most 64. It does
-    not depend on the number of processes, so the results do not either."""
+    """Return the number of samples in a validation batch of one process.
+
+    This is `data.validation_batch`; if that is null, `trainer.micro_batch_size`; if that is null too, the global batch size, but at most
+    64. It does not depend on the number of processes, so the validation results do not depend on it either."""
     return config.data.validation_batch or config.trainer.micro_batch_size or min(64, config.trainer.global_batch_size)
 
 

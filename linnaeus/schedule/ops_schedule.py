@@ -1,8 +1,8 @@
-"""`OpsSchedule`: the events that are due at a step, and the probabilities and phases in effect at a step.
+"""`OpsSchedule`: the events that are due at a step, and the probabilities and curriculum phases in effect at a step.
 
-Every result is a function of the step and the resolved schedule, so all process ranks agree and a resume changes nothing. Checkpoints
-and reports may also be due by the clock. Two conventions: `should_...` take the number of an update (`global_step` after it, from 1);
-`get_...` take `global_step` before the update that uses the value (from 0). `should_validate...` also accept a `TrainingProgress`.
+Every result is a function of the step and the resolved schedule, so all process ranks agree and a resume changes nothing. Only checkpoints
+and progress reports may also be due by wall time. Two conventions for the step: `should_...` methods take `global_step` after an update
+(from 1); `get_...` methods take `global_step` before the update that uses the value (from 0).
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 
 class Counter(Protocol):
-    """A `TrainingProgress`."""
+    """An object with a `global_step`, such as `TrainingProgress`. The methods `should_validate...` accept it in place of an integer."""
 
     global_step: int
 
 
 class OpsSchedule:
-    """Schedule of a run, read by step. It can be pickled: loader workers receive a copy for the probabilities."""
+    """Methods that answer, for a step, which events are due and which probabilities apply. They read a `ResolvedSchedule`.
+
+    The object can be pickled: loader workers receive a copy and read the probabilities from it."""
 
     def __init__(self, resolved: ResolvedSchedule, clock: Callable[[], float] = time.monotonic) -> None:
         self.resolved = resolved
@@ -41,9 +43,9 @@ class OpsSchedule:
         return self.resolved.log.due(current_step)
 
     def should_report(self, current_step: int) -> bool:
-        """Return True if a progress report is due, by steps or by the clock of this process.
+        """Return True if a progress report is due, by steps or by the wall clock of this process.
 
-        Ranks may differ by the clock, so a report must not reduce over ranks."""
+        The clocks of process ranks differ, so that a report may be due on some ranks only. Do not call a collective in a report."""
         by_clock = [trigger.due() for trigger in self._report_clocks]
         return self.resolved.report.due(current_step) or True in by_clock
 
@@ -57,27 +59,33 @@ class OpsSchedule:
         return self.resolved.validate_partial_mask_meta.due(_step(current_step))
 
     def partial_validations_due(self, current_step: int) -> range:
-        """Return the indices into `resolved.combinations` of the partial passes that are due: the listed ones; at the last step all of
-        them with `schedule.all_combinations_at_end`."""
+        """Return the indices into `resolved.combinations` of the partial validation passes that are due at this step.
+
+        These are the combinations listed in the configuration; at the last step all combinations, if `schedule.all_combinations_at_end` is
+        set."""
         r = self.resolved
         if not self.should_validate_partial_mask_meta(current_step):
             return range(0)
         return range(len(r.combinations) if r.all_combinations_at_end and current_step == r.last_step else r.num_listed)
 
     def passes_at_end(self) -> list[tuple[str, int | None]]:
-        """Return (event name, partial index) of the validation passes of the last step, for a run that stops before it."""
+        """Return (event name, index into `resolved.combinations` or None) of each validation pass that is configured for the last step.
+
+        A run that stops early makes these passes too."""
         r = self.resolved
         passes: list[tuple[str, int | None]] = [(name, None) for name in r.at_end if name != PARTIAL]
         return passes + [(PARTIAL, i) for i in self.partial_validations_due(r.last_step) if PARTIAL in r.at_end]
 
     def checkpoint_due_by_clock(self) -> bool:
-        """Return True if an interval of `schedule.checkpoint` by the clock has passed. Call on rank 0, which broadcasts the result."""
+        """Return True if an interval of `schedule.checkpoint` in wall time has passed.
+
+        Call this on rank 0 only, which broadcasts the result."""
         return True in [trigger.due() for trigger in self._checkpoint_clocks]
 
     def should_save_checkpoint(self, current_step: int, by_clock: bool = False) -> bool:
-        """Return True if a checkpoint is due by steps or `by_clock` (the result of rank 0's clock, equal on all ranks).
+        """Return True if a checkpoint is due by steps, or if `by_clock` is True. In that case, restart the intervals in wall time.
 
-        If one is due, restart the intervals by the clock."""
+        `by_clock` is the broadcast result of `checkpoint_due_by_clock` on rank 0, and so is equal on all ranks."""
         due = by_clock or self.resolved.checkpoint.due(current_step)
         if due:
             for trigger in self._checkpoint_clocks:
@@ -85,11 +93,13 @@ class OpsSchedule:
         return due
 
     def should_update_gradnorm(self, current_step: int) -> bool:
-        """Return True if update `current_step` also updates the task weights, for any weighting, not only GradNorm."""
+        """Return True if the task weights are updated at update `current_step`.
+
+        This applies to every task weighting, not only to GradNorm."""
         return self.resolved.weighting.due(current_step)
 
     def should_grow(self, current_step: int) -> bool:
-        """Return True if update `current_step` connects weights."""
+        """Return True if update `current_step` connects further weights (`growth`)."""
         return self.resolved.growth.due(current_step)
 
     def should_stop_early(
@@ -100,10 +110,10 @@ class OpsSchedule:
         grad_norm: float | None = None,
         results: Mapping[str, float] | None = None,
     ) -> str | None:
-        """Return the reason to stop by a limit of `schedule.early_stop`, or None.
+        """Return the reason to stop because a limit of `schedule.early_stop` is reached, as one line, or None.
 
-        Pass `learning_rate` and `grad_norm` when a row is logged, `results` after the validation passes of a step. Patience is not
-        checked here: it has a state, in `EarlyStopping`."""
+        Pass `learning_rate` and `grad_norm` when a row of metrics is logged, and `results` after the validation passes of a step; a limit
+        whose value is not passed is not checked. Patience is not checked here: it has a state, in `EarlyStopping`."""
         has_limit = self.resolved.early_stop.max_steps is not None
         reason = self.stop_conditions.at_step(current_step) if has_limit else None
         if reason is None and learning_rate is not None:
@@ -119,7 +129,7 @@ class OpsSchedule:
         return self.resolved.meta_mask_prob.at(current_step)
 
     def get_partial_meta_mask_prob(self, current_step: int) -> float:
-        """Return the probability that a combination of metadata is masked, for a sample that is not fully masked."""
+        """Return the probability that a combination of the metadata components of a sample is masked, if not all of them are masked."""
         return self.resolved.partial_meta_mask_prob.at(current_step)
 
     def get_null_mask_prob(self, current_step: int) -> float:
@@ -131,23 +141,26 @@ class OpsSchedule:
         return self.resolved.mixup_prob.at(current_step)
 
     def get_augmentation(self, current_step: int) -> bool:
-        """Return True if the samples of an update are augmented, False in the last part of the run (`augment.off_last`)."""
+        """Return True if the training samples of the update are augmented.
+
+        This is False in the last part of the run (`augment.off_last`)."""
         end = self.resolved.augmentation_end
         return end is None or current_step < end
 
     def get_image_size(self, current_step: int) -> int | None:
-        """Return the side of the training images of an update; None if it is constant."""
+        """Return the side length in pixels of the training images of the update; None if it is constant in the run."""
         return None if self.resolved.image_sizes is None else self.resolved.image_sizes.at(current_step)
 
     def get_connection_density(self, current_step: int) -> float:
-        """Return the share of the maskable weights that is connected after update `current_step` if that update connects weights; for
-        step 0, the share at the start."""
+        """Return the share of the maskable weights, 0 to 1, that should be connected after update `current_step`; 0 stands for the start
+        of the run."""
         return 1.0 if self.resolved.density is None else self.resolved.density.at(current_step)
 
     def get_mixup_group_level(self, epoch: int) -> str | None:
-        """Return the taxonomic rank for mixing in `epoch` (0-based). Two samples are paired only if their group at this rank is the same.
+        """Return the taxonomic rank within which samples are paired for mixing in `epoch` (0-based): both must have the same taxon at this
+        rank.
 
-        Return None before the first entry of `schedule.mixup_group_level` takes effect; then no samples are paired."""
+        Return None if no entry of `schedule.mixup_group_level` is in effect yet; then no samples are paired."""
         level = None
         for first_epoch, name in self.resolved.mixup_group_levels:
             if first_epoch <= epoch:
@@ -157,8 +170,9 @@ class OpsSchedule:
     # ---- phases of the curriculum
 
     def get_mixture(self, steps: np.ndarray, sources: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
-        """Return float64 [n, S]: the probability that a sample of the update at each of `steps` (int [n]) comes from each of `sources`.
-        Without phases it is proportional to their `sizes`."""
+        """Return the probability that a sample comes from each of `sources`, float64 [n, S], for the updates at `steps` (int [n]).
+
+        Without curriculum phases it is proportional to `sizes`, the numbers of samples of the sources."""
         phases = self.resolved.phases
         if phases is None:
             import numpy as np
@@ -169,10 +183,10 @@ class OpsSchedule:
         return phases.mixture(steps, sources, sizes)
 
     def get_dimension_weights(self, steps: np.ndarray, dimensions: Sequence[str]) -> np.ndarray:
-        """Return float64 [n, D]: the weight of each of `dimensions` in the update at each of `steps` (int [n]).
+        """Return the weight of each of the model's `dimensions`, float64 [n, D], in the updates at `steps` (int [n]).
 
-        Rows sum to 1; without phases all weights are equal. A model is validated with the weights of the last update, at step
-        `resolved.last_step` - 1."""
+        Each row sums to 1; without curriculum phases all weights are equal. A model is validated with the weights of the last update, at
+        step `resolved.last_step` - 1."""
         phases = self.resolved.phases
         if phases is None:
             import numpy as np

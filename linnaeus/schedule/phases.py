@@ -1,9 +1,9 @@
-"""Curriculum phases: named parts of a run with a learning-rate multiplier, a mixture of data sources and weights of dimensions.
+"""Curriculum phases: named parts of a run, each with a learning-rate multiplier, a mixture of data sources and weights of model dimensions.
 
 A phase starts at `start` and ends at `end`, both durations. Two phases that overlap are cross-faded: the share of the new one rises
-linearly from 0 at its start to 1 at the end of the old one, like a `Ramp`. All values are pure functions of the step (`global_step`
-before the update that uses the value), so they are equal on every process rank, in every loader worker and after a resume. Does not
-import torch; frozen and picklable.
+linearly from 0 at its start to 1 at the end of the old one. All values are pure functions of the step (`global_step` before the update
+that uses the value), so they are equal on every process rank, in every loader worker and after a resume. The objects can be pickled, and
+this module does not import torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Weights = tuple[tuple[str, float], ...]  # (name, weight), in the order of the c
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase in whole steps: it has a share in the updates at steps `start` to `end` - 1.
+    """One phase with its start and end in whole steps. It affects the updates at steps `start` to `end` - 1.
 
-    `data` and `dimensions` are () if the configuration does not name any."""
+    `lr` is the learning-rate multiplier. `data` and `dimensions` are () if the configuration does not give weights."""
 
     name: str
     start: int
@@ -38,15 +38,15 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """Curriculum of a run, sorted by start. The phases cover the run without a gap; at most two overlap at any step."""
+    """All curriculum phases of a run, sorted by their start. They cover the run without a gap; at most two overlap at any step."""
 
     phases: tuple[Phase, ...]
 
     @classmethod
     def resolve(cls, config: Mapping[str, PhaseConfig], total_steps: int, steps_per_epoch: int) -> Phases | None:
-        """Convert the phases of the configuration to steps; None if there are none.
+        """Return the phases of the configuration with durations converted to steps, or None if there are no phases.
 
-        Raise `ConfigError` if they are not sorted, leave a gap, or more than two overlap."""
+        Raise `ConfigError` if they are not sorted, if they leave a gap, or if more than two overlap."""
         if not config:
             return None
         phases = tuple(_phase(name, phase, total_steps, steps_per_epoch) for name, phase in config.items())
@@ -55,13 +55,15 @@ class Phases:
         return cls(phases)
 
     def crossfades(self) -> list[tuple[int, int]]:
-        """Return (start, end) of the cross-fade into each phase but the first; equal steps: no overlap."""
+        """Return (start step, end step) of the cross-fade into each phase but the first.
+
+        If the two are equal, the phases do not overlap."""
         return [(new.start, old.end) for old, new in pairwise(self.phases)]
 
     # ---- at steps
 
     def shares(self, steps: np.ndarray) -> np.ndarray:
-        """Return float64 [n, P]: the share of each phase at each of `steps` (int [n]). Rows sum to 1.
+        """Return the share of each of the P phases, float64 [n, P], at each of `steps` (int [n]). Each row sums to 1.
 
         Steps before the run belong to the first phase, steps after it to the last."""
         steps = np.asarray(steps, np.float64)
@@ -72,15 +74,15 @@ class Phases:
         return (fade_in[:-1] * (1.0 - fade_in[1:])).T
 
     def at(self, step: int) -> tuple[str, str]:
-        """Return (name, description) of the phase with the largest share; of two equal shares, the later phase."""
+        """Return (name, description) of the phase with the largest share at `step`. If two shares are equal, it is the later phase."""
         shares = self.shares(np.array([step]))[0]
         phase = self.phases[len(shares) - 1 - int(shares[::-1].argmax())]
         return phase.name, phase.description
 
     def lr_multiplier(self, step: int) -> float:
-        """Return the factor on the learning rate of the update at `step`.
+        """Return the factor by which the learning rate of the update at `step` is multiplied.
 
-        Called at every update: takes 1 us, computing `shares` for one step takes 30 us. Both give the same bits."""
+        This is called at every update. It takes 1 us and gives the same bits as a computation with `shares`, which would take 30 us."""
         value = self.phases[0].lr
         for old, new in pairwise(self.phases):
             fade_in = 1.0 if step >= old.end else 0.0 if step <= new.start else (step - new.start) / (old.end - new.start)
@@ -88,7 +90,8 @@ class Phases:
         return value
 
     def mixture(self, steps: np.ndarray, sources: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
-        """Return float64 [n, S]: the probability that a sample of each of `steps` (int [n]) comes from each of `sources`. Rows sum to 1.
+        """Return the probability that a sample comes from each of `sources`, float64 [n, S], for the updates at `steps` (int [n]). Rows sum
+        to 1.
 
         A phase without `data` draws in proportion to `sizes`. A phase with `data` does not draw from sources that it does not name."""
         by_size = shares_of_sizes(sizes)
@@ -96,17 +99,18 @@ class Phases:
         return self._blend(steps, rows)
 
     def dimension_weights(self, steps: np.ndarray, dimensions: Sequence[str]) -> np.ndarray:
-        """Return float64 [n, D]: the weight of each of `dimensions` at each of `steps` (int [n]). Rows sum to 1.
+        """Return the weight of each of the model's `dimensions`, float64 [n, D], for the updates at `steps` (int [n]). Rows sum to 1.
 
         A dimension that a phase does not name has weight 1 before the weights of the phase are scaled to sum to 1."""
         rows = [normalised_weights(dict(phase.dimensions), dimensions, 1.0) for phase in self.phases]
         return self._blend(steps, rows)
 
     def _blend(self, steps: np.ndarray, table: Sequence[np.ndarray]) -> np.ndarray:
-        """Return [n, K]: the mean of the phases' rows [K] in `table`, weighted by their shares.
+        """Return the average of the rows [K] of `table` (one row per phase), weighted by the shares of the phases at `steps`: float64 [n,
+        K].
 
-        At most two shares are above 0, so the order of the sum does not affect rounding. A matrix product could use fused
-        multiply-adds and round differently between machines."""
+        At most two shares are above 0, so the order of the sum does not affect rounding. A matrix product could use fused multiply-adds and
+        round differently between machines."""
         shares = self.shares(steps)
         blended = np.zeros((len(shares), len(table[0])))
         for number, row in enumerate(table):
@@ -116,9 +120,10 @@ class Phases:
     # ---- for the plan
 
     def lr_milestones(self, total_steps: int) -> list[tuple[str, int]]:
-        """Return (description, step) of each change of the multiplier of the learning rate: the start of a cross-fade and its end.
+        """Return (description, step) of each change of the learning-rate multiplier, for the printed schedule: start and end of each
+        cross-fade.
 
-        Phases without a step in a short run are left out."""
+        Phases that have no step in a short run are left out."""
         first = self.phases[0]
         milestones = [(f"x {first.lr:g} ({first.name})", 0)] if first.lr != 1.0 else []
         for (old, new), (start, end) in zip(pairwise(self.phases), self.crossfades(), strict=True):
@@ -128,12 +133,14 @@ class Phases:
         return milestones
 
     def unused_phases(self, last_step: int) -> list[str]:
-        """Return a line for each phase without an update in a run of `last_step` steps."""
+        """Return a warning line for each phase that has no update in a run of `last_step` updates."""
         unused = [phase for phase in self.phases if phase.start >= min(phase.end, last_step)]
         return [f"schedule.phases.{p.name}: steps {p.start} to {p.end} contain none of the {last_step} updates of the run" for p in unused]
 
     def unused_sources(self, sources: Sequence[str], last_step: int) -> list[str]:
-        """Return the `sources` that no update in a run of `last_step` steps draws from. A phase without `data` draws from all."""
+        """Return the names in `sources` that no update in a run of `last_step` updates draws from.
+
+        A phase without `data` draws from all of them."""
         crossfades = zip(self.phases, [(0, 0), *self.crossfades()], strict=True)
         used = [phase for phase, (start, end) in crossfades if phase.start + (start < end) < min(phase.end, last_step)]
         if not all(phase.data for phase in used):
@@ -144,22 +151,22 @@ class Phases:
     # ---- names
 
     def check_names(self, sources: Sequence[str], dimensions: Sequence[str]) -> None:
-        """Raise `ConfigError` if a phase names a source that is not in `sources` or a dimension that is not in `dimensions`.
-
-        Raise `ConfigError` also if the `data` or the `dimensions` of one phase give weight 0 to every name."""
+        """Raise `ConfigError` if a phase names an unknown source or dimension, or gives weight 0 to all sources or all dimensions."""
         for phase in self.phases:
             for kind, weights, known in (("data", phase.data, sources), ("dimensions", phase.dimensions, dimensions)):
                 _check_weights(f"schedule.phases.{phase.name}.{kind}", kind, weights, known)
 
 
 def shares_of_sizes(sizes: Sequence[int]) -> np.ndarray:
-    """Return float64 [S]: each size divided by the sum of all."""
+    """Return each size divided by the sum of all sizes, float64 [S]."""
     assert sum(sizes) > 0, f"no samples in {sizes}"
     return np.array(sizes, np.float64) / sum(sizes)
 
 
 def normalised_weights(weights: Mapping[str, float], names: Sequence[str], default: float) -> np.ndarray:
-    """Return float64 [len(names)]: the weight of each name, or `default`, scaled to sum to 1."""
+    """Return the weight of each name, scaled so that the sum is 1: float64 [len(names)].
+
+    A name that is not in `weights` has weight `default`."""
     found = np.array([weights.get(name, default) for name in names], np.float64)
     assert found.sum() > 0, f"all of {names} have weight 0 in {weights}: call check_names first"
     return found / found.sum()
@@ -182,7 +189,7 @@ def _phase(name: str, config: PhaseConfig, total_steps: int, steps_per_epoch: in
 
 
 def _check_order(phases: Sequence[Phase]) -> None:
-    """Raise `ConfigError` unless phases are sorted by start and by end and at most two overlap."""
+    """Raise `ConfigError` if the phases are not sorted by start and by end, or if more than two overlap."""
     for old, new in pairwise(phases):
         key = f"schedule.phases.{new.name}"
         if new.start < old.start:

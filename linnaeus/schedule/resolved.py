@@ -1,6 +1,6 @@
-"""Schedule of a run in whole steps: every duration of the configuration resolved once, checked and frozen.
+"""Convert the schedule of the configuration to whole steps, once at start-up, and check it.
 
-`OpsSchedule` reads it, `schedule_summary` and `schedule_picture` display it, and loader workers receive a copy for the ramps.
+`OpsSchedule` reads the result, the reporting package prints and draws it, and loader workers receive a copy of it.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ RAMPS = ("meta_mask_prob", "partial_meta_mask_prob", "null_mask_prob", "mixup_pr
 
 @dataclass(frozen=True)
 class ResolvedSchedule:
-    """Plain integers and tuples, so it can be pickled.
+    """Schedule of a run in whole steps. It contains only plain values, so that it can be pickled.
 
-    The run ends at `last_step` at the latest (`early_stop.max_steps`). Percentages are of `total_steps`."""
+    The run ends at `last_step` at the latest (`early_stop.max_steps`). Percentages refer to `total_steps`."""
 
     total_steps: int
     steps_per_epoch: int
@@ -82,7 +82,7 @@ class ResolvedSchedule:
     early_stop: EarlyStopConfig
 
     def events(self) -> dict[str, Every]:
-        """Return every event, by its name in the plan."""
+        """Return all events under the names that the printed schedule uses."""
         masking = {"validate_mask_meta": self.validate_mask_meta, PARTIAL: self.validate_partial_mask_meta} if self.can_mask else {}
         return {
             "validate": self.validate,
@@ -96,7 +96,8 @@ class ResolvedSchedule:
         }
 
     def ramps(self) -> dict[str, Ramp]:
-        """Return the probabilities that affect these data and the share of connected weights, by their names in the plan."""
+        """Return the ramps under the names that the printed schedule uses: the probabilities that affect these data, and the connection
+        density."""
         density = {DENSITY: self.density} if self.density is not None else {}
         return {name: getattr(self, name) for name in self.probabilities} | density
 
@@ -179,10 +180,10 @@ def resolve_all_schedule_params(
 
 
 def _events(config: Config, total: int, per_epoch: int, last: int, possible: dict[str, bool]) -> dict[str, Every]:
-    """Return the events of logging, reports, checkpoints and validation passes. A pass that is not `possible` is never due.
+    """Return the events of logging, reports, checkpoints and validation passes, by name. A pass that is not `possible` never occurs.
 
-    The last step has the normal pass and those with a cadence (`validate_at_end`), and the masking passes
-    (`all_combinations_at_end`)."""
+    At the last step `validate_at_end` adds the normal pass and the passes that have intervals; `all_combinations_at_end` adds the passes
+    that mask metadata."""
     schedule = config.schedule
 
     def every(name: str, at_end: bool = False, by_clock: bool = False) -> Every:
@@ -199,7 +200,10 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
 
 
 def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, last: int, tasks: int | None) -> dict[str, Every]:
-    """Return the updates of the task weights (surgery: every update) and the measurements of gradient conflict (none for one task)."""
+    """Return two events: `weighting`, the updates of the task weights, and `conflict`, the measurements of the gradient conflict between
+    tasks.
+
+    Gradient surgery is in effect at every update. With one task the conflict is never measured."""
     weight_updates = Every(first=1, last=last)
     if isinstance(weighting, MovingWeightsConfig):
         warmup = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
@@ -211,7 +215,9 @@ def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, la
 
 
 def _growth_event(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tuple[Every, Ramp | None]:
-    """Return the updates that connect weights, the last one at the end of the ramp, and the ramp of the share that is connected."""
+    """Return the event of the updates that connect weights, and the ramp of the share of connected weights (None: all are connected).
+
+    The last of these updates is at the end of the ramp."""
     never = Every(first=1, last=last)
     if not isinstance(growth, LinearGrowthConfig):
         return never, None
@@ -235,7 +241,9 @@ def _growth_event(growth: GrowthConfig, total: int, per_epoch: int, last: int) -
 def _lr_milestones(
     scheduler: SchedulerConfig, warmup_end: int, phases: Phases | None, total: int, per_epoch: int
 ) -> tuple[tuple[str, int], ...]:
-    """Return (description, step) of each point where the learning rate changes shape, for the plan. `LRSchedule` computes the curve."""
+    """Return (description, step) of each point where the learning rate changes its shape, for the printed schedule.
+
+    The learning rate itself is computed by `LRSchedule` in `linnaeus.optim`."""
     milestones = [("warm-up ends", warmup_end)] if warmup_end else []
     if isinstance(scheduler, StepConfig):
         at = (Duration.parse(text, "lr_scheduler.milestones").to_steps(total, per_epoch) for text in scheduler.milestones)
@@ -248,8 +256,9 @@ def _lr_milestones(
 
 
 def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tuple[tuple[int, str], ...]:
-    """Return (epoch, taxonomic rank) of each entry of `schedule.mixup_group_level`: it takes effect at the first epoch that starts at or
-    after the step of the entry."""
+    """Return (epoch, taxonomic rank) for each entry of `schedule.mixup_group_level`.
+
+    An entry takes effect at the first epoch that starts at or after the step of its `from`."""
     levels: dict[int, str] = {}
     steps: list[int] = []
     for i, entry in enumerate(schedule.mixup_group_level):
@@ -265,16 +274,16 @@ def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) ->
 
 
 def _augmentation_end(config: Config, total: int, per_epoch: int) -> int | None:
-    """Return the first step of `augment.off_last`; None for a length of 0 and for a workload without augmentation."""
+    """Return the step at which augmentation ends, `augment.off_last` before the end of the run; None if it does not end early."""
     text = getattr(config.augment, "off_last", "0%")
     length = Duration.parse(text, "augment.off_last").to_steps(total, per_epoch)
     return max(0, total - length) if length else None
 
 
 def _check_probabilities(schedule: ScheduleConfig, effective: Sequence[str]) -> None:
-    """Raise `ConfigError` if mixing or null labels are configured and the data do not support them.
+    """Raise `ConfigError` if mixing or null-label masking is configured and the data do not support it. `effective`: the supported ones.
 
-    The masking probabilities are not checked: their defaults are above 0, so a user's choice cannot be distinguished from a default."""
+    The metadata-masking probabilities are not checked: their defaults are above 0, so a user's choice cannot be told from a default."""
     for name, disabled in (("mixup_prob", 0.0), ("null_mask_prob", 1.0)):
         ramp = getattr(schedule, name)
         if name not in effective and (ramp.start, ramp.end) != (disabled, disabled):

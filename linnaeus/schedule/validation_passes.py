@@ -1,8 +1,9 @@
-"""List the validation passes of a schedule: their names, the masked combinations of metadata components, and the passes of the last step.
+"""List the validation passes of a schedule: their names, the combinations of metadata components that they mask, and those of the last
+step.
 
-The index of a partial pass is the position of its combination in this order: first the combinations listed in the configuration, then
-(`schedule.all_combinations_at_end`) every other non-empty proper subset, smallest first. Masking all components is a pass of its own,
-`validate_mask_meta`.
+A partial pass masks some of the metadata components. Its index is the position of its combination in this order: first the combinations
+listed in the configuration, then (with `schedule.all_combinations_at_end`) every other non-empty proper subset, smallest first. The pass
+that masks all components is `validate_mask_meta`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +22,11 @@ PASSES = ("validate", "validate_mask_meta", PARTIAL)
 def listed_combinations(
     listed: Sequence[Sequence[str]], components: Sequence[str] | None, declared: Sequence[str] = ()
 ) -> tuple[Combination, ...]:
-    """Return `schedule.partial_combinations`, each in the order of `components`; unsorted if `components` is None (not known yet).
+    """Return the combinations of `schedule.partial_combinations`, each in the order of `components`, the metadata of the validation data.
 
-    A combination with a component that is `declared` (data.components) and not in `components` is left out: the validation data lack
-    it. Raise `ConfigError` for an empty or repeated combination, and for a component that is in neither."""
+    `components=None` means that the data are not known yet; the combinations then keep their order. A combination with a component that
+    `data.components` declares (`declared`) and the validation data lack is left out. Raise `ConfigError` for an empty or repeated
+    combination, and for an unknown component."""
     found: list[Combination] = []
     for i, names in enumerate(listed):
         key = f"schedule.partial_combinations[{i}]"
@@ -50,8 +52,10 @@ def all_combinations(listed: Sequence[Combination], components: Sequence[str]) -
 
 
 def passes_of_last_step(schedule: ScheduleConfig, events: Mapping[str, Every], every_combination: bool) -> tuple[str, ...]:
-    """Return the names of the passes that run at the last step: the normal one and those with a cadence if `schedule.validate_at_end`,
-    and those that mask metadata if `every_combination`."""
+    """Return the names of the validation passes that run at the last step.
+
+    `schedule.validate_at_end` adds the normal pass and the passes that have intervals; `every_combination` adds the passes that mask
+    metadata."""
     masking = PASSES[1:] if every_combination else ()
     at_end = [name for name in PASSES if name == "validate" or events[name].cadences] if schedule.validate_at_end else []
     return tuple(name for name in PASSES if name in masking or name in at_end)

@@ -1,6 +1,6 @@
-"""Checkpoints: write them atomically, verify them before use, and delete old ones (`keep_last`, `keep_best`: see `retention.py`).
+"""Checkpoints: write them atomically, verify and load them, choose one to resume from, and delete old ones.
 
-Other programs can read the weights (safetensors). The modules import torch at the first use.
+Other programs can read the weights (safetensors). The modules import torch when they first need it.
 """
 
 from linnaeus.checkpoint.format import save_checkpoint

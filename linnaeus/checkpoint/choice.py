@@ -1,4 +1,4 @@
-"""Choose a checkpoint of a run: the newest, the best by the metric that the run monitored, or that of a step."""
+"""Choose a checkpoint of a run to load: the newest, the best by the monitored validation metric, or that of a given step."""
 
 import math
 from pathlib import Path
@@ -12,11 +12,10 @@ ANOTHER = 'use --checkpoint newest (run.init_checkpoint=newest; in Python checkp
 
 
 def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
-    """Return the checkpoints of a run directory in the order in which they are to be tried, each with its meaning for messages; [] if the
-    directory has none.
+    """Return the checkpoints of a run directory in the order in which they should be tried: (path, a phrase such as "the newest of 3").
 
-    `choice`: `newest` (the default), `best`, or a step. Raise `ConfigError` for another choice, a step without a checkpoint, and `best` of
-    a run without validated checkpoints."""
+    `choice`: "newest" (also None), "best", or a step. Return [] if the directory contains no checkpoint. Raise `ConfigError` for another
+    choice, a step without a checkpoint, and "best" if no checkpoint was validated."""
     found = dict(checkpoints_under(run))
     if not found:
         return []
@@ -32,19 +31,19 @@ def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
 
 
 def is_validated(run: Path) -> bool:
-    """Return True if a checkpoint of a run directory was validated, so that one is the best."""
+    """Return True if at least one intact checkpoint of a run directory has a validation score, so that there is a best one."""
     return bool(_scores(dict(checkpoints_under(run))))
 
 
 def _scores(found: dict[int, Path]) -> dict[int, float]:
-    """Return the score of each intact checkpoint that was validated."""
+    """Return {step: score} for each intact checkpoint that was validated."""
     manifests = ((step, intact_manifest(path)) for step, path in found.items())
     scores = {step: float(score) for step, content in manifests if content and (score := content["score"]) is not None}
     return {step: score for step, score in scores.items() if not math.isnan(score)}
 
 
 def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
-    """Return the validated checkpoints, best first. Of equal scores the newer one is better, as for retention."""
+    """Return the validated checkpoints, the best first. Of two with equal scores the newer one is first, as in `retention`."""
     monitor, mode = _monitored(run)
     scores, sign = _scores(found), 1 if mode == "max" else -1
     ranked = sorted(((sign * score, step) for step, score in scores.items()), reverse=True)
@@ -57,7 +56,7 @@ def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
 
 
 def _monitored(run: Path) -> tuple[str, str]:
-    """Return the metric that ranks the checkpoints of a run, and `max` or `min`."""
+    """Return the metric by which the best checkpoint of a run is chosen, and its direction, "max" or "min"."""
     import yaml
 
     for folder in (run, run.parent):  # `run` may be its folder of checkpoints

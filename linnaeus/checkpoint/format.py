@@ -1,4 +1,4 @@
-"""The checkpoint format: a directory `step-00001200/`, written completely or not at all.
+"""Write a checkpoint: a directory `step-00001200/`, which exists completely or not at all.
 
     model.safetensors     weights (`weight_files.py`)
     ema.safetensors       their moving average, if there is one
@@ -6,7 +6,7 @@
     state.json            progress, schedule, best metrics, run ids, readable by a person
     manifest.json         sizes and SHA-256 of the other files, written last
 
-This module writes it; `loading.py` verifies and reads it. torch is imported by the functions that need it.
+`loading.py` verifies and reads it. torch is imported by the functions that need it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PLAIN_TYPES = (bool, int, float, str, type(None))
 
 
 def step_name(step: int) -> str:
-    """Return the directory name of a step, such as `step-00001200`."""
+    """Return the directory name of the checkpoint of a step, such as `step-00001200`."""
     return f"step-{step:08d}"
 
 
@@ -47,13 +47,13 @@ def save_checkpoint(
     ema_state: Mapping[str, Tensor] | None = None,
     parents: bool = True,
 ) -> Path:
-    """Write `directory/step-N/`, commit it to the disk and return its path. Replace a checkpoint of the same step.
+    """Write the checkpoint `directory/step-N/`, flush it to the disk and return its path. Replace a checkpoint of the same step.
 
-    `training_state` consists of dicts, lists, tuples, numbers, strings and tensors; `state` of JSON values with string keys, and of NaN and
-    infinities, which become null and texts (`files.finite`). Retention ranks checkpoints by `state["score"]`. With `parents=False` the
-    parent of `directory` must exist: a run directory that was deleted is not created again. Raise `TypeError` for a value that is not
-    plain. On `OSError` nothing is committed, an older checkpoint of the step still exists, and the temporary files are deleted if the disk
-    allows it."""
+    `training_state` consists of dicts, lists, tuples, numbers, strings and tensors; `state` of JSON values with string keys, in which NaN
+    and infinities are replaced as in `files.finite`. `state["score"]` is the score by which the best checkpoints are kept. With
+    `parents=False` the parent of `directory` must exist: a run directory that was deleted is not created again. Raise `TypeError` for a
+    value that is not plain. If this raises `OSError`, nothing is committed, an older checkpoint of the step still exists, and the temporary
+    files are deleted if the disk allows it."""
     import torch
 
     directory = Path(directory)
@@ -82,9 +82,10 @@ def save_checkpoint(
 
 
 def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
-    """Write the manifest: size and hash of every file of `directory`, and a hash of the manifest itself.
+    """Write `manifest.json` of a checkpoint: size and hash of every other file of `directory`, and a hash of the manifest itself.
 
-    Files with an entry in `known` are not read again. Nothing is flushed to the disk."""
+    `known` contains the entries of files that were hashed while they were written; these are not read again. Nothing is flushed to the
+    disk."""
     entries = dict(known or {})
     for file in sorted(directory.iterdir()):
         if file.name != MANIFEST and file.name not in entries:
@@ -97,7 +98,9 @@ def write_manifest(directory: Path, step: int, score: float | None, known: Mappi
 
 
 def assert_plain(value: Any, where: str, *, tensors: bool) -> None:
-    """Raise `TypeError` that names the first value which JSON, or with `tensors` torch's `weights_only=True`, would not load unchanged."""
+    """Raise `TypeError` if `value` contains anything that would not be loaded unchanged; the message begins with `where` and its path.
+
+    Allowed are JSON values, and with `tensors=True` also tensors and integer keys, which `torch.load(weights_only=True)` accepts."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             if type(key) is not str and not (tensors and type(key) is int):

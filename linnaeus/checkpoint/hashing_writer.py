@@ -1,7 +1,7 @@
-"""A file that computes its SHA-256 while it is written, so that the manifest of a checkpoint needs no second read.
+"""Write a file and compute its SHA-256 at the same time, so that the manifest of a checkpoint needs no second read.
 
-Data is written without a buffer, in pieces of 8 MiB. Writing and hashing a piece both release the interpreter's lock, so a training
-thread beside this one waits only for a few instructions between pieces.
+Data is written without a buffer, in pieces of 8 MiB. Writing and hashing a piece both release the interpreter's lock, so the training
+thread waits only for a few instructions between pieces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class FileEntry(NamedTuple):
 
 
 class HashingWriter:
-    """A new file, written by `torch.save` or with bytes. `entry` is valid after it is closed.
+    """A new file to which `torch.save` or `write` writes, as a context manager. `entry` is valid after the `with` block.
 
     The first `OSError` is stored and raised at the end of the `with` block, and later writes are ignored: torch's zip writer calls
     `write` from C++, where an exception is not safe. Nothing is flushed to the disk; `commit_directory` does that."""
@@ -50,11 +50,11 @@ class HashingWriter:
         return len(view)
 
     def flush(self) -> None:
-        """Do nothing: there is no buffer."""
+        """Do nothing, because there is no buffer. `torch.save` requires the method."""
 
     @property
     def entry(self) -> FileEntry:
-        """Return the size and hash of what was written."""
+        """Size and hash of the data written so far."""
         return FileEntry(self.size, self._hash.hexdigest())
 
     def __enter__(self) -> HashingWriter:

@@ -1,4 +1,4 @@
-"""Read the weights of `run.init_from=PATH` for a warm start: a new run with the weights alone. `resume.py` continues a run.
+"""Read the weights of `run.init_from=PATH` for a warm start: a new run that starts from given weights. `resume.py` continues a run.
 
 `model.pretrained_file` is read in the same way.
 
@@ -37,8 +37,9 @@ STATE_DICT_KEYS = ("model_state_dict", "model", "state_dict")  # keys of a torch
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Weights read from a file and not yet matched with a model. `state`: tensors on the CPU by name. `source`: what was read, for
-    messages. `digest`: SHA-256 of the file. `notes`: lines for the log."""
+    """Weights read from a file, not yet compared with a model. `state`: tensors on the CPU by name.
+
+    `source`: the file that was read, for messages. `digest`: SHA-256 of the file. `notes`: lines for the log."""
 
     source: str
     digest: str
@@ -47,9 +48,10 @@ class InitialWeights:
 
 
 def read_initial_weights(path: str, key: str = "run.init_from", choice: str | None = None) -> InitialWeights:
-    """Read the weights at PATH, the value of `key`. Nothing in a file is executed.
+    """Read the weights at `path`, the value of the configuration key `key`. No code in the file is executed.
 
-    `choice`: the checkpoint of a run directory, see `run_checkpoints`. Raise `ConfigError` if PATH is absent, damaged or not plain data."""
+    `choice`: the checkpoint of a run directory ("newest", "best" or a step), see `run_checkpoints`. Raise `ConfigError`, naming `key`, if
+    the path does not exist, is damaged, or contains anything but plain tensors."""
     found = Path(path)
     try:
         if not found.exists():
@@ -83,7 +85,8 @@ def _of_directory(path: Path, choice: str | None) -> InitialWeights:
 
 
 def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
-    """Return the weights that the run validated: the averaged ones if it has results named `val_ema/...`, else the raw ones."""
+    """Return the weights of a checkpoint that the run validated: the averaged ones if it has results named `val_ema/...`, else the raw
+    ones."""
     files = verify(path)["files"]
     best = json.loads((path / STATE).read_text()).get("best", {})
     averaged = EMA in files and any(name.startswith("val_ema") for name in best)
@@ -120,7 +123,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    """Load a torch file. `weights_only=True` is passed explicitly, so that no environment variable can change it."""
+    """Load a torch file with `weights_only=True`. It is passed explicitly, so that no environment variable can change it."""
     import torch
 
     unreadable = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError)
@@ -135,7 +138,9 @@ def _read_torch(path: Path) -> Any:
 
 
 def _find_state_dict(path: Path, content: Any) -> tuple[str, Mapping[str, Any], list[str]]:
-    """Return the state dict in the content of a torch file, as (its key, "" if it is bare; the state dict; the other keys of the file)."""
+    """Return the state dict in the content of a torch file, as (its key, the state dict, the other keys of the file).
+
+    The key is "" if the content itself is the state dict."""
     import torch
 
     if isinstance(content, Mapping):
@@ -149,7 +154,7 @@ def _find_state_dict(path: Path, content: Any) -> tuple[str, Mapping[str, Any], 
 
 
 def _cleaned(path: Path, state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return a state dict without wrapper prefixes. Raise `ConfigError` if a value is not a dense tensor on the CPU."""
+    """Return a copy of a state dict with wrapper prefixes removed. Raise `ConfigError` if a value is not a dense tensor on the CPU."""
     import torch
 
     for name, value in state.items():

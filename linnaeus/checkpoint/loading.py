@@ -30,9 +30,9 @@ HASHING_THREADS = 4
 
 
 class CheckpointDamaged(ValueError):
-    """A checkpoint cannot be used: a file is missing, altered or of the wrong type, or the manifest is of another directory.
+    """A checkpoint that cannot be used: a file is missing, altered or of the wrong type, or the manifest belongs to another directory.
 
-    `reason`: the defect, with the file name if one file is concerned. The subclass `CheckpointNewer` means an intact newer format."""
+    `reason`: the defect, with the name of the file. The subclass `CheckpointNewer` means an intact checkpoint of a newer format."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -40,12 +40,12 @@ class CheckpointDamaged(ValueError):
 
 
 class CheckpointNewer(CheckpointDamaged):
-    """A checkpoint is intact, but of a format that only a later version of the program reads."""
+    """A checkpoint that is intact, but has a format that only a later version of the program can read."""
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A verified checkpoint. Its tensors are memory-mapped from the files: copy a tensor before you change or keep it."""
+    """Content of a verified checkpoint. Its tensors are memory-mapped from the files: copy a tensor before you change or store it."""
 
     path: Path
     step: int
@@ -56,10 +56,11 @@ class LoadedCheckpoint:
 
 
 def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckpoint:
-    """Verify and memory-map a checkpoint.
+    """Verify a checkpoint and return its content, with memory-mapped tensors.
 
-    With `verified=True`, after another process has checked the hashes, check only the sizes. Raise `CheckpointDamaged` if a file is
-    missing, altered or not plain data, `CheckpointNewer` for a newer format, and `OSError` if the disk cannot be read at present."""
+    With `verified=True` only the sizes of the files are checked, because another process has already checked the hashes. Raise
+    `CheckpointDamaged` if a file is missing, altered or not plain data, `CheckpointNewer` for a newer format, and `OSError` if the disk
+    cannot be read at present."""
     path = Path(path)
     manifest = check_sizes(path) if verified else verify(path)
     averages = _read_weights(path, EMA) if EMA in manifest["files"] else None
@@ -68,9 +69,9 @@ def load_checkpoint(path: Path | str, *, verified: bool = False) -> LoadedCheckp
 
 
 def verify(path: Path | str) -> dict[str, Any]:
-    """Return the manifest after checking the size and hash of every file. Raise the errors of `load_checkpoint`.
+    """Check the size and hash of every file of a checkpoint, and return its manifest. Raise the same errors as `load_checkpoint`.
 
-    Four threads hash in parallel: hashing is most of the time of a resume."""
+    Four threads compute hashes in parallel, because hashing takes most of the time of a resume."""
     path = Path(path)
     manifest = check_sizes(path)
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
@@ -79,7 +80,9 @@ def verify(path: Path | str) -> dict[str, Any]:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return state.json after checking its hash; the other files are not read. Raise the errors of `load_checkpoint`."""
+    """Return `state.json` of a checkpoint after checking its hash. The other files are not read.
+
+    Raise the same errors as `load_checkpoint`."""
     entry = read_manifest(path)["files"].get(STATE)
     if entry is None:
         raise CheckpointDamaged(path, f"{STATE} is not in {MANIFEST}")
@@ -89,7 +92,9 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def check_sizes(path: Path) -> dict[str, Any]:
-    """Return the manifest after checking that every file exists with its size. Raise the errors of `load_checkpoint`."""
+    """Check that every file of a checkpoint exists and has its size, and return the manifest.
+
+    Raise the same errors as `load_checkpoint`."""
     manifest = read_manifest(path)
     for name in REQUIRED:
         if name not in manifest["files"]:
@@ -102,7 +107,9 @@ def check_sizes(path: Path) -> dict[str, Any]:
 
 
 def intact_manifest(path: Path) -> dict[str, Any] | None:
-    """Return the manifest if every file exists with its size, else None. Raise `OSError` if the disk cannot be read at present."""
+    """Return the manifest of a checkpoint if every file exists and has its size, otherwise None.
+
+    Raise `OSError` if the disk cannot be read at present."""
     try:
         return check_sizes(path)
     except CheckpointDamaged:
@@ -113,7 +120,7 @@ def intact_manifest(path: Path) -> dict[str, Any] | None:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest after checking its own hash, structure and format. Raise the errors of `load_checkpoint`."""
+    """Return the manifest of a checkpoint after checking its hash, structure and format. Raise the same errors as `load_checkpoint`."""
     _file_size(path, MANIFEST)  # a pipe would block the read
     content = _read_json(path, MANIFEST)
     if content.get("sha256") != content_digest(content):
@@ -129,7 +136,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_manifest(content: dict[str, Any]) -> bool:
-    """Return True if the entries have the right types, and no file name is a path."""
+    """Return True if the entries of a manifest have the right types, and no file name in it is a path."""
     score, files = content.get("score", "missing"), content.get("files")
     return (
         _is_count(content.get("format"))
@@ -152,10 +159,10 @@ def _is_count(value: Any) -> bool:
 
 @contextlib.contextmanager
 def _reading(path: Path, name: str, kind: str = "a file") -> Iterator[None]:
-    """Convert the exceptions of a block that reads the file `name` of the checkpoint `path`.
+    """Convert the exceptions of a block that reads the file `name` of the checkpoint `path`: loaders raise exceptions of many types.
 
-    Raise `CheckpointDamaged` if the file is missing or its content is not of this kind, and `OSError` that names the file if the system
-    cannot read it at present: loaders raise several types of exceptions in each case."""
+    Raise `CheckpointDamaged` if the file is missing or its content is not `kind` (such as "a JSON object"), and `OSError`, naming the file,
+    if the system cannot read it at present."""
     try:
         yield
     except Exception as error:
@@ -189,7 +196,7 @@ def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
 
 
 def _read_training(path: Path) -> dict[str, Any]:
-    """Memory-map training_state.pt, so that each tensor is read once, when it is copied.
+    """Return `training_state.pt`, memory-mapped, so that each tensor is read from the disk once, when it is copied.
 
     `weights_only=True` is passed explicitly: an environment variable can change torch's default, but not an argument."""
     import torch

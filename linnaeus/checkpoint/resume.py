@@ -1,7 +1,8 @@
-"""Find the checkpoint that a run resumes from: the newest one that verifies, that is, its hashes match and every file was loaded.
+"""Find the checkpoint that a run resumes from: the newest one that verifies, which means that its hashes match and every file can be
+loaded.
 
-Rank 0 searches and all ranks load its choice. Damaged checkpoints and those of a newer format are skipped, each with its reason. One that
-cannot be read at present is not damaged: the read is retried, then the run is refused (`files.read_or_refuse`).
+Rank 0 searches and all ranks load the checkpoint that it found. Damaged checkpoints and those of a newer format are skipped, each with its
+reason. A checkpoint that cannot be read at present is not damaged: the read is retried, then the run is refused (`files.read_or_refuse`).
 """
 
 import logging
@@ -24,19 +25,19 @@ Broadcast = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The `checkpoint` to resume from, None to start at step 0; `skipped`: (path, reason) of every newer one that did not verify."""
+    """The `checkpoint` to resume from; None: start at step 0. `skipped`: (path, reason) of each newer checkpoint that did not verify."""
 
     checkpoint: LoadedCheckpoint | None
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def step(self) -> int:
-        """Return the step of the checkpoint, 0 without one."""
+        """Step of the checkpoint; 0 without a checkpoint."""
         return self.checkpoint.step if self.checkpoint else 0
 
 
 def list_checkpoints(directory: Path | str) -> list[tuple[int, Path]]:
-    """Return (step, path) of every committed checkpoint, oldest first; `step-N.replaced` comes before `step-N`.
+    """Return (step, path) of every complete checkpoint in `directory`, oldest first; `step-N.replaced` comes before `step-N`.
 
     Raise `OSError` if the disk cannot be read at present."""
     directory = Path(directory)
@@ -46,16 +47,16 @@ def list_checkpoints(directory: Path | str) -> list[tuple[int, Path]]:
 
 
 def checkpoints_under(path: Path) -> list[tuple[int, Path]]:
-    """Return the checkpoints of a run directory or of a directory of checkpoints, as `list_checkpoints` does."""
+    """Return (step, path) of the checkpoints in `path`, which is a run directory or its subdirectory `checkpoints`."""
     return list_checkpoints(path / "checkpoints") or list_checkpoints(path)
 
 
 def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadcast_object: Broadcast | None = None) -> ResumePoint:
-    """Return the newest checkpoint of `directory` that verifies.
+    """Return the newest checkpoint in `directory` that verifies, loaded.
 
     Every process rank calls this; `broadcast_object(value)` returns the value of rank 0 on all ranks. Raise `ConfigError` if none verifies
-    and one is of a newer format, because such a run must not start again at step 0. Raise `Unreadable` if the disk cannot be read at
-    present; a rank other than 0 may raise it alone."""
+    and one has a newer format, because such a run must not start again at step 0. Raise `Unreadable` if the disk cannot be read at
+    present; a rank other than 0 may raise this alone."""
     return _on_all_ranks(lambda: _newest_valid(list_checkpoints(directory)), is_master, broadcast_object)
 
 
@@ -67,13 +68,14 @@ def find_resume_point(
     broadcast_object: Broadcast | None = None,
     read_only: bool = False,
 ) -> ResumePoint:
-    """Return the checkpoint that `run.resume=choice` selects.
+    """Return the checkpoint to resume from, for the value `choice` of `run.resume`.
 
-    `auto`: the newest valid checkpoint of this run in `directory`. `never`: none. A path (a checkpoint, a run directory, or its
-    `checkpoints/`): that checkpoint, the first time. Once the run has written newer checkpoints itself, the same command resumes from
-    those, even if the named checkpoint was deleted meanwhile. A checkpoint of the run itself is a rollback (see the rollback note below).
+    `auto`: the newest valid checkpoint of this run in `directory`. `never`: none. A path (of a checkpoint, a run directory, or its
+    `checkpoints`): that checkpoint at the first start. Once this run has written checkpoints itself, the same command resumes from the
+    newest of them, even if the named checkpoint was deleted meanwhile. If the path is a checkpoint of this run, the run is rolled back to
+    it (see the comment on the rollback note below).
 
-    With `read_only=True`, or a `directory` of "" (not decided yet), write nothing."""
+    Nothing is written with `read_only=True`, or if `directory` is "" (not known yet)."""
     if choice == "never":
         return ResumePoint(None)
     own = Path(directory) if str(directory) else None
@@ -86,9 +88,9 @@ def find_resume_point(
 
 
 def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
-    """Return True if `run.resume=path` names something to resume from; nothing is loaded. `own`: the checkpoints of this run, if known.
+    """Return True if `run.resume=path` names a checkpoint, or a directory with one, to resume from. Nothing is loaded.
 
-    Raise `OSError` if the disk cannot be read at present."""
+    `own`: the directory with the checkpoints of this run, if known. Raise `OSError` if the disk cannot be read at present."""
     if exists(path / MANIFEST) or (is_directory(path) and _STEP.fullmatch(path.name)):
         return True
     if checkpoints_under(path):
@@ -99,7 +101,7 @@ def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
 
 
 def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
-    """Return the newest own checkpoint, or the one at `path` if there is none yet."""
+    """Return the newest checkpoint that this run has written in `own`, or the one at `path` if there is none yet."""
     if own is None or path.resolve().parent == own.resolve():
         return _roll_back(path, read_only)
     newest = _newest_valid(list_checkpoints(own))
@@ -111,7 +113,7 @@ def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
 
 
 def _roll_back(path: Path, read_only: bool) -> ResumePoint:
-    """Return the run's own checkpoint at `path`, or the newest one written after an earlier rollback to it."""
+    """Return the checkpoint of this run at `path`, or the newest one that was written after an earlier rollback to it."""
     found = list_checkpoints(path.parent)
     since = _newest_valid(_written_since_rollback(path, found))
     if since.checkpoint is not None:
@@ -139,7 +141,7 @@ def _newest_valid(found: list[tuple[int, Path]]) -> ResumePoint:
 
 
 def _load_named(path: Path) -> ResumePoint:
-    """Load the checkpoint at `path`, or the newest valid one of a run directory. Raise `ConfigError` if there is none."""
+    """Return the checkpoint at `path`, or the newest valid one of a run directory at `path`. Raise `ConfigError` if there is none."""
     if exists(path / MANIFEST) or _STEP.fullmatch(path.name):
         try:
             return ResumePoint(load_checkpoint(path))
@@ -156,7 +158,9 @@ def _load_named(path: Path) -> ResumePoint:
 
 
 def _on_all_ranks(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: Broadcast | None) -> ResumePoint:
-    """Run `find` on rank 0, with retries, and load its choice on every rank. Raise its error on every rank."""
+    """Call `find` on rank 0, with retries, and load the checkpoint that it found on every rank.
+
+    An error of `find` is raised on every rank."""
     if broadcast_object is None:
         return read_or_refuse(find)
     point, outcome = ResumePoint(None), {}
@@ -187,9 +191,9 @@ NOTE = "went-back.json"
 
 
 def _written_since_rollback(to: Path, found: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
-    """Return the checkpoints of `found` that were written after a rollback to the checkpoint `to`. Return [] if the note does not exist.
+    """Return those checkpoints of `found` that were written after a rollback to the checkpoint `to`; [] if there was no rollback.
 
-    Raise `OSError` if the note cannot be read at present: without it the run would be rolled back again."""
+    Raise `OSError` if the rollback note cannot be read at present: without it the run would be rolled back again."""
     note: dict[str, Any] = read_json(to.parent / NOTE) or {}
     if note.get("to") != to.name or not {"step", "left"} <= note.keys():
         return []

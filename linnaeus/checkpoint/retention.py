@@ -1,4 +1,4 @@
-"""Retention: keep the last N and the best N intact checkpoints, delete the others.
+"""Delete old checkpoints: keep the last `keep_last` and the best `keep_best` intact ones.
 
 Nothing is deleted before a newer checkpoint is committed. When a run resumes from an older checkpoint, the newer ones (damaged, or
 abandoned by a rollback) are renamed to `step-N.aside`, so that no resume finds them. They are deleted once the run has committed a
@@ -19,22 +19,26 @@ ASIDE = ".aside"
 
 
 def choose_kept(scores: Mapping[int, float | None], keep_last: int, keep_best: int, best_mode: str = "max") -> set[int]:
-    """Return the steps to keep. `scores`: the score of each intact checkpoint by step, None if it was not validated.
+    """Return the steps of the checkpoints to keep. `scores` is {step: score} of the intact checkpoints, None if one was not validated.
 
-    Of equal scores the newer one is better. A score of NaN is not ranked."""
+    Of two equal scores the newer one is better. A score of NaN does not count as best."""
     sign = 1 if best_mode == "max" else -1
     ranked = [(sign * score, step) for step, score in scores.items() if score is not None and not math.isnan(score)]
     return set(sorted(scores)[-keep_last:]) | {step for _, step in sorted(ranked, reverse=True)[:keep_best]}
 
 
 def clean_directory(directory: Path) -> None:
-    """Delete temporary files and complete interrupted replacements of a crash. The caller must have the run's lock."""
+    """Delete temporary files that a killed process left in `directory`, and complete its interrupted replacements.
+
+    The caller must have locked the run."""
     remove_stale(directory)
     restore_replaced(directory)
 
 
 def rename_newer(directory: Path, step: int) -> list[str]:
-    """Rename the checkpoints newer than `step`, where the run resumes (0: from the start), to `step-N.aside`. Return the new names."""
+    """Rename the checkpoints of later steps than `step` to `step-N.aside`. Return the new names.
+
+    `step` is the step at which the run resumes; 0: it starts from the beginning."""
     renamed = []
     for found, path in list_checkpoints(directory):
         if found > step:
@@ -47,10 +51,11 @@ def rename_newer(directory: Path, step: int) -> list[str]:
 
 
 def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_mode: str = "max") -> list[str]:
-    """Delete the checkpoints that are not kept, after step `committed` is on the disk. Return the names of the deleted ones.
+    """Delete the checkpoints that need not be kept, after the one of step `committed` is on the disk. Return the names of the deleted ones.
 
-    Checkpoints that are not intact (sizes differ) do not count as kept ones. One that cannot be deleted is logged and retried the next
-    time. Raise `OSError` and delete nothing if the disk cannot be read, `CheckpointDamaged` if step `committed` is not intact."""
+    Damaged checkpoints (with wrong sizes) do not count towards `keep_last` and `keep_best`. A checkpoint that cannot be deleted is logged
+    and retried the next time. Raise `OSError` and delete nothing if the disk cannot be read, `CheckpointDamaged` if step `committed` is
+    damaged."""
     assert keep_last >= 1, "the newest checkpoint is always kept"
     found = [(step, path) for step, path in list_checkpoints(directory) if step <= committed]
     scores = {step: manifest["score"] for step, path in found if (manifest := intact_manifest(path)) is not None}
@@ -63,6 +68,6 @@ def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_
 
 
 def _step_of(aside: Path) -> float:
-    """Return the step of a renamed checkpoint, infinity if the name was not written by this program."""
+    """Return the step of a checkpoint renamed to `step-N.aside`; infinity if the name was not written by this program."""
     number = aside.name.removeprefix("step-").removesuffix(ASIDE)
     return int(number) if number.isdecimal() else math.inf

@@ -1,11 +1,11 @@
-"""`HostSnapshot`: a copy of a run's state in host memory, in buffers that are reused.
+"""`HostSnapshot`: copy the state of a run to host memory, in buffers that are reused.
 
 The first copy writes to fresh pages, which the system provides at a fraction of the speed of a copy; later copies of the same layout reuse
-them. For CUDA they are pinned, so that copies are asynchronous and one synchronisation ends them all. Forked child processes do not inherit
+them. For CUDA they are pinned, so that copies are asynchronous and one synchronisation waits for all. Forked child processes do not inherit
 the memory: if a loader worker shared its pages, the next copy would have to duplicate each of them.
 
-An optimizer's state changes only in its step, so a thread may copy it meanwhile (`deferred`), which saves two thirds of the waiting time
-with AdamW on a CPU. From a GPU everything is copied at once (1.2 GB in 0.03 s from an H100).
+The state of an optimizer changes only in its step, so a thread may copy it until then (`deferred`), which saves two thirds of the waiting
+time with AdamW on a CPU. From a GPU everything is copied at once (1.2 GB in 0.03 s from an H100).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ PIECE = 16 << 20  # bytes a thread copies at a time, so that all threads end at 
 
 
 class HostSnapshot:
-    """Copies of nested dicts, lists and tuples with tensors. A copy is complete after `finish` and valid until the next `copy`, which
-    overwrites it."""
+    """Copies, in host memory, of nested dicts, lists and tuples with tensors.
+
+    A copy is complete after `finish` and valid until the next `copy`, which overwrites it."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[np.ndarray, np.ndarray]] = []
@@ -44,11 +45,11 @@ class HostSnapshot:
         self._memory: _HostMemory | None = None
 
     def copy(self, value: Any, deferred: Any = None) -> Any:
-        """Return `value` with copied containers and with host copies of its tensors.
+        """Return `value` with copied containers and with its tensors copied to host memory.
 
-        Two names of one tensor become two names of one copy; dense strides are kept. `deferred` is a dict, list or tuple inside `value`:
-        large CPU tensors that occur only in it are copied by `finish`, and their memory must not change before that. Raise `MemoryError` or
-        `OSError` if there is no memory."""
+        Two names of one tensor become two names of one copy; dense strides are preserved. `deferred` is a dict, list or tuple inside
+        `value`: large CPU tensors that occur only in it are copied by `finish`, and must not change before that. Raise `MemoryError` or
+        `OSError` if there is not enough memory."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -67,7 +68,7 @@ class HostSnapshot:
         return pytree.tree_unflatten(copied, structure)
 
     def finish(self) -> None:
-        """Copy what `copy` has deferred, or wait for the thread that copies it.
+        """Copy the tensors that `copy` has deferred. If another thread is copying them, wait for it.
 
         Only one thread copies: a pool must not be started while the interpreter exits, and training uses the other cores."""
         import numpy as np
@@ -78,14 +79,14 @@ class HostSnapshot:
                 self._pending.pop()  # after the copy: an exception in it, such as one of a signal handler, must not remove the piece
 
     def release(self) -> None:
-        """Free the memory. No snapshot may be used afterwards."""
+        """Free the memory. No copy that this object has returned may be used afterwards."""
         self._layout, self._hosts = [], []
         if self._memory is not None:
             self._memory.unpin()
             self._memory = None
 
     def _hosts_for(self, sources: list[Tensor]) -> list[Tensor]:
-        """Return a host tensor for each source, in the same memory as the last time if the layout is the same."""
+        """Return a host tensor for each of `sources`, in the memory of the last call if dtypes, shapes and strides are the same."""
         import torch
 
         layout = [(tensor.dtype, tensor.shape, torch.empty_like(tensor, device="meta").stride()) for tensor in sources]  # dense strides
@@ -101,7 +102,7 @@ class HostSnapshot:
 
 
 class _HostMemory:
-    """Anonymous memory that child processes do not inherit, page-locked if `pinned`."""
+    """A block of host memory that child processes do not inherit; page-locked if `pinned`."""
 
     def __init__(self, size: int, pinned: bool) -> None:
         import torch
@@ -122,7 +123,9 @@ class _HostMemory:
                 log.warning("the host buffer of the checkpoints could not be pinned (CUDA error %d); copies into it take longer", code)
 
     def tensors(self, layout: list[tuple[Any, ...]]) -> list[Tensor]:
-        """Return one tensor per (dtype, shape, strides). Each has a storage of its own size, because `torch.save` writes whole storages."""
+        """Return a tensor for each (dtype, shape, strides), all in this memory.
+
+        Each has its own storage of exactly its size, because `torch.save` writes whole storages."""
         import torch
 
         tensors, offset = [], 0
@@ -137,7 +140,7 @@ class _HostMemory:
         return tensors
 
     def unpin(self) -> None:
-        """Unlock the pages if they are page-locked."""
+        """Undo the page-locking, if the memory is page-locked."""
         if self.pinned:
             import torch
 
@@ -148,10 +151,10 @@ class _HostMemory:
 
 
 def copy_to_host(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second tensor of each pair into the first one, which is in host memory.
+    """Copy the second tensor of each pair (host, source) into the first one, which is in host memory.
 
-    Copies from CUDA are queued on the current streams, after the update that computes the values. One synchronisation per device ends them.
-    """
+    Copies from CUDA are queued on the current streams, after the update that computes the values. One synchronisation per device waits for
+    them."""
     import torch
 
     with torch.no_grad():
@@ -164,7 +167,7 @@ def copy_to_host(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy large tensors as bytes with numpy in several threads (a sixth faster than torch), small ones in one call."""
+    """Copy CPU tensors: large ones as bytes with numpy in several threads (a sixth faster than torch), small ones in one call."""
     import numpy as np
     import torch
 
@@ -180,17 +183,17 @@ def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _copies_as_bytes(host: Tensor, source: Tensor) -> bool:
-    """Return True if the memory is copied instead of the values: large tensors on the CPU."""
+    """Return True if the pair is copied as bytes: a large tensor on the CPU with the same memory layout."""
     return source.is_cpu and host.nbytes >= LARGE and _same_memory_layout(host, source)
 
 
 def _same_memory_layout(host: Tensor, source: Tensor) -> bool:
-    """Return True if a copy of the bytes is a copy of the values: equal strides, no lazy conjugation or negation."""
+    """Return True if copying the bytes copies the values: the strides are equal, and there is no lazy conjugation or negation."""
     return host.stride() == source.stride() and not source.is_conj() and not source.is_neg()
 
 
 def _pieces(pairs: list[tuple[Tensor, Tensor]]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the memory of pairs as pairs of byte arrays of at most `PIECE` bytes."""
+    """Return the memory of all pairs as pairs of byte arrays of at most `PIECE` bytes, for `np.copyto`."""
     return [piece for host, source in pairs for piece in zip(_bytes(host), _bytes(source), strict=True)]
 
 

@@ -1,9 +1,9 @@
-"""Weights as safetensors files: names without wrapper prefixes, tied tensors stored once.
+"""Write and read weights as safetensors files: names without wrapper prefixes, tied tensors stored once.
 
 The prefixes `module.` (DDP) and `_orig_mod.` (torch.compile) are removed. A tensor with two names (tied embeddings) is stored once;
 `aliases` in the metadata of the file maps its other names to the stored one, and `read_weights` returns all names.
 
-Published weights of several GB are in several files. `model.safetensors.index.json` beside them maps each name to its file.
+Published weights of several GB are in several files. `model.safetensors.index.json` in the same directory maps each name to its file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Value = TypeVar("Value")
 
 
 def convert_ddp_state(state: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the state dict of a wrapped model under the names of the model itself.
+    """Return the state dict of a model wrapped by DDP or `torch.compile` under the names of the model itself.
 
     Remove all leading wrapper prefixes (`module._orig_mod.head` -> `head`), but none in the middle of a name. A model must therefore not
     have a top-level submodule called `module`. Raise `ValueError` if two names become equal."""
@@ -47,14 +47,18 @@ def convert_ddp_state(state: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def tensor_identity(tensor: Tensor) -> tuple[object, ...]:
-    """Return a key that is equal for two tensors with the same memory and layout. An empty tensor has no memory and a key of its own."""
+    """Return a hashable key that is equal for two tensors with the same memory, shape, strides and dtype.
+
+    The key of an empty tensor is unique."""
     if not tensor.numel():
         return (id(tensor),)
     return (tensor.device, tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once by its first name, and a map from its other names to that one. Overlapping views are not tied."""
+    """Return (each tensor once, by its alphabetically first name; a map from its other names to that one).
+
+    Overlapping views are not tied."""
     kept: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[object, ...], str] = {}
@@ -69,7 +73,7 @@ def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
-    """Write a state dict as a new file and return its size and hash. `commit_directory` flushes it to the disk.
+    """Write a state dict to a new safetensors file and return its size and hash. The caller flushes it to the disk (`commit_directory`).
 
     The safetensors format: 8 bytes with the length of the header, a JSON header padded to a multiple of 8 bytes, then the values. Types
     of 8 bytes are first, so that every value is aligned. The library is not used because it makes a second copy of the model in memory
@@ -99,15 +103,16 @@ def _type_name(name: str, tensor: Tensor) -> str:
 
 
 def _bytes(tensor: Tensor) -> Any:
-    """Return the values in row-major order as bytes, little-endian like every machine that torch runs on."""
+    """Return the values of a tensor in row-major order as an array of bytes, little-endian like every machine that torch runs on."""
     import torch
 
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Return the state dict in a safetensors file, aliases included, on the CPU, or in the files of an `INDEX`. Raise
-    `safetensors.SafetensorError` or `ValueError` if a file is not valid."""
+    """Return the state dict in a safetensors file, with tied names, on the CPU. If `path` is an `INDEX`, read all files that it lists.
+
+    Raise `safetensors.SafetensorError` or `ValueError` if a file is not valid."""
     if path.name == INDEX:
         return _read_shards(path)
     from safetensors import safe_open
@@ -133,7 +138,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 
 def _shards(index: Path) -> dict[str, list[str]]:
-    """Return the names of tensors by file. Raise `ValueError` if it is not an index, or if one of its files is absent."""
+    """Return {file: names of its tensors} from an `INDEX`. Raise `ValueError` if it is not an index, or if one of its files is absent."""
     content = json.loads(index.read_text(encoding="utf-8"))
     names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not all(isinstance(file, str) and Path(file).name == file for file in names.values()):
@@ -148,7 +153,7 @@ def _shards(index: Path) -> dict[str, list[str]]:
 
 
 def weights_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, or of the hashes of the files of an `INDEX`. Raise `ValueError` for an invalid index."""
+    """Return the SHA-256 of a file of weights; for an `INDEX`, of the hashes of its files. Raise `ValueError` for an invalid index."""
     if path.name != INDEX:
         return file_digest(path)
     return text_digest("".join(file_digest(path.parent / file) for file in _shards(path)))

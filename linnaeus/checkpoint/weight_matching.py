@@ -1,4 +1,4 @@
-"""Match the weights of `run.init_from` with a model by name and shape, and load them. `initial_weights.py` reads them."""
+"""Compare the weights of `run.init_from` with a model by name and shape, and copy them into it. `initial_weights.py` reads them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _SHOWN = 3  # names of a list in one line
 
 @dataclass(frozen=True)
 class WeightMatch:
-    """Names of weights: `matched` ones are loaded, `missing` ones are only in the model, `mismatched` ones (name -> reason) have another
-    shape or type, `unexpected` ones are only in the file. The last three are all allowed by `run.init_allow`. `skipped` ones match
-    `run.init_skip`. `num_loaded` of the model's `num_total` numbers are loaded; tied weights count once."""
+    """Result of comparing a file of weights with a model, by the names of weights.
+
+    `matched` weights are loaded, `missing` ones are only in the model, `mismatched` ones (name -> reason) have another shape or type,
+    `unexpected` ones are only in the file. `run.init_allow` allows all of the last three. `skipped` weights match `run.init_skip`.
+    `num_loaded` of the model's `num_total` numbers are loaded; tied weights count once."""
 
     source: str
     matched: list[str]
@@ -34,7 +36,7 @@ class WeightMatch:
     notes: list[str]
 
     def lines(self) -> list[str]:
-        """Return a few lines for the log, with the first names of each list."""
+        """Return a summary for the log: a line for the file and one for each kind of difference, with the first names."""
         return [
             f"initial weights from {self.source}: {len(self.matched)} tensors, "
             f"{self.num_loaded:,} of the model's {self.num_total:,} numbers",
@@ -43,7 +45,7 @@ class WeightMatch:
         ]
 
     def text(self) -> str:
-        """Return the lines and every name."""
+        """Return the summary, followed by all names of each list."""
         blocks = [f"{title} ({len(names)})\n" + "".join(f"  {name}\n" for name in names) for title, names in self._lists()]
         return "\n".join([*self.lines(), "", *blocks, f"loaded ({len(self.matched)})", *(f"  {name}" for name in self.matched)])
 
@@ -57,10 +59,10 @@ class WeightMatch:
 
 
 def match_weights(weights: InitialWeights, model: nn.Module, allow: Sequence[str] = (), skip: Sequence[str] = ()) -> WeightMatch:
-    """Compare `weights` with the unwrapped `model`, without the names under `skip`. Change neither.
+    """Compare `weights` with `model`, which is not wrapped in DDP, and return the result. Nothing is changed.
 
-    Raise `ConfigError` for a weight that is missing, unexpected or mismatched and not under a name of `allow`, for an entry of `allow`
-    or `skip` that matches no weight, and for weights that are not finite."""
+    Names that match a prefix in `skip` are left out. Raise `ConfigError` for a weight that is missing, unexpected or mismatched and does
+    not match a prefix in `allow`, for an entry of `allow` or `skip` that matches no weight, and for weights that are not finite."""
     everything = model.state_dict()
     _check_prefixes("run.init_allow", allow, [*everything, *weights.state])
     _check_prefixes("run.init_skip", skip, list(everything))
@@ -93,7 +95,7 @@ def match_weights(weights: InitialWeights, model: nn.Module, allow: Sequence[str
 
 
 def load_matched(weights: InitialWeights, match: WeightMatch, model: nn.Module) -> None:
-    """Copy the matched weights into the model's own tensors, which keep their device and dtype."""
+    """Copy the matched weights into the tensors of the model, which keep their device and dtype."""
     import torch
 
     own = model.state_dict()
@@ -103,7 +105,7 @@ def load_matched(weights: InitialWeights, match: WeightMatch, model: nn.Module) 
 
 
 def _tied_names(own: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Return for each name all names of the same tensor, its own included. A file may contain any one of them."""
+    """Return {name: all names of the same tensor, including this one} for a state dict. A file may contain any of the names."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, tensor in own.items():
         groups.setdefault(tensor_identity(tensor), []).append(name)
@@ -111,7 +113,7 @@ def _tied_names(own: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def _mismatch(other: Tensor, own: Tensor) -> str:
-    """Return why a tensor of the file cannot be loaded into one of the model, "" if it can. Float may be loaded into another precision."""
+    """Return why a tensor of the file cannot be copied into one of the model; "" if it can. A floating-point dtype fits any other one."""
     if other.shape != own.shape:
         return f"{list(other.shape)} in the file, {list(own.shape)} here"
     kinds = [(tensor.is_floating_point(), tensor.is_complex()) for tensor in (other, own)]
@@ -119,7 +121,7 @@ def _mismatch(other: Tensor, own: Tensor) -> str:
 
 
 def matches_prefix(prefixes: Iterable[str], name: str) -> bool:
-    """Return True if one of `prefixes` is `name` or a module that contains it (`head` for `head.weight`, not for `heads.weight`)."""
+    """Return True if one of `prefixes` is `name` or a module that contains it (`head` matches `head.weight`, but not `heads.weight`)."""
     return any(name == prefix.rstrip(".") or name.startswith(prefix.rstrip(".") + ".") for prefix in prefixes)
 
 
@@ -137,7 +139,7 @@ def _check_tied_skips(tied: Mapping[str, list[str]], skipped: Sequence[str]) -> 
 
 
 def _mismatch_message(source: str, total: int, matched: Sequence[str], wrong: Sequence[list[str]], reasons: Mapping[str, str]) -> str:
-    """Return the error for `wrong`: the missing, the unexpected and the mismatched names that are not allowed."""
+    """Return the error message for `wrong`: three lists of names that are missing, unexpected or mismatched and not allowed."""
     missing, unexpected, mismatched = wrong
     found = [f"{len(missing)} weights of the model are not in it ({shorten(missing)})"] if missing else []
     found += [f"{len(unexpected)} of its weights are not the model's ({shorten(unexpected)})"] if unexpected else []
@@ -150,7 +152,8 @@ def _mismatch_message(source: str, total: int, matched: Sequence[str], wrong: Se
 
 
 def _check_values(weights: InitialWeights, model: nn.Module, matched: Sequence[str], tied: Mapping[str, list[str]]) -> None:
-    """Raise `ConfigError` if a parameter is not finite (buffers may be infinite by design) or if tied weights differ in the file."""
+    """Raise `ConfigError` if a matched parameter is not finite (buffers may be), or if weights that are tied in the model differ in the
+    file."""
     import torch
 
     state, parameters = weights.state, {name for name, _ in model.named_parameters(remove_duplicate=False)}
@@ -163,6 +166,6 @@ def _check_values(weights: InitialWeights, model: nn.Module, matched: Sequence[s
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Return the first three names and the number of the others. Characters that a terminal cannot print are escaped."""
+    """Return the first three names, comma-separated, and the number of the others. Unprintable characters are escaped."""
     shown = [name if name.isprintable() else ascii(name) for name in names[:_SHOWN]]
     return ", ".join(shown) + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

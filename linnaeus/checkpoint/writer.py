@@ -1,9 +1,9 @@
-"""`CheckpointWriter`: copy the state of a run to host memory while training waits, and write it in a background thread.
+"""`CheckpointWriter`: copy the state of a run to host memory while training waits, and write it to the disk in a background thread.
 
-State that only an optimizer step changes may be copied by the thread too, if the next step first calls `wait_until_copied`. The thread
-flushes the rows, writes, commits, and deletes the checkpoints that retention does not keep. It runs no collective and uses no device. One
-checkpoint is written at a time. If the disk fails, training continues: the error is logged, `failure` is set, and the next save tries
-again. Only process rank 0 has a writer.
+The thread may also copy state that only an optimizer step changes; the training loop then calls `wait_until_copied` before the next step.
+The thread flushes the log rows, writes and commits the checkpoint, and deletes old ones (`retention`). It calls no collective and does not
+use the GPU. One checkpoint is written at a time. If the disk fails, training continues: the error is logged, `failure` is set, and the
+next save tries again. Only process rank 0 has a writer.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ REMEDIES = {
 
 
 class CheckpointWriter:
-    """Writer of `directory/step-N/`. It keeps the last `keep_last` and the best `keep_best` checkpoints by `state["score"]`.
+    """Writer of the checkpoints `directory/step-N/`. It keeps the last `keep_last` and the best `keep_best` ones by `state["score"]`.
 
-    `failure`: one line if the newest save could not be written, else None. `committed`: step of the newest checkpoint that this process
-    has committed, -1 before the first. `copying`: True from a save with deferred state until `wait_until_copied`. The constructor cleans
-    `directory` after a crash: acquire the run's lock before, and find the resume point afterwards."""
+    `failure`: one line if the last save could not be written, else None. `committed`: step of the newest checkpoint that this process
+    has committed, -1 before the first. `copying`: True after a save with deferred state until `wait_until_copied`. The constructor cleans
+    `directory` after a crash: lock the run before it, and search for the resume point after it."""
 
     def __init__(self, directory: Path | str, keep_last: int, keep_best: int, best_mode: str = "max") -> None:
         self.directory = Path(directory)
@@ -75,9 +75,9 @@ class CheckpointWriter:
     ) -> None:
         """Copy the state to host memory and start to write it. See `save_checkpoint` for the arguments.
 
-        On return everything may change except `deferred`, a dict inside `training_state`: call `wait_until_copied` before its tensors
-        change. The thread calls `before_write` first; if that raises `OSError`, the checkpoint is not written. Wait first for a checkpoint
-        that is still being written. Raise `TypeError` for a value that is not plain."""
+        When this returns, the caller may change all of the state except `deferred`, a dict inside `training_state`: call
+        `wait_until_copied` before its tensors change. The thread first calls `before_write`; if that raises `OSError`, the checkpoint is
+        not written. If an earlier checkpoint is still being written, wait for it first. Raise `TypeError` for a value that is not plain."""
         start = time.monotonic()
         self.wait()
         if time.monotonic() - start > SLOW_WAIT:
@@ -98,12 +98,12 @@ class CheckpointWriter:
         self._thread = thread
 
     def wait_until_copied(self) -> None:
-        """Copy what was deferred, or wait for the thread that copies it. Afterwards it may change."""
+        """Wait until the deferred state is copied (this thread may copy it itself). Afterwards the caller may change it."""
         self._snapshot.finish()
         self.copying = False
 
     def wait(self) -> None:
-        """Wait until the last save is committed or has failed. Raise an exception of the thread that is not an error of the disk."""
+        """Wait until the last save is committed or has failed. Raise an exception of the thread, unless it is an error of the disk."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -134,7 +134,7 @@ class CheckpointWriter:
             self._thread_error = error
 
     def _prune(self, step: int) -> None:
-        """Delete old checkpoints. An error is logged: the new checkpoint is committed in any case."""
+        """Delete old checkpoints. An error is only logged, because the new checkpoint is already committed."""
         try:
             prune(self.directory, step, self.keep_last, self.keep_best, self.best_mode)
         except (OSError, CheckpointDamaged) as error:
@@ -149,7 +149,7 @@ class CheckpointWriter:
         )
 
     def _newest_intact(self) -> str:
-        """Return a sentence that names the checkpoint of a restart: the newest one with correct sizes."""
+        """Return a sentence for the log that names the checkpoint a restart would use: the newest one whose files have the right sizes."""
         try:
             for step, path in reversed(list_checkpoints(self.directory)):
                 if intact_manifest(path) is not None:

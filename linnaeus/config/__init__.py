@@ -1,4 +1,4 @@
-"""Typed configuration: schema, composition, checks, help. Nothing here imports torch."""
+"""Read the configuration: typed schema, composition of YAML files and command line, checks, help. This package does not import torch."""
 
 from linnaeus.config.load import CONF, compose, typed_config
 from linnaeus.config.schema import Config

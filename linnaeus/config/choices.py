@@ -1,9 +1,9 @@
-"""Replace the value `auto` of the keys that a workload can choose from its data.
+"""Replace the value `auto` of a configuration key by a value that the workload chooses from its data.
 
-A workload with such keys has a module `automatic` with `KEYS`, key -> value where the data are not read (`--help`), and
-`choose(config, keys)`, which reads the data of a typed config and returns a `Choice` for each of the keys, and the data, so that the run
-does not read them again. Choices are made once, before the configuration is typed, saved and hashed: a saved configuration has the chosen
-values.
+A workload that does this has a module `automatic` with two names. `KEYS` maps each such key to a placeholder, which is used where the data
+are not read (`--help`). `choose(config, keys)` reads the data and returns a list with a `Choice` for each of `keys`, and the data, so that
+the run does not read them again. Values are chosen once, before the configuration is typed, saved and hashed, so a saved configuration
+contains the chosen values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Choice:
-    """Value chosen for a key. `reason`: a phrase without a full stop."""
+    """Value that was chosen for a key in place of `auto`. `reason` is a phrase for the log, without a full stop."""
 
     key: str
     value: Any
@@ -36,19 +36,20 @@ class Choice:
 
 
 def automatic_keys(tree: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a configuration, plain values, that are `auto` and that its workload chooses."""
+    """Return the keys of the configuration `tree` (plain values) that have the value `auto` and that the workload can choose."""
     module = _module(tree)
     return [] if module is None else [key for key in module.KEYS if _get(tree, key) == AUTO]
 
 
 def with_placeholders(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration with a placeholder for each key that is `auto`: its value in `KEYS` of the workload's module `automatic`."""
+    """Return a copy of the configuration in which each key that is `auto` has the placeholder from `KEYS` of the workload's module
+    `automatic`."""
     keys = automatic_keys(tree)
     return _with_values(tree, {key: _module(tree).KEYS[key] for key in keys}) if keys else dict(tree)  # type: ignore[union-attr]
 
 
 def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice], Any]:
-    """Return the configuration with chosen values in place of `auto`, the choices, and the data that were read for them, if any.
+    """Return (the configuration with chosen values in place of `auto`, the choices, the data that were read for them or None).
 
     Raise `ConfigError` as `typed_config` does."""
     from linnaeus.config.load import typed_config
@@ -61,12 +62,12 @@ def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice],
 
 
 def choice_lines(config: Config) -> list[str]:
-    """Return a line for each value that was chosen for this configuration."""
+    """Return a line for the log for each value that was chosen in place of `auto`."""
     return [str(choice) for choice in config.choices]
 
 
 def _module(tree: Mapping[str, Any]) -> ModuleType | None:
-    """Return the module `automatic` of the workload, None if it has none."""
+    """Return the module `automatic` of the workload that `tree` names; None if the workload does not have one."""
     name = (tree.get("workload") or {}).get("name")
     if not isinstance(name, str):
         return None

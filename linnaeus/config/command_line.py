@@ -17,16 +17,17 @@ _HYDRA = re.compile(r"\s*[+~]{0,2}hydra[./](?!searchpath)")
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser whose errors are `ConfigError`s, which `user_errors` prints as one line."""
+    """An argument parser that raises `ConfigError` instead of printing its usage. `user_errors` prints the error as one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(message)
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options and `overrides`; `search`: the words after --help; `prints`: True if nothing is trained.
+    """Parse the command line. Return a namespace with the options and further attributes.
 
-    Raise `ConfigError` for an unknown option, a wrong value, an option or setting without effect, and a key that is given twice."""
+    `overrides`: the settings KEY=VALUE. `search`: the words after --help. `prints`: True if a text is printed and nothing is trained. Raise
+    `ConfigError` for an unknown option, a wrong value, an option or setting without effect, and a key that is given twice."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = _refuse  # type: ignore[method-assign]
     parser.add_argument("overrides", nargs="*")
@@ -65,7 +66,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def check_given_once(overrides: Sequence[str]) -> None:
-    """Raise `ConfigError` for a key with two values."""
+    """Raise `ConfigError` if two of the settings `overrides` set the same key."""
     seen: dict[str, str] = {}
     for text in overrides:
         match = KEY.match(text)

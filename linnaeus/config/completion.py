@@ -1,4 +1,4 @@
-"""Tab completion of settings in bash, zsh and fish, for `python main.py`, `linnaeus` and `torchrun`.
+"""Tab completion of settings in bash, zsh and fish, for `python main.py`, `linnaeus` and `torchrun`. These commands switch it on:
 
 eval "$(python main.py --shell-completion bash)"        also zsh
 python main.py --shell-completion fish | source
@@ -53,14 +53,14 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}  # shell -> the text that 
 
 
 def completion_script(shell: str) -> str:
-    """Return the text that `shell` evaluates. It calls this program again at each Tab."""
+    """Return the script that switches completion on in `shell` (bash, zsh or fish). It calls this program each time Tab is pressed."""
     return SCRIPTS[shell].replace("PROGRAM", shlex.join([sys.executable, os.path.abspath(sys.argv[0])])).strip()
 
 
 def candidates(line: str) -> list[str]:
-    """Return the possible forms of the last word of a command line: options, groups, keys, or the values of a key.
+    """Return the possible completions of the last word of the command line `line`: options, groups, keys, or the values of a key.
 
-    A key that the settings in front of it do not select (another `workload=` or `model=`) is not among them."""
+    Only keys that exist with the settings before that word are returned: `workload=` and `model=` change which keys exist."""
     *before, word = line.split(" ")
     settings, config_dir = _settings(before)
     if word.startswith("-"):
@@ -85,7 +85,8 @@ def candidates(line: str) -> list[str]:
 
 
 def _settings(words: list[str]) -> tuple[list[str], str | None]:
-    """Return the settings and the --config-dir in the words after the program; none if they have a mistake."""
+    """Return the settings KEY=VALUE, and the value of --config-dir, among the words before the last one; ([], None) if they contain a
+    mistake."""
     program = next((i for i, word in enumerate(words) if word.endswith(("main.py", "linnaeus"))), 0)
     try:
         parsed = parse_command_line([word for word in words[program + 1 :] if word])

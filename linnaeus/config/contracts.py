@@ -1,4 +1,7 @@
-"""Checks of the classes and functions that a package outside the program defines. Each mistake is one line that names class and member."""
+"""Check the classes and functions of plugins: packages of users that add models, losses and other parts.
+
+Each mistake raises a `ConfigError` of one line that names the class and the member.
+"""
 
 import dataclasses
 import difflib
@@ -15,13 +18,13 @@ T = TypeVar("T")
 
 
 def check_members(instance: T, base: type, origin: str = "", pending: Sequence[str] = ()) -> T:
-    """Return `instance`. Raise `ConfigError` if it is a class, None or a plain value, does not extend the abstract class `base`, lacks a
-    member that `base` requires, has a method with other arguments than `base`, or a public member that resembles an optional one of `base`,
-    which the program would not find.
-    A `Protocol` need not be extended.
+    """Return `instance`, after checking that it implements `base`, an abstract class or a `Protocol`. Raise `ConfigError` if it does not.
 
-    Required: annotated members of `base` without a value, and the methods of a protocol. `pending`: members that are set later. `origin`:
-    the beginning of a message, such as "loss.name=focal: the builder returns"."""
+    An error is: a class, None or a plain value instead of an object; a class that does not extend `base` (not required for a `Protocol`); a
+    missing member; a method with other arguments than in `base`; a public member whose name is similar to an optional member of `base`,
+    which is probably misspelt. Required members are the annotated attributes of `base` without a value, and the methods of a protocol.
+    `pending`: required members that are set later. `origin`: the beginning of the message, such as "loss.name=focal: the builder returns".
+    """
     cls, is_protocol = type(instance), getattr(base, "_is_protocol", False)
     if origin and (cls.__module__ == "builtins" or isinstance(instance, type)):
         raise ConfigError(f"{origin} {described(instance)}, not a {class_name(base)}")
@@ -51,14 +54,16 @@ def check_members(instance: T, base: type, origin: str = "", pending: Sequence[s
 
 
 def described(value: Any) -> str:
-    """Return words for a value of a wrong type: "None", "the class A", "a tuple"."""
+    """Return a phrase for a value of a wrong type, for a message: "None", "the class A", "a tuple"."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     return "None" if value is None else f"a {type(value).__name__}"
 
 
 def check_arguments(function: Callable[..., Any], expected: Sequence[str], what: str) -> None:
-    """Raise `ConfigError` if `function`, which `what` describes, cannot be called with the positional arguments `expected`."""
+    """Raise `ConfigError` if `function` cannot be called with the positional arguments `expected`.
+
+    `what` names the function in the message."""
     signature = inspect.signature(function)
     try:
         signature.bind(*expected)
@@ -69,7 +74,8 @@ def check_arguments(function: Callable[..., Any], expected: Sequence[str], what:
 
 @functools.cache
 def check_config_class(cls: type) -> None:
-    """Raise `ConfigError` if `cls` is not a frozen dataclass whose fields are made by `setting` and have types that YAML values have."""
+    """Raise `ConfigError` if `cls` is not a frozen dataclass whose fields are defined with `setting` and have types that YAML can
+    express."""
     if "__dataclass_fields__" not in vars(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise ConfigError(f"{class_name(cls)} must be a frozen dataclass; write @dataclass(frozen=True) above it")
     hints = typing.get_type_hints(cls)
@@ -89,5 +95,5 @@ def _has_yaml_type(annotation: Any) -> bool:
 
 
 def class_name(cls: type) -> str:
-    """Return the dotted name of a class."""
+    """Return the dotted name of a class, with its module."""
     return f"{cls.__module__}.{cls.__qualname__}"

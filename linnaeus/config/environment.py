@@ -1,8 +1,9 @@
-"""Values of environment variables in a configuration, such as `${oc.env:TOKEN}`: read at each start, never saved.
+"""Read values of environment variables in a configuration, such as `${oc.env:TOKEN}`, at each start, and never save or print them.
 
-A composed tree contains such a value as its text. `typed_config` reads the variable and records the text in `Config.from_environment`.
-Everything that is written or compared uses `saved_tree`, which has the text again: config.yaml, the checkpoints, the hash of the run, W&B.
-Log lines, errors and tracebacks, which a sweep or a SLURM job writes to files, get the text too (`hide`).
+A composed configuration contains the text `${oc.env:TOKEN}`. `typed_config` replaces it by the value and records the text in
+`Config.from_environment`. Everything that is saved or compared (config.yaml, checkpoints, the hash of the run, W&B) uses `saved_tree`,
+which contains the text again. In log lines, errors and tracebacks, which a sweep or a SLURM job writes to files, `hide` replaces the value
+by the text.
 """
 
 from __future__ import annotations
@@ -40,9 +41,10 @@ def _environment_variable(name: str, *default: Any) -> Any:
 
 
 def plain_tree(composed: DictConfig, missing_ok: bool = False) -> dict[str, Any]:
-    """Return a composed configuration as plain values, with the texts of those that are read from the environment.
+    """Return Hydra's composed configuration as plain values. A value that is read from the environment remains the text `${oc.env:...}`.
 
-    Raise the errors of OmegaConf for an interpolation that cannot be resolved, and unless `missing_ok` for a missing value."""
+    Raise OmegaConf's error for an interpolation that cannot be resolved, and for a required value that is not set unless `missing_ok` is
+    True."""
     tree: Any = OmegaConf.to_container(composed, resolve=True, throw_on_missing=not missing_ok)
     raw: Any = OmegaConf.to_container(composed, resolve=False)
     for path, text in _interpolations(raw):
@@ -54,8 +56,9 @@ def plain_tree(composed: DictConfig, missing_ok: bool = False) -> dict[str, Any]
 
 
 def resolve(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Path, str], dict[str, str]]:
-    """Return (a tree with the values of its texts, the texts by path, the environment variables that were read).
+    """Replace the interpolations in a configuration by their values. Return (the new configuration, the texts, the environment variables).
 
+    The texts are the interpolations, such as `${oc.env:TOKEN}`, by the path of their key; the variables that were read are name -> value.
     Raise `ConfigError` if a variable is not set."""
     texts = dict(_interpolations(tree))
     if not texts:
@@ -72,7 +75,9 @@ def resolve(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Path, str], d
 
 
 def saved_tree(config: Config) -> dict[str, Any]:
-    """Return a configuration as plain values for saving and comparing: with the texts of what was read from the environment."""
+    """Return a configuration as plain values for saving and comparing.
+
+    Values from the environment are replaced by their `${oc.env:...}` texts."""
     tree = dataclasses.asdict(config)
     for path, text in config.from_environment.items():
         _set(tree, path, text)
@@ -80,8 +85,10 @@ def saved_tree(config: Config) -> dict[str, Any]:
 
 
 def hidden_values(config: Config) -> dict[str, str]:
-    """Return value -> text of the values that log lines and errors must not contain, the longest first: those of keys, and those of the
-    variables in them. A value that is part of the path of `run.root` is not hidden: the lines name files there."""
+    """Return {value: text in its place} for the values from the environment that log lines and errors must not contain, the longest first.
+
+    These are values of keys and of the variables in them. A value that is part of the path `run.root` is not hidden, because messages name
+    files there."""
     tree = dataclasses.asdict(config)
     found: dict[str, str] = {}
     for path, text in config.from_environment.items():
@@ -95,21 +102,21 @@ def hidden_values(config: Config) -> dict[str, str]:
 
 
 def start_hiding(config: Config) -> dict[str, str]:
-    """Let `hide` hide the values of a configuration from now on, and return them."""
+    """Let `hide` replace the values that the configuration reads from the environment, from now on. Return `hidden_values(config)`."""
     _hidden.clear()
     _hidden.update(hidden_values(config))
     return dict(_hidden)
 
 
 def hide(text: str) -> str:
-    """Return a text without the values of environment variables in the configuration of this process."""
+    """Return `text` in which each value that the configuration reads from the environment is replaced by its `${oc.env:...}` text."""
     for value, shown in _hidden.items():
         text = text.replace(value, shown)
     return text
 
 
 def _interpolations(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield (path, text) of every text with an interpolation."""
+    """Yield (path, text) of each string in nested mappings and lists that contains an interpolation `${...}`."""
     if isinstance(node, str) and "${" in node:
         yield path, node
     items = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list) else ()
@@ -119,7 +126,7 @@ def _interpolations(node: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 @contextlib.contextmanager
 def _reading() -> Iterator[set[str]]:
-    """Yield the set of the environment variables that OmegaConf reads in the block."""
+    """Yield a set that collects the names of the environment variables that OmegaConf reads in the block."""
     OmegaConf.register_new_resolver("oc.env", _environment_variable, replace=True)
     _read.clear()
     try:
@@ -134,6 +141,6 @@ def _resolved(composed: DictConfig, path: Path) -> Any:
 
 
 def _set(tree: Any, path: Path, value: Any) -> None:
-    """Set a value in nested mappings and lists. A parent that is no longer there, as a list that became null, is left alone."""
+    """Set the value at `path` in nested mappings and lists. Do nothing if a parent no longer exists, such as a list that became null."""
     with contextlib.suppress(LookupError, TypeError):
         functools.reduce(operator.getitem, path[:-1], tree)[path[-1]] = value

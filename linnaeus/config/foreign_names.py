@@ -1,4 +1,4 @@
-"""Names of settings in other training programs, and the settings of this one that have the same purpose."""
+"""Names of settings in other training programs, with the setting of this program that has the same purpose, for error messages."""
 
 _LENGTH = "trainer.length=10epochs"
 _STEPS = "trainer.length=5000steps"
@@ -51,6 +51,7 @@ FOREIGN_NAMES = {
 
 
 def foreign_hint(name: str) -> str | None:
-    """Return a hint for a name of another program, without its group and leading dashes; None for any other name."""
+    """Return the hint "use ..." for a setting or option of another training program, such as `--batch-size`; None if `name` is not
+    known."""
     ours = FOREIGN_NAMES.get(name.lstrip("-").replace("-", "_").rpartition(".")[2])
     return ours and f"use {ours}"

@@ -1,4 +1,6 @@
-"""Print the pages of `python main.py --help`, every key with its type, value and meaning, and of `--cfg job`, the configuration as YAML."""
+"""Compose the text of `python main.py --help` (every key with its type, value and meaning) and of `--cfg job` (the configuration as
+YAML).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from linnaeus.errors import ConfigError
 
 
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (key, type, value, meaning) of every key of a composed config, depth first. `run.from` comes first in its group; the keys of a
-    mapping's entries follow the mapping, those of NAME if it has no entry."""
+    """Yield (key, type, value, meaning) for every key of a typed configuration, nested keys after their parents.
+
+    `run.from`, which is not a field of the configuration, comes first in its group. After a mapping with names chosen by the user follow
+    the keys of its entries; if it has no entries, the keys that an entry NAME would have."""
     for row in _walk(Config, config, ""):
         if row[0] == "run.name":
             yield FROM, "str or null", "null", FROM_MEANING
@@ -26,7 +30,7 @@ def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _walk(cls: Any, node: Any, prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the rows of a class with the values of `node`, or with its defaults for an entry that does not exist (None)."""
+    """Yield the rows of `describe` for the dataclass `cls` with the values of `node`. If `node` is None, the values are the defaults."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         key, meta = f"{prefix}{field.name}", field.metadata
@@ -50,7 +54,9 @@ def _type_name(annotation: Any) -> str:
 
 
 def config_text(tree: dict[str, Any], package: str | None) -> str:
-    """Return a composed configuration, or only its group or mapping `package`, as YAML. Raise `ConfigError` if that does not exist."""
+    """Return a composed configuration as YAML, or only the group or mapping whose dotted name is `package`.
+
+    Raise `ConfigError` if it is absent."""
     from omegaconf import OmegaConf
 
     node: Any = tree
@@ -62,7 +68,7 @@ def config_text(tree: dict[str, Any], package: str | None) -> str:
 
 
 def search_text(config: Config, words: Sequence[str], config_dir: str | None = None) -> str:
-    """Return the keys and groups whose names or meanings contain every word. Raise `ConfigError` if there are none."""
+    """Return the help of the keys and groups whose name or meaning contains every one of `words`. Raise `ConfigError` if there are none."""
     wanted = [word.lower() for word in words]
     lines = []
     for key, kind, value, meaning in describe(config):
@@ -76,13 +82,14 @@ def search_text(config: Config, words: Sequence[str], config_dir: str | None = N
 
 
 def _variants(config_dir: str | None) -> list[str]:
-    """Return a line per group with its variants."""
+    """Return a line for each group with the names of its files, such as "optimizer: adamw, sgd"."""
     return [f"  {group}: {', '.join(sorted({file.stem for file in files}))}" for group, files in group_files(config_dir).items()]
 
 
 def help_text(config: Config, config_dir: str | None = None) -> str:
-    """Return the help page of a configuration. At its end are the variants of every group, also those of the folder `config_dir`, and the
-    metrics of the workload and of plugins."""
+    """Return the complete help page: usage, every key with its value in `config`, the files of every group, and the metrics.
+
+    The files of groups include those in the folder `config_dir`; the metrics include those of the workload and of plugins."""
     lines = [
         "linnaeus: train classifiers of species, and other research programs",
         "",

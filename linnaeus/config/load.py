@@ -1,7 +1,7 @@
-"""Compose YAML files and overrides, and check them: unknown keys, types, limits.
+"""Compose the configuration from YAML files and command-line settings, and check it: unknown keys, types, limits.
 
-`compose_tree` runs Hydra's composition without its application. `typed_config` turns the plain mapping into the dataclasses of `schema`
-and raises one line per mistake that names the key and the fix. `compose` does both.
+`compose_tree` uses Hydra's composition, but not its application. `typed_config` turns the resulting plain mapping into the dataclasses of
+`schema`; for a mistake it raises an error of one line that names the key and the fix. `compose` does both.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ _LIMITS = {
 
 
 def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Config:
-    """Return the typed config of `compose_tree`."""
+    """Compose the configuration as `compose_tree` does and return it typed, as `typed_config` does."""
     return typed_config(compose_tree(overrides, config_dir, missing_ok))
 
 
 def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> dict[str, Any]:
-    """Return `conf/config.yaml` with Hydra overrides: a tree of plain values, not yet checked by `typed_config`, and with the texts of
-    those that are read from the environment (`environment.py`). `config_dir` adds a folder of further groups. With `missing_ok` a required
-    key that is not given has the value `???`."""
+    """Return `conf/config.yaml` with the settings `overrides` applied by Hydra, as plain values that `typed_config` has not checked yet.
+
+    A value from the environment remains the text `${oc.env:...}`. `config_dir` is a folder with further config groups. With
+    `missing_ok=True` a required key that is not given has the value `???`; otherwise it raises an error."""
     from linnaeus.config.environment import plain_tree
 
     composed, variants = _composed(overrides, config_dir)
@@ -58,14 +59,15 @@ def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = 
 
 
 def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
-    """Return the keys, such as `launch.partition`, that are set for another option of a group than the one in `overrides`.
+    """Return the keys, such as `launch.partition`, that the experiment sets and that do not exist for the group options in `overrides`.
 
-    Keys that `overrides` set themselves are not returned."""
+    An example: the experiment sets `launch=slurm` and `launch.partition`, and `overrides` contains `launch=torchrun`. Keys that `overrides`
+    set themselves are not returned."""
     return left_out(*_composed(overrides, config_dir), overrides)
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[DictConfig, dict[str, dict[str, type]]]:
-    """Return Hydra's composition, and group -> choice -> class for its workload."""
+    """Return Hydra's composed configuration, and the mapping group -> option -> dataclass for its workload."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -88,7 +90,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
 
 
 def _check_group_names(overrides: Sequence[str], config_dir: Path | str | None) -> None:
-    """Raise `ConfigError` for a group set to a list with an element that is not a name, for which Hydra raises TypeError."""
+    """Raise `ConfigError` if a group is set to a list that contains anything but names. Hydra would raise a TypeError."""
     groups = group_files(config_dir)
     for override in parsed(overrides):
         value = override.value() if override.key_or_group in groups else None
@@ -97,7 +99,7 @@ def _check_group_names(overrides: Sequence[str], config_dir: Path | str | None) 
 
 
 def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
-    """Return group -> YAML files, of `conf/` and of `config_dir`."""
+    """Return {group: its YAML files}, for the groups of `conf/` and of `config_dir`."""
     found: dict[str, list[Path]] = {}
     for root in (CONF, Path(config_dir)) if config_dir else (CONF,):
         for folder in sorted(path for path in root.iterdir() if path.is_dir()):
@@ -106,7 +108,9 @@ def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
 
 
 def variants_of(workload: str) -> dict[str, dict[str, type]]:
-    """Return group -> name -> dataclass: the program's groups, the workload's, and parts that plugins registered."""
+    """Return {group: {option: dataclass}} for a workload: the groups of the program, those of the workload, and parts of imported plugins.
+
+    Raise `ConfigError` if the workload cannot be imported or does not define its groups."""
     try:
         module = import_here(workload_module(workload) + ".config")
     except ModuleNotFoundError as error:
@@ -125,8 +129,9 @@ def variants_of(workload: str) -> dict[str, dict[str, type]]:
 
 
 def typed_config(tree: Any) -> Config:
-    """Return the typed config of a plain mapping, with the values of environment variables. Raise `ConfigError` for an unknown, missing,
-    mistyped or out-of-range key, and for a variable that is not set."""
+    """Return a plain mapping as the typed configuration, with the values of environment variables in place of their texts.
+
+    Raise `ConfigError` for an unknown, missing, mistyped or out-of-range key, and for an environment variable that is not set."""
     from linnaeus.config.environment import resolve
 
     tree, texts, _ = resolve(tree)
@@ -148,14 +153,15 @@ def typed_config(tree: Any) -> Config:
 
 
 def typed_group(group: str, tree: Any, workload: str) -> Any:
-    """Return the typed config of one group of a workload, such as `model`, from a plain mapping with all its keys. Raise `ConfigError` as
-    `typed_config` does."""
+    """Return one group of a workload, such as `model`, as its typed dataclass, from a plain mapping with all its keys.
+
+    Raise `ConfigError` as `typed_config` does."""
     variants = variants_of(workload)
     return _build(cast(type, _schema_at(group, None, tree, variants)), tree, group, variants)
 
 
 def _check_combinations(config: Config) -> None:
-    """Raise `ConfigError` for settings without effect, settings that exclude each other, and report sections that are empty or repeated."""
+    """Raise `ConfigError` for `run.init_*` settings without effect or in contradiction, and for an empty or repeated report section."""
     run, sections = config.run, config.logger.report_sections
     if run.init_from is not None and run.resume not in ("auto", "never"):
         raise ConfigError(
@@ -175,7 +181,7 @@ def _check_combinations(config: Config) -> None:
 
 
 def _schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:
-    """Return the dataclass of a key's value, None for a plain value."""
+    """Return the dataclass for the value `tree` of `key`: the chosen option of a group, or the annotation. None for a plain value."""
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
         if not isinstance(name, str) or name not in variants[key]:
@@ -210,20 +216,20 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
 
 
 def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: dict[str, dict[str, type]]) -> str:
-    """Return a hint for an unknown key: the choice of the group that has it, or a similar key."""
+    """Return a hint for an unknown key: the option of the group that has this key, the name in this program, or a similar key."""
     if (prefix, name) == ("run", "from"):
         return "run.from must be given on the command line, not in a file"
     if (prefix, name) == ("", "experiment"):
         return "the first line of an experiment file must be `# @package _global_`"
     owners = [v for v, cls in variants.get(prefix, {}).items() if name in {f.name for f in dataclasses.fields(cls)}]
-    if owners and not set(fields) <= set(tree):  # as the file of another choice leaves it, of which but the name was changed
+    if owners and not set(fields) <= set(tree):  # these are the keys of another option, of which only `name` was changed
         return f"it belongs to {prefix}={' or '.join(owners)}, but {prefix}.name is {tree['name']}; choose with {prefix}={tree['name']}"
     if owners:
         return f"{prefix}={tree['name']} does not have it; leave it out, or choose {' or '.join(f'{prefix}={owner}' for owner in owners)}"
     if "." not in prefix and (hint := foreign_hint(name)):
         return hint
     close = difflib.get_close_matches(name, fields, 1)
-    return f"did you mean {_join(prefix, close[0])}?" if close else f"known there: {', '.join(fields)}"
+    return f"did you mean {_join(prefix, close[0])}?" if close else f"the keys there are {', '.join(fields)}"
 
 
 def _join(prefix: str, name: str) -> str:
@@ -266,8 +272,10 @@ def _check_limits(key: str, value: Any, meta: Any) -> None:
 
 
 def _coerce(key: str, value: Any, annotation: Any) -> Any:
-    """Return `value` as its annotation requires. Only int -> float and a single text -> list of one are converted; null removes an entry of
-    a mapping, or all entries."""
+    """Return `value` converted to the type `annotation`. Raise `ConfigError`, naming `key`, if it has another type.
+
+    Only an int is converted to float, and a single string to a list of one. null for an entry of a mapping removes the entry; null for a
+    mapping gives an empty mapping."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in args:

@@ -1,4 +1,4 @@
-"""Errors as one line on stderr, with the exit status: of this program, Hydra, OmegaConf and the YAML reader."""
+"""Print an error of this program, Hydra, OmegaConf or the YAML reader as one line on stderr, and exit with the right status."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,10 @@ WAIT_FOR_LINE = timedelta(seconds=20)  # a rank that exits earlier would make th
 
 @contextlib.contextmanager
 def user_errors(status: int) -> Iterator[None]:
-    """Turn errors of the user, found by this program or by Hydra, into one line on stderr and `SystemExit(status)`."""
+    """Return a context manager that turns each error of the user in its block into one line on stderr and `SystemExit(status)`.
+
+    `RunFailed` and `FloatingPointError` exit with status 1. Other exceptions, which are errors of the program, pass through with their
+    traceback, in which values from the environment are hidden."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -66,15 +69,16 @@ def user_errors(status: int) -> Iterator[None]:
 
 
 def _raised_in_hydra(error: ValueError) -> bool:
-    """Return True for a ValueError raised inside Hydra, which raises some of its errors as plain ValueErrors."""
+    """Return True if the ValueError was raised inside Hydra, which raises plain ValueErrors for some mistakes of the user."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return frame.f_globals.get("__name__", "").startswith("hydra.")
 
 
 def _class_mistake(error: TypeError) -> str | None:
-    """Return the error line for a `TypeError` caused by the class of a plugin, with file and line number; None for another error.
+    """Return an error line, with file and line number, for a `TypeError` that a mistake in a plugin's class caused; None for any other.
 
-    Two causes: a dataclass that is not frozen but inherits from a frozen one, and an instance of a class with missing abstract methods."""
+    There are two such mistakes: a dataclass that is not frozen but inherits from a frozen one, and a class that does not define all
+    abstract methods."""
     where = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.endswith("dataclasses.py")][-1]
     position, text = f"{where.filename}:{where.lineno}", str(error)
     if "cannot inherit non-frozen dataclass from a frozen one" in text:
@@ -84,11 +88,11 @@ def _class_mistake(error: TypeError) -> str | None:
 
 
 def report(line: str) -> None:
-    """Print a line on stderr, once if several ranks report it. The middle of a line longer than `MAX_LENGTH` is left out.
+    """Print an error line on stderr, only once if several process ranks report the same line. A line longer than `MAX_LENGTH` is shortened.
 
-    Under torchrun rank 0 prints the line, or the first other rank if rank 0 is late. The others return afterwards. torchrun then prints a
-    report of its own, which ends with the line. Without an agent, ranks other than 0 wait first, and their launcher ends them after
-    rank 0."""
+    Under torchrun rank 0 prints the line, or the first other rank if rank 0 is late; the other ranks return after it is printed. torchrun
+    then prints a report of its own, which ends with the line. Under another launcher, ranks other than 0 wait for some seconds, in which
+    the launcher usually ends them after rank 0 has failed."""
     if len(line) > MAX_LENGTH:
         line = f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
     write_torchrun_error(f"error: {line}")
@@ -116,8 +120,9 @@ def report(line: str) -> None:
 
 
 def explain(error: Exception) -> str:
-    """Return an error as one line: the message of a `ConfigError`, or that of Hydra, OmegaConf or the YAML reader with the fix where it is
-    known."""
+    """Return the message of an error as one line.
+
+    A message of Hydra, OmegaConf or the YAML reader is replaced by the fix where it is known."""
     text = str(error).strip() or str(error.__cause__)
     override = getattr(error, "override", None)
     if isinstance(override, str):
@@ -162,7 +167,7 @@ _EXPLAINED = (
 
 
 def unknown_key(error: Exception, overrides: Sequence[str], config_dir: Path | str | None) -> ConfigError | None:
-    """Return the error of a key that Hydra cannot find among the groups that `overrides` choose; None for another error of Hydra."""
+    """Return a `ConfigError` with a hint if Hydra's `error` is an unknown key in `overrides`; None if it is another error."""
     from hydra.errors import HydraException
 
     from linnaeus.config.load import compose, group_files
@@ -180,8 +185,7 @@ def unknown_key(error: Exception, overrides: Sequence[str], config_dir: Path | s
 
 
 def nearest_key(key: str, config: Config) -> str:
-    """Return a hint: the choices of a group that have `key`, over the workloads of `conf/`, or the key or group of `config` that is most
-    similar to it."""
+    """Return a hint for an unknown key: the group options that have this key, or the most similar key or group of `config`."""
     from linnaeus.config.help import describe
     from linnaeus.config.load import group_files, variants_of
 
@@ -207,4 +211,4 @@ def nearest_key(key: str, config: Config) -> str:
     close = difflib.get_close_matches(last, elsewhere, 1, 0.8)
     if close:
         return f"did you mean {elsewhere[close[0]]}?"
-    return f"known there: {', '.join(sorted(siblings))}" if siblings and parent else "`linnaeus --help-keys` lists every key"
+    return f"the keys there are {', '.join(sorted(siblings))}" if siblings and parent else "`linnaeus --help-keys` lists every key"

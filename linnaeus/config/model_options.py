@@ -1,4 +1,4 @@
-"""Options that the commands with a trained model share: their texts, their limits, and the arguments that `load_model` gets from them."""
+"""Command-line options that the subcommands with a trained model (`predict`, `evaluate`, ...) share: their help, limits and use."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}
 
 
 def add_model(parser: argparse.ArgumentParser, name: str, more: str = "", required: bool = True) -> None:
-    """Add the argument RUN or MODEL: `name` is `run` or `model`. `more`: end of its text."""
+    """Add the positional argument RUN or MODEL to a parser. `name` is "run" or "model"; `more` is appended to its help text."""
     parser.add_argument(name, metavar=name.upper(), type=Path, nargs=None if required else "?", help=MODELS[name] + more)
 
 
 def add_model_options(parser: argparse._ActionsContainer, *names: str) -> None:
-    """Add options of `OPTIONS`."""
+    """Add the options with these names from `OPTIONS` to a parser."""
     for name in names:
         parser.add_argument(f"--{name}", **OPTIONS[name])
 
 
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `load_model` that a command has options for."""
+    """Return those parsed options that are keyword arguments of `load_model`."""
     return {name: value for name, value in vars(options).items() if name in OF_LOAD_MODEL}
 
 
 def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raise `ConfigError` for a value outside of its range. `ranges`: option -> lowest and highest value; those of `RANGES` are added."""
+    """Raise `ConfigError` if an option is outside its range. `ranges` is {option: (lowest, highest value)}; `RANGES` is checked too."""
     for name, (low, high) in {**ranges, **RANGES}.items():
         value = getattr(options, name)
         if value is not None and not low <= value <= high:
@@ -52,7 +52,7 @@ def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, 
 
 
 def use_threads(options: argparse.Namespace) -> int:
-    """Let torch use the cores of --threads, by default all that this process may use. Return their number."""
+    """Set the number of torch's CPU threads to `--threads`, or to all cores that this process may use. Return the number."""
     import torch
 
     threads: int = options.threads or len(os.sched_getaffinity(0))

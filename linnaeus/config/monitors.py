@@ -1,7 +1,7 @@
-"""Monitored metrics: their names, and their directions: min if a smaller value is better, max if a larger one is.
+"""Find the directions of monitored metrics: `min` if a smaller value is better, `max` if a larger one is.
 
-Each workload states the direction of its own metrics in `DIRECTIONS` of its `config` module, by the last part of the metric's name; a
-plugin states it when it registers a metric. An unknown metric is an error: a guess would keep the worst checkpoint.
+Each workload lists the directions of its metrics in `DIRECTIONS` of its `config` module, by the last part of the metric's name; a
+plugin states the direction when it registers a metric. An unknown direction is an error: a wrong guess would keep the worst checkpoint.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ COMMON = {"loss": "min", "seconds": "min", "ms_per_step": "min", "per_second": "
 
 
 def with_monitors(config: Config) -> Config:
-    """Return the config with the names and directions of its monitored metrics.
+    """Return the configuration with final names and directions of its monitored metrics.
 
-    `val/...` becomes `val_ema/...` if averaged weights are validated. Other names of the wrong weights are refused later, when all metrics
-    are known. A direction that is not known stays auto."""
+    `val/...` becomes `val_ema/...` if the averaged weights are validated. A direction `auto` is replaced by that of the metric; it remains
+    `auto` if it is not known yet. Metrics that do not exist are refused later, when all metrics are known."""
     is_averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
 
     def filled(group: Any, monitor: str, mode: str) -> Any:
@@ -38,7 +38,7 @@ def with_monitors(config: Config) -> Config:
 
 
 def directions(workload: str) -> Mapping[str, str]:
-    """Return metric -> min or max, of a workload and of registered metrics."""
+    """Return {metric: "min" or "max"} for the metrics of every run, of the workload, and of plugins."""
     module = import_here(f"{workload_module(workload)}.config")
     own = getattr(module, "DIRECTIONS", {})
     for metric, value in own.items():
@@ -48,8 +48,10 @@ def directions(workload: str) -> Mapping[str, str]:
 
 
 def known_direction(mode: str, metric: str, workload: str) -> str:
-    """Return `mode` unless it is auto; then the direction of `metric`: of the last part of its name (`val/species/macro_top1`), or of an
-    ending of it (`top1`). The bounds of an interval (`..._low`, `..._high`) have the direction of their metric. Still auto: unknown."""
+    """Return `mode` if it is "min" or "max". If it is "auto", return the direction of `metric`, or "auto" if that is unknown.
+
+    The direction is looked up by the last part of the name (`macro_top1` of `val/species/macro_top1`), then by its endings (`top1`). The
+    bounds of an interval (`..._low`, `..._high`) have the direction of their metric."""
     if mode != "auto":
         return mode
     known = directions(workload)
@@ -59,7 +61,7 @@ def known_direction(mode: str, metric: str, workload: str) -> str:
 
 
 def direction(mode: str, metric: str, workload: str, key: str) -> str:
-    """Return `known_direction`. Raise `ConfigError` that names `key` if it is unknown."""
+    """Return the direction of `metric` as `known_direction` does. Raise `ConfigError`, naming `key`, if it is unknown."""
     found = known_direction(mode, metric, workload)
     if found == "auto":
         raise ConfigError(f"{key} is auto, but it is not known whether a smaller {metric} is better; set {key}=min or {key}=max")

@@ -1,4 +1,4 @@
-"""Print the texts that a command line prints instead of training: help, the configuration, and what the completion of the shell needs."""
+"""Choose the text that the program prints instead of training: help, the configuration, or the output for shell completion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from linnaeus.config.load import typed_config
 
 
 def page(options: argparse.Namespace, compose: Callable[[], dict[str, Any]]) -> str:
-    """Return the text that the options of `parse_command_line` select. `compose` returns the configuration as plain values."""
+    """Return the text that the command-line options request.
+
+    `compose` returns the configuration as plain values; it is called if needed."""
     if options.shell_completion:
         return completion_script(options.shell_completion)
     if options.complete is not None:

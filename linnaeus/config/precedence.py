@@ -1,10 +1,9 @@
-"""Precedence of the command line over the files of `conf/`, where Hydra alone would merge the two or fail.
+"""Give the command line precedence over the YAML files in two cases in which Hydra alone would merge the two or fail.
 
-A mapping with names of the user's own (`data.sources`, `schedule.phases`, `weighting.weights`) that is given in braces replaces the
-experiment's mapping. `schedule.phases.late.lr=2` changes or adds one value.
-
-If the command line chooses another option of a group than the experiment (`lr_scheduler=constant`), the experiment's keys for its own
-option that the new one does not have are left out and logged. A key from the command line is never left out.
+1. A mapping whose names the user chooses (`data.sources`, `schedule.phases`, `weighting.weights`) replaces the mapping of the experiment
+   file if the command line gives it in braces. `schedule.phases.late.lr=2` changes or adds a single value.
+2. If the command line chooses another option of a group than the experiment file (`lr_scheduler=constant`), keys of the experiment file
+   that the new option does not have are left out, with a warning. A key from the command line is never left out.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _DEEP = re.compile(r"\s*(?!hydra\.)([\w-]+\.[\w-]+)\.([\w-]+\.|[^=]*=(?!\s*null\
 
 
 def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides, marked `++` where Hydra would refuse to add a key that may be valid."""
+    """Return the settings with the prefix `++` where Hydra would refuse to add a key that may be valid."""
     return [f"++{text.lstrip()}" if _BRACES.match(text) or _may_add(text) else text for text in overrides]
 
 
@@ -45,7 +44,7 @@ def _may_add(text: str) -> bool:
 
 
 def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> None:
-    """Apply the precedence rules to Hydra's composition, in place. `variants`: group -> name -> dataclass."""
+    """Apply the two rules of this module to Hydra's composed configuration, in place. `variants` is {group: {option: dataclass}}."""
     from omegaconf import OmegaConf, open_dict
 
     if empty_given_whole(config, variants, overrides):
@@ -64,12 +63,12 @@ def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]
 
 @functools.cache
 def note(line: str) -> None:
-    """Log a line once per process: a sweep composes each of its trials."""
+    """Log a warning once per process: a sweep composes the configuration of each of its trials."""
     log.warning(line)
 
 
 def typed(overrides: Sequence[str]) -> dict[str, str]:
-    """Return key or group -> the text after its `=`."""
+    """Return {key or group: the text after its `=`} for the settings of the command line."""
     return {match[2]: text[match.end() :].strip() for text in overrides if (match := KEY.match(text))}
 
 
@@ -77,8 +76,9 @@ def typed(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def empty_given_whole(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> bool:
-    """Empty the mappings with names of the user's own that overrides give in braces, `schedule.phases.late.data` of
-    `schedule.phases.late={data: {...}}` included. Return True if there are any."""
+    """Empty each mapping with names chosen by the user that the command line gives in braces, so that it is not merged. Return True if any.
+
+    Mappings inside the braces are included: for `schedule.phases.late={data: {...}}` it is `schedule.phases.late.data`."""
     from omegaconf import OmegaConf
 
     braces = [(override.key_or_group, override.value()) for override in parsed([text for text in overrides if _BRACES.match(text)])]
@@ -98,19 +98,19 @@ def _mappings_in(key: str, value: Any, annotation: Any) -> Iterator[str]:
 
 
 def parsed(overrides: Sequence[str]) -> list[Override]:
-    """Return overrides parsed by Hydra's grammar."""
+    """Return the settings of the command line as `Override` objects of Hydra."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     return OverridesParser.create().parse_overrides(list(overrides))
 
 
 def is_entry(config: Mapping[str, Any], variants: Variants, key: str) -> bool:
-    """Return True if a key names an entry of a mapping with names of the user's own."""
+    """Return True if `key` is an entry of a mapping whose names the user chooses, such as `schedule.phases.late`."""
     return entry_type(_annotation(config, variants, key.rpartition(".")[0])) is not None
 
 
 def _annotation(config: Mapping[str, Any], variants: Variants, key: str) -> Any:
-    """Return the annotation of a key in the schema, None if it does not have one."""
+    """Return the type annotation of `key` in the dataclasses of the configuration; None if the key does not exist there."""
     group, *names = key.split(".")
     found = _class_of(config, variants, group) if group in variants else typing.get_type_hints(Config).get(group)
     for name in names:
@@ -122,7 +122,7 @@ def _annotation(config: Mapping[str, Any], variants: Variants, key: str) -> Any:
 
 
 def left_out(config: Mapping[str, Any], variants: Variants, overrides: Sequence[str]) -> list[str]:
-    """Return keys of other choices, in groups chosen on the command line, that were not given on the command line themselves."""
+    """Return the keys that exist only in other options of the groups chosen on the command line, except keys given on the command line."""
     given = typed(overrides)
     chosen = [group for group, choice in given.items() if group in variants and not choice.startswith("{")]
     keys = [f"{group}.{name}" for group in chosen for name in _of_other_choices(config, variants, group)]
@@ -139,6 +139,6 @@ def _of_other_choices(config: Mapping[str, Any], variants: Variants, group: str)
 
 
 def _class_of(config: Mapping[str, Any], variants: Variants, group: str) -> type | None:
-    """Return the dataclass of a group's choice, None if it does not exist."""
+    """Return the dataclass of the option that `config` has for `group`; None if there is none."""
     node = config.get(group)
     return variants[group].get(node["name"]) if isinstance(node, Mapping) and "name" in node else None

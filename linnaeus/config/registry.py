@@ -1,4 +1,4 @@
-"""Parts that a package of one's own adds to the program: models, heads, losses, data sources, augmentations, optimizers, metrics.
+"""Registry of parts that a user's own package (a plugin) adds: models, heads, losses, data sources, augmentations, optimizers, metrics.
 
 `plugins: [mylab]` imports the package before anything is built. The package registers each part with its name, the class of its
 configuration and the function that builds it:
@@ -37,7 +37,9 @@ Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 
 class Part(NamedTuple):
-    """`config`: the class of the group's keys, None for a metric; `build`: makes the part; `direction`: min or max, for a metric."""
+    """A registered part. `config`: dataclass of its configuration keys, None for a metric. `build`: function that builds it.
+
+    `direction`: "min" or "max" for a metric, "" for other parts."""
 
     config: type | None
     build: Callable[..., Any]
@@ -48,11 +50,11 @@ _parts: dict[str, dict[str, Part]] = {group: {} for group in GROUPS}
 
 
 def register(group: str, name: str, config: type | None = None, *, direction: str = "") -> Callable[[Builder], Builder]:
-    """Return a decorator that registers a builder as `name` of `group`. `config` is a frozen dataclass of `setting` fields that extends the
-    group's own class. A metric has no config; it states its `direction`, min or max.
+    """Return a decorator that registers a function as the builder of the option `name` of `group`.
 
-    Raise `ConfigError` for an unknown group, a missing class or direction, a class that is not such a dataclass, a builder with other
-    arguments, and a name that another module has registered."""
+    `config` must be a frozen dataclass with `setting` fields that extends the base class of the group. A metric has no `config`, but needs
+    a `direction`, "min" or "max". Raise `ConfigError` for an unknown group, a missing class or direction, an unsuitable class, a builder
+    with other arguments than the group requires, and a name that another module has registered."""
     if group not in GROUPS:
         raise ConfigError(f"plugins: {group!r} is not a group that can be extended; choose one of {', '.join(GROUPS)}")
     if group == "metric" and direction not in ("min", "max"):
@@ -77,33 +79,33 @@ def register(group: str, name: str, config: type | None = None, *, direction: st
 
 
 def registered(group: str, name: str) -> Part | None:
-    """Return the registered part of this name, None if it does not exist."""
+    """Return the registered part `name` of `group`, or None if there is none."""
     return _parts[group].get(name)
 
 
 def registered_parts(group: str) -> dict[str, Part]:
-    """Return name -> part of a group, empty for a group that cannot be extended."""
+    """Return {name: part} of all registered parts of `group`; empty for a group that plugins cannot extend."""
     return dict(_parts.get(group, {}))
 
 
 def workload_module(name: str) -> str:
-    """Return the package of a workload: one of this program by its short name, any other by its dotted path."""
+    """Return the dotted package of a workload. A name without a dot is a workload of this program, in `linnaeus.workloads`."""
     return name if "." in name else f"linnaeus.workloads.{name}"
 
 
 def import_plugins(names: Sequence[str]) -> None:
-    """Import the packages of `plugins`. Raise `ConfigError` for one that cannot be imported."""
+    """Import the packages that the key `plugins` lists. Raise `ConfigError` if one cannot be imported."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"plugins is {names}; it must be a list of packages, as in plugins=[my_package]")
     for name in names:
         try:
             import_here(name)
         except ModuleNotFoundError as error:
-            raise ConfigError(f"plugins: {name} cannot be imported ({error}); install it, or start in the folder that holds it") from None
+            raise ConfigError(f"plugins: {name} cannot be imported ({error}); install it, or start in its parent folder") from None
 
 
 def import_here(name: str) -> ModuleType:
-    """Import a module, also from the working directory, which `python FOLDER/main.py` does not search by itself."""
+    """Import a module. Search also the working directory, which `python FOLDER/main.py` does not search by itself."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""The configuration as typed, frozen dataclasses, after YAML files and overrides are composed.
+"""Define the configuration as typed, frozen dataclasses, which are filled after YAML files and settings are composed.
 
-Fields have no defaults: the values are in `conf/`. A workload brings the classes of its own groups (`data`, `model`,
-`head`, `loss`, `augment`, `validation`); every class of `data` extends `DataConfig`.
+Fields have no defaults: the values are in `conf/`. A workload defines the classes of its own groups (`data`, `model`, `head`, `loss`,
+`augment`); every class of `data` extends `DataConfig`.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class RunConfig:
     name: str | None = setting("run directory under <root>/<experiment>/; null: a short hash of the keys that alter the updates")
     experiment: str | None = setting("name of the experiment, a folder under `root`; null: the name of the data")
     root: str = setting("folder of all run directories")
-    resume: str = setting("auto: continue the run in its directory; never: refuse if it holds one; or the path of a checkpoint to continue")
+    resume: str = setting("auto: continue the run in its directory; never: refuse if there is one; or the path of a checkpoint to continue")
     allow: list[str] = setting("config keys that may change on resume although they alter the updates")
     init_from: str | None = setting("initial weights of a new run: a run directory, a checkpoint, safetensors or torch file; null: random")
     init_checkpoint: str | None = setting("checkpoint of the run `init_from`: newest, best (by its `best_monitor`) or a step; null: newest")
@@ -66,7 +66,7 @@ class TrainerConfig:
     threads: int | None = setting("CPU threads per process; null: torch's default", low=1, high=1024)
     max_time: str | None = setting("save and stop with exit status 75 after this wall time, such as `23h`; null: never", duration="clock")
     startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")
-    timeout: str = setting("how long they wait later, before the run ends and names the process that hangs", duration="clock")
+    timeout: str = setting("how long processes wait for each other later; then the run ends and names the stuck process", duration="clock")
     limit_train_samples: int | None = setting("train on the first samples only, at most this many; null: all", low=2)
     limit_validation_samples: int | None = setting("validate on this many samples only, the same ones in every pass; null: all", low=1)
     max_skipped_in_a_row: int = setting("stop after this many consecutive updates were skipped as non-finite", low=1)
@@ -109,7 +109,7 @@ class LaunchConfig:
 
     @property
     def world_size(self) -> int:
-        """Return the number of processes of a run."""
+        """Number of processes of a run."""
         return 1
 
 
@@ -144,7 +144,7 @@ class SlurmConfig(LaunchConfig):
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """Read by `python main.py -m`; without -m it has no effect."""
+    """Settings of a sweep, `python main.py -m`. They have no effect without `-m`."""
 
     method: str = setting("grid: every combination of the values; optuna: values proposed from earlier results", choices=("grid", "optuna"))
     name: str | None = setting("directory of the sweep under <run.root>/sweeps/; null: a short hash of the swept keys and values")
@@ -159,11 +159,13 @@ class SweepConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The keys that `data` has in every workload."""
+    """Keys that the group `data` has in every workload."""
 
     name: str = setting("name of the data source")
-    last_batch: str = setting("keep: the last update of an epoch uses the remaining samples; drop: none does", choices=("keep", "drop"))
-    validation_batch: int | None = setting("samples per validation batch; null: the micro-batch size, or if null at most 64", low=1)
+    last_batch: str = setting(
+        "keep: the last update of an epoch uses the remaining samples; drop: they are left out", choices=("keep", "drop")
+    )
+    validation_batch: int | None = setting("samples per validation batch; null: the micro-batch size, or at most 64 if null too", low=1)
     max_bad_fraction: float = setting("maximum share of unreadable samples; above it the run stops", low=0, high=1)
 
 
@@ -174,9 +176,11 @@ class WorkloadConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """The whole configuration. `data`, `model`, `head`, `loss` and `augment` hold classes of the workload, null for a group it does
-    not have. `from_environment` contains the texts of the values that were read from the environment, by path (`environment.py`).
-    `choices` are the values that were chosen in place of `auto`, and `prepared` the data that were read for them (`choices.py`)."""
+    """The whole configuration. `data`, `model`, `head`, `loss` and `augment` are dataclasses of the workload, None for a group it does not
+    have.
+
+    `from_environment` is {path of a key: text such as `${oc.env:TOKEN}`} for values read from the environment (`environment.py`). `choices`
+    are the values that were chosen in place of `auto`, and `prepared` the data that were read to choose them (`choices.py`)."""
 
     from_environment: ClassVar[Mapping[tuple[Any, ...], str]] = {}
     choices: ClassVar[tuple[Any, ...]] = ()
@@ -194,7 +198,7 @@ class Config:
     weighting: WeightingConfig = setting("weighting of the tasks against each other")
     optimizer: OptimizerConfig = setting("optimizer")
     lr_scheduler: SchedulerConfig = setting("learning-rate schedule")
-    schedule: ScheduleConfig = setting("when things happen")
+    schedule: ScheduleConfig = setting("when to log, validate, save and stop, and how values change over the run")
     growth: GrowthConfig = setting("growth of connections during training")
     trainer: TrainerConfig = setting("how an update is computed, and resources")
     logger: LoggerConfig = setting("console, loggers and reports")

@@ -1,4 +1,6 @@
-"""Define the configuration classes of the groups `optimizer`, `lr_scheduler`, `weighting` and `growth`. See `schema`."""
+"""Define the dataclasses of the configuration groups `optimizer`, `lr_scheduler`, `weighting` and `growth`, which `schema.Config`
+contains.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +99,7 @@ class WeightingConfig:
 
 @dataclass(frozen=True)
 class MovingWeightsConfig(WeightingConfig):
-    """Keys of every weighting that updates its weights at intervals."""
+    """Keys common to all weightings that update the task weights at intervals."""
 
     every: Durations = setting("when the task weights are updated; dwa averages the losses over this interval", duration="update")
     warmup: str = setting("task weights are not updated before this", duration="update")

@@ -1,4 +1,4 @@
-"""Define the classes of `schedule`: the steps of validations, checkpoints, ramps and changes. See `schema`."""
+"""Define the dataclasses of the configuration group `schedule`: validations, checkpoints, ramps and curriculum phases."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from linnaeus.config.setting import Durations, setting
 
 @dataclass(frozen=True)
 class RampConfig:
-    """A probability that moves linearly from `start` to `end` between two moments and is constant outside them."""
+    """A probability that is `start` up to the time `begin`, `end` from the time `until` on, and changes linearly between them."""
 
     start: float = setting("probability before the ramp", low=0, high=1)
     end: float = setting("probability after the ramp", low=0, high=1)
@@ -17,17 +17,17 @@ class RampConfig:
 
 @dataclass(frozen=True)
 class ImageSizeConfig:
-    """Side of training images, which grows from `start` to `data.image_size` in stages of equal length from `begin` to `until`."""
+    """Side length of training images. It grows from `start` to `data.image_size` in stages of equal length, from `begin` to `until`."""
 
     start: int | None = setting("side of the first training images, in pixels; null: data.image_size throughout", low=8, high=8192)
     multiple: int = setting("the sides below data.image_size are multiples of this, the patch size or stride of the model", low=1)
     begin: str = setting("when the images begin to grow", duration="update")
-    until: str = setting("when they reach data.image_size", duration="update")
+    until: str = setting("when the training images reach data.image_size", duration="update")
 
 
 @dataclass(frozen=True)
 class PhaseConfig:
-    """An entry of `schedule.phases`. Keys that it leaves out have the default given here."""
+    """A curriculum phase, an entry of `schedule.phases`. An entry may leave out the keys that have a default here."""
 
     start: str = setting("start of the phase", duration="update")
     end: str = setting("end of the phase; where phases overlap, they are cross-faded", duration="update")

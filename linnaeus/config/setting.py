@@ -1,7 +1,7 @@
-"""`setting`: a field of a configuration class with its meaning and limits.
+"""`setting`: define a field of a configuration dataclass, with its meaning and limits.
 
-Values are in `conf/*.yaml`; types, meanings and limits are in frozen dataclasses. Only the entries of mappings that the user names
-(`schedule.phases`) are not in `conf/`: `default` is the value of a key that such an entry leaves out.
+Values are in `conf/*.yaml`; types, meanings and limits are in frozen dataclasses. Only entries of mappings whose names the user chooses
+(`schedule.phases`) are not in `conf/`; for their keys a field may have a `default`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def setting(
     duration: str = "",
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """Return a dataclass field, required unless `default` is given. `low` and `high` are inclusive limits, `above` and `below` exclusive
-    ones; in a list or mapping they apply to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (wall time
-    too) or "clock" (wall time only)."""
+    """Return a dataclass field with its limits, required unless `default` is given. `meaning` is its text in `--help` and in the YAML
+    comments.
+
+    `low` and `high` are inclusive limits, `above` and `below` exclusive ones; in a list or mapping they apply to each value. `duration`
+    names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time)."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
@@ -36,7 +38,7 @@ def setting(
 
 
 def entry_type(annotation: Any) -> Any:
-    """Return the type of a mapping's entries, as in `dict[str, PhaseConfig] | None`; None if the annotation is not a mapping."""
+    """Return the value type of a mapping annotation, `PhaseConfig` for `dict[str, PhaseConfig] | None`; None if it is not a mapping."""
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     alternatives = typing.get_args(annotation) if is_union else (annotation,)
     return next((typing.get_args(one)[1] for one in alternatives if typing.get_origin(one) is dict), None)

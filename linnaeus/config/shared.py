@@ -1,4 +1,4 @@
-"""One configuration for all ranks: rank 0 composes it, the others receive it, and every rank checks its hash."""
+"""Give all process ranks one configuration: rank 0 composes it, the others receive it, and every rank checks its hash."""
 
 import dataclasses
 import hashlib
@@ -17,8 +17,9 @@ from linnaeus.errors import ConfigError
 
 
 def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
-    """Return the typed config of the tree that `compose` returns; it is called on rank 0 only. Raise `ConfigError`: rank 0's on every
-    rank, or this rank's own if it derives another configuration from the same tree."""
+    """Call `compose` on rank 0 only, and return the typed configuration on every rank. `compose` returns plain values.
+
+    An error of rank 0 is raised on every rank. Raise `ConfigError` also if this rank derives another configuration from the same values."""
 
     prepared = None
 
@@ -42,5 +43,5 @@ def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
 
 
 def _hash(config: Config) -> str:
-    """Return a hash of every value, for ranks to compare."""
+    """Return a hash of all values of the configuration, so that process ranks can compare theirs."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()

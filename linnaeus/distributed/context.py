@@ -1,4 +1,4 @@
-"""`DistributedContext`: rank, device and collectives of this process.
+"""`DistributedContext`: the rank, the device and the collectives of this process.
 
 Without a launcher there is one process and every collective returns its argument. Under torchrun the process joins a group with nccl for
 CUDA tensors and gloo for host tensors: counts and flags are reduced without the device. The launcher's key-value store is available before
@@ -38,14 +38,14 @@ def get_world_size() -> int:
 
 
 def store_made_by_agent() -> bool:
-    """Return True if torchrun's agent made the store before it started this process. Otherwise rank 0 makes it."""
+    """Return True if torchrun's agent created the key-value store before it started this process. Otherwise rank 0 creates it."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 class DistributedContext:
     """Rank, device and collectives of this process. A singleton: every call of the constructor returns the same object.
 
-    is_master: True on rank 0. is_distributed: True in a group, which may have one process."""
+    is_master: True on rank 0. is_distributed: True if a process group was joined, even one with a single process."""
 
     _instance: DistributedContext | None = None
 
@@ -62,8 +62,9 @@ class DistributedContext:
 
     @property
     def store(self) -> Any:
-        """Return the launcher's key-value store. Requires `launched()`. Its keys have a prefix for this attempt: torchrun may restart a
-        group."""
+        """Key-value store of the launcher; use it only if `launched()` is True. The first use connects to it.
+
+        Its keys have a prefix with the number of the attempt, since torchrun may restart a group."""
         if self._store is None:
             timeout = AGENT_STORE_TIMEOUT if store_made_by_agent() else RENDEZVOUS_TIMEOUT
             self._store, *_ = next(_dist().rendezvous("env://", get_rank_safely(), get_world_size(), timeout=timeout))
@@ -71,9 +72,10 @@ class DistributedContext:
         return _dist().PrefixStore(f"linnaeus/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/", self._store)
 
     def from_master(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Call `compute` on rank 0 only and return its value, which must be JSON, on every process. Works before the group is joined.
+        """Call `compute` on rank 0 only and return its result, a JSON value, on every process. This works before the process group is
+        joined.
 
-        name: the key in the store. Raise the `ConfigError` of rank 0 on every process."""
+        `name` is the key in the store. A `ConfigError` of rank 0 is raised on every process."""
         if get_world_size() == 1:
             return compute()
         if get_rank_safely() != 0:
@@ -97,12 +99,12 @@ class DistributedContext:
         device: str = "auto",
         timeout: float = 600.0,
     ) -> DistributedContext:
-        """Join the group and choose the device. Return the context.
+        """Join the process group and choose the device. Return this object.
 
-        is_distributed: join a group; by default if `launched()`. world_size, rank: by default from the launcher's environment.
-        device: auto, cpu or cuda. timeout: seconds a collective waits for the other processes.
+        is_distributed: True to join a group; by default `launched()`. world_size, rank: by default from the launcher's environment.
+        device: "auto", "cpu" or "cuda". timeout: seconds for which a collective waits for the other processes.
 
-        Raise `ConfigError` if `device` is cuda and torch does not find a CUDA device for this process."""
+        Raise `ConfigError` if `device` is "cuda" and torch finds no CUDA device, or if there are fewer GPUs than processes on this node."""
         import torch
 
         self.world_size = get_world_size() if world_size is None else world_size
@@ -139,7 +141,7 @@ class DistributedContext:
         self.is_distributed = True
 
     def on_rank(self, rank: int) -> Callable[[F], F]:
-        """Return a decorator that calls a function on one rank only and returns None on the others. Not for functions with collectives."""
+        """Return a decorator for functions that run on one rank only and return None on the others. They must not call collectives."""
 
         def decorate(function: F) -> F:
             @functools.wraps(function)
@@ -151,23 +153,23 @@ class DistributedContext:
         return decorate
 
     def master_only(self, function: F) -> F:
-        """Decorate a function to be called on rank 0 only; the other ranks return None."""
+        """Decorate a function that runs on rank 0 only and returns None on the other ranks."""
         return self.on_rank(0)(function)
 
     def all_reduce(self, tensor: Any, op: str = "sum") -> Any:
-        """Reduce `tensor` over the processes, in place, and return it; `op` is sum, max or min."""
+        """Reduce `tensor` over the processes, in place, and return it. `op` is "sum", "max" or "min"."""
         if self.is_distributed:
             _dist().all_reduce(tensor, getattr(_dist().ReduceOp, op.upper()))
         return tensor
 
     def start_all_reduce(self, tensor: Any) -> Callable[[], Any]:
-        """Start to sum `tensor` over the processes, in place. Return a function that waits for the result."""
+        """Start to sum `tensor` over the processes, in place. Return a function that waits until the sum is complete."""
         if not self.is_distributed:
             return lambda: None
         return _dist().all_reduce(tensor, async_op=True).wait
 
     def all_gather(self, value: Any) -> list[Any]:
-        """Return the `value` (a picklable object) of every process, in rank order."""
+        """Return a list with the `value` (a picklable object) of every process, in rank order."""
         if not self.is_distributed:
             return [value]
         gathered: list[Any] = [None] * self.world_size
@@ -183,7 +185,7 @@ class DistributedContext:
         return box[0]
 
     def broadcast(self, tensor: Any, source: int = 0) -> Any:
-        """Overwrite `tensor` with the one of process `source`, in place, and return it."""
+        """Overwrite `tensor`, in place, with the tensor of process `source`, and return it."""
         if self.is_distributed:
             _dist().broadcast(tensor, src=source)
         return tensor
@@ -194,11 +196,11 @@ class DistributedContext:
             _dist().barrier()
 
     def shutdown(self, wait: bool = True) -> None:
-        """Leave the group and reset the singleton, so that another run can start in this process.
+        """Leave the process group and reset the singleton, so that another run can start in this process.
 
-        wait: wait for collectives queued on a GPU. False after a failure: they may wait for a process that has ended.
+        wait: True to wait for collectives queued on a GPU; False after a failure, when they may wait for a process that has ended.
 
-        Collect garbage, because reference cycles may hold threads of gloo or of the store: a thread that frees a tensor while the
+        Garbage is collected, because reference cycles may hold threads of gloo or of the store: a thread that frees a tensor while the
         interpreter exits aborts the process."""
         if self.is_distributed:
             if wait or self.device.type == "cpu":

@@ -1,4 +1,4 @@
-"""Wrap the model for DDP, on request with gradients added in rank order."""
+"""Wrap the model in DDP. On request gradients are added in rank order, so that a resumed run gives the same bits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SYNC_BUFFERS = next(
 def wrap_ddp(
     model: nn.Module, context: DistributedContext, changing_buffers: Collection[str], deterministic: bool
 ) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """Return the callable that the loop runs forward and its `no_sync`. In a single process the callable is the model itself.
+    """Return (the callable for the forward pass, its `no_sync`). With one process the callable is the model itself.
 
     changing_buffers: names of the buffers that forward passes change; DDP broadcasts them at each forward. deterministic: add
     gradients in rank order."""
@@ -48,11 +48,10 @@ def wrap_ddp(
 
 
 def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings
-    """Gather the gradients of every rank and return their mean, added in rank order: a DDP communication hook, GradBucket ->
-    Future[Tensor].
+    """Average the gradients of all ranks, added in rank order. This is a DDP communication hook: GradBucket -> Future[Tensor].
 
-    The order of additions in an all-reduce depends on the bucket sizes, which DDP changes after the first step. The hook costs W times
-    the traffic at W ranks."""
+    The order of additions in an all-reduce depends on the bucket sizes, which DDP changes after the first step. The hook transfers W times
+    as much data at W ranks."""
     import torch.distributed as dist
 
     own = bucket.buffer()

@@ -1,4 +1,4 @@
-"""Statuses that the processes of a group exchange over the launcher's store.
+"""Exchange statuses among the processes of a group over the launcher's store, and detect lost and stuck processes.
 
 Every process writes its status once a second: identity, activity, `global_step` and a count of heartbeats. Rank 0 reads the
 statuses of all ranks, the others read rank 0's.
@@ -15,7 +15,8 @@ ENDING = "ending"  # the activity of a process that leaves the group in order
 
 
 class PeerMonitor:
-    """Detect lost and stuck processes from their statuses. Silence is measured on this process's `RunningClock`.
+    """Detector of lost and stuck processes. Silence, the time without a new status of a process, is measured on this process's
+    `RunningClock`.
 
     statuses: rank -> newest status received, updated by `read`. own_status: returns the status of this process."""
 
@@ -35,11 +36,11 @@ class PeerMonitor:
         self.restart_silence()
 
     def restart_silence(self) -> None:
-        """Measure the silence of every peer from now on."""
+        """Set the silence of every other process to 0."""
         self._last_received = dict.fromkeys(self.peers, self._now())
 
     def read(self) -> dict[int, Status]:
-        """Read the newest status of each peer that has written one. Return `statuses`. Raise `RuntimeError` if the store is lost."""
+        """Read the newest statuses from the store. Return `statuses`. Raise `RuntimeError` if the store does not answer."""
         for rank in self.peers:
             if not self.store.check([f"status/{rank}"]):
                 continue
@@ -51,8 +52,8 @@ class PeerMonitor:
     def find_lost(self, statuses: dict[int, Status], grace: float, silence: float) -> str | None:
         """Return a line about the first process that has died or is silent; None if there is none.
 
-        grace: seconds of silence after which a process that is dead on this host counts, so that its launcher can act first.
-        silence: the same for a process that is not known to be dead. A process without a status may still be starting."""
+        grace: seconds of silence after which a process that has died on this host counts as lost, so that its launcher can act first.
+        silence: the same for a process that is not known to have died. A process without a status may still be starting."""
         own = self.own_status()
         for rank, status in statuses.items():
             if status["activity"] == ENDING:
@@ -66,7 +67,7 @@ class PeerMonitor:
         return None
 
     def find_error(self) -> str | None:
-        """Return a line about the exception that ended another process; None if no process has published one."""
+        """Return a line about the exception that ended another process; None if no other process has published an exception."""
         for rank in range(self.world_size):
             if rank != self.rank and self.store.check([f"error/{rank}"]):
                 error = " ".join(self.store.get(f"error/{rank}").decode().split())[:300]
@@ -78,7 +79,9 @@ class PeerMonitor:
         return None
 
     def find_stuck(self, limit: float) -> str | None:
-        """On rank 0 return a line that names the slowest processes if no heartbeat of any rank has come for `limit` seconds."""
+        """Return a line that names the slowest processes if no rank has made progress for `limit` seconds; otherwise None. Rank 0 only.
+
+        Progress means that a count of heartbeats has grown. Other ranks always return None."""
         if self.rank != 0:
             return None
         statuses = {0: self.own_status(), **self.statuses}

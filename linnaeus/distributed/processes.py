@@ -1,4 +1,4 @@
-"""Operating-system processes: identity, liveness, running time, and ending with the parent."""
+"""Functions for operating-system processes: identity, test for being alive, running time, CPU time, and ending with the parent process."""
 
 import contextlib
 import ctypes
@@ -19,7 +19,7 @@ SUSPENDED_AFTER = 3.0  # seconds without a reading after which the process count
 
 
 def die_with_launcher() -> None:
-    """Call `die_with_parent` in a process started by a launcher; exit with status 1 if the launcher has already ended.
+    """Make this process end when its launcher ends. If the launcher has already ended, exit with status 1.
 
     The parent of an orphan is process 1, which is torchrun itself only in a container."""
     parent = os.getppid()
@@ -33,9 +33,9 @@ def die_with_launcher() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have Linux send SIGKILL to this process when the process `parent` ends; do nothing on other systems.
+    """Let Linux kill this process (SIGKILL) when the process `parent` ends. On other systems do nothing.
 
-    Under torchrun every rank has a session of its own: killing the agent or its process group leaves the ranks training."""
+    Under torchrun every rank has its own session, so killing the agent or its process group would leave the ranks training."""
     if sys.platform != "linux":
         return
     PR_SET_PDEATHSIG = 1
@@ -45,10 +45,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Make the C library of Linux (glibc) reuse freed blocks of this process; do nothing elsewhere.
+    """Make the C library of Linux (glibc) reuse freed memory of this process instead of returning it to the system. Elsewhere do nothing.
 
-    By default it gives each block of more than a few MiB back to the system, and its next use costs a page fault for every 4 kB:
-    normalising a batch of 64 photographs takes 15 ms instead of 4 ms. Up to `KEPT` bytes of free memory are kept."""
+    By default it returns each block of more than a few MiB, and the next use costs a page fault for every 4 kB: normalising a batch of 64
+    photographs takes 15 ms instead of 4 ms. Up to `KEPT` bytes of free memory are kept."""
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018 (an AttributeError with another C library)
@@ -58,9 +58,9 @@ def keep_freed_memory() -> None:
 
 
 def write_torchrun_error(line: str) -> None:
-    """Write the reason for the exit of this process where torchrun reads it; do nothing without torchrun.
+    """Write `line`, the reason why this process fails, to the file that torchrun reads. Do nothing without torchrun.
 
-    torchrun prints forty lines of its own after a process has failed, and the reason of the first failure at their end."""
+    torchrun prints forty lines of its own after a process has failed, which end with the reason of the first failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         error = {"message": {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}}
@@ -69,14 +69,16 @@ def write_torchrun_error(line: str) -> None:
 
 
 def identity() -> dict[str, Any]:
-    """Return host, boot id, pid namespace, pid and start time of this process, for the lock file and the watchdog."""
+    """Return a mapping that identifies this process for the lock file and the watchdog: host, boot id, pid namespace, pid and start
+    time."""
     pid = os.getpid()
     namespace = _pid_namespace()
     return {"host": socket.gethostname(), "boot": _boot_id(), "pid_namespace": namespace, "pid": pid, "start": _start_time(pid)}
 
 
 def alive_here(owner: dict[str, Any]) -> bool | None:
-    """Return True if the process with the identity `owner` is alive, and None if it cannot be checked from this host or container.
+    """Return True if the process with the identity `owner` is alive, False if not, None if this cannot be checked from this host or
+    container.
 
     The boot id identifies the machine: it stays the same when a host is renamed and changes when it is restarted."""
     boot = _boot_id()
@@ -92,18 +94,20 @@ def alive_here(owner: dict[str, Any]) -> bool | None:
 
 
 def is_local(owner: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Return True if `alive_here` can check the process `owner` from the process `own`. Compares boot ids: hosts may share a name."""
+    """Return True if the processes with the identities `owner` and `own` are on one machine and in one container.
+
+    Then `alive_here` can check `owner`. Boot ids are compared, since hosts may have the same name."""
     return owner["boot"] == own["boot"] and owner["pid_namespace"] == own["pid_namespace"]
 
 
 def process_state(pid: int) -> str | None:
-    """Return the state letter of a process on Linux (R, S, D, T, Z, ...); None if it does not exist or on other systems."""
+    """Return the state of a process on Linux as a letter (R, S, D, T, Z, ...); None if it does not exist or on other systems."""
     fields = _stat_fields(pid)
     return fields[0] if fields else None
 
 
 class CoreSeconds(NamedTuple):
-    """CPU seconds since boot of the cores that this process may use."""
+    """CPU seconds since the start of the machine, summed over the cores that this process may use."""
 
     busy: float  # of all processes
     own: float  # of this process and its ended children
@@ -111,7 +115,7 @@ class CoreSeconds(NamedTuple):
 
 
 def core_seconds() -> CoreSeconds | None:
-    """Return the CPU seconds so far; None on systems other than Linux."""
+    """Return the CPU seconds used until now; None on systems other than Linux."""
     try:
         lines = [line.split() for line in Path("/proc/stat").read_text().splitlines() if re.match(r"cpu\d", line)]
     except OSError:
@@ -124,15 +128,16 @@ def core_seconds() -> CoreSeconds | None:
 
 
 class RunningClock:
-    """A monotonic clock that excludes time in which this process was suspended (SIGSTOP, `scontrol suspend`, a paused container).
+    """A monotonic clock that stops while this process is suspended (SIGSTOP, `scontrol suspend`, a paused container).
 
-    Read it at least every `POLL_INTERVAL` seconds, from any thread. A gap above `SUSPENDED_AFTER` seconds counts as one interval."""
+    Call `now` at least every `POLL_INTERVAL` seconds, from any thread. A gap of more than `SUSPENDED_AFTER` seconds counts as one interval.
+    """
 
     def __init__(self) -> None:
         self._lock, self._last_reading, self._suspended = threading.Lock(), time.monotonic(), 0.0
 
     def now(self) -> float:
-        """Return the seconds of running time since an arbitrary start."""
+        """Return the running time in seconds, counted from an arbitrary start."""
         with self._lock:
             now = time.monotonic()
             gap, self._last_reading = now - self._last_reading, now
@@ -157,14 +162,16 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot, which distinguishes it from a later process with the same pid.
-    None: the process does not exist or is a zombie."""
+    """Return the start time of a process in clock ticks since boot; None if it does not exist or is a zombie.
+
+    It distinguishes the process from a later one with the same pid."""
     fields = _stat_fields(pid)
     return fields[19] if fields and fields[0] not in "ZX" else None
 
 
 def _pid_namespace() -> int:
-    """Return the id of the pid namespace, which distinguishes containers on one machine; 0 where the system does not have any."""
+    """Return the id of the pid namespace of this process, which distinguishes containers on one machine; 0 if the system has no
+    namespaces."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -1,6 +1,6 @@
-"""Requests to stop: SIGTERM, SIGINT, SIGUSR1 and `trainer.max_time`.
+"""Record requests to stop the run: SIGTERM, SIGINT, SIGUSR1 and `trainer.max_time`.
 
-A signal handler records the request and confirms it with a line. At the next step end all ranks agree on it (`synchronisation.py`), save
+A signal handler records the request and prints a line. At the next step end all ranks agree on it (`synchronisation.py`), save
 and exit with status 75. Before training there is nothing to save, and the process exits at once.
 """
 
@@ -22,14 +22,14 @@ STOPPING = "stopping after this update and saving; once more leaves at once"
 
 
 class StoppedBeforeTraining(BaseException):
-    """A request to stop while the run was being set up. A `BaseException`, so that no handler of errors catches it."""
+    """A request to stop that came while the run was being set up. It is a `BaseException`, so that no handler of errors catches it."""
 
 
 class StopRequest:
-    """A request to stop by a signal or by a time limit.
+    """Record of a request to stop, by a signal or by a time limit.
 
-    signal: the name of the first stop signal received; None so far. max_time: a duration in wall time such as "3h", counted from the
-    construction of this object. deadline: its end on the monotonic clock; infinite without a limit."""
+    signal: name of the first stop signal received; None if there was none. max_time: a duration in wall time such as "3h", counted from the
+    construction of this object. deadline: the end of it on the monotonic clock; infinite without a limit."""
 
     def __init__(self, max_time: str | None = None) -> None:
         self.signal: str | None = None
@@ -43,10 +43,10 @@ class StopRequest:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle stop signals as requests inside the block.
+        """Return a context manager in which stop signals are recorded as requests.
 
-        A second signal, more than `SAME_REQUEST` seconds after the first, exits at once without saving. Before `defer_to_step_end` a
-        signal raises `StoppedBeforeTraining`."""
+        A second signal, more than `SAME_REQUEST` seconds after the first, exits at once without saving. Before `defer_to_step_end` is
+        called a signal raises `StoppedBeforeTraining`."""
 
         def handle(number: int, _: Any) -> None:
             if self.signal is not None:
@@ -66,13 +66,14 @@ class StopRequest:
                 signal.signal(s, handler)
 
     def defer_to_step_end(self, show: Callable[[str], None], loss: Callable[[], str]) -> None:
-        """Only record and confirm signals from now on. The next step end acts on them.
+        """From now on, only record signals and print a line; the training loop stops at the next step end.
 
-        show: prints a line from a signal handler. loss: returns the line about what is lost when the process exits without saving."""
+        show: prints a line from a signal handler. loss: returns a line about the updates that are lost if the process exits without saving.
+        """
         self._deferred, self._show, self._loss = True, show, loss
 
     def _leave(self, status: int) -> None:
-        """Print what is lost and exit without saving."""
+        """Print which updates are lost, and exit with `status` without saving."""
         try:
             self._show(f"{self._loss()}\n")
         finally:

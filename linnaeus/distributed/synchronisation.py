@@ -1,7 +1,8 @@
-"""Flags that all process ranks agree on at the same step: a request to stop, unreadable data, a checkpoint due by rank 0's clock.
+"""Let all process ranks agree on flags at the same step: a request to stop, unreadable data, a checkpoint due by rank 0's clock.
 
 In training the flags are part of the message with the label counts, which every update all-reduces. In a validation pass, where ranks
-run different numbers of batches, each round of batches has its own reduction. It is read one round later, so no rank waits for it.
+run different numbers of batches, there is a separate reduction for each round: one batch on every rank. Its result is read one round later,
+so no rank waits for it.
 """
 
 import time
@@ -19,10 +20,12 @@ STOPS = frozenset((SIGNAL, MAX_TIME, UNREADABLE))
 
 
 class RankSync:
-    """Flags of all ranks. agreed: the flags that any rank has raised at the last exchange, the same on every rank."""
+    """Flags that any process rank can raise and all ranks receive.
+
+    agreed: the flags that at least one rank had raised at the last exchange; the same set on every rank."""
 
     def __init__(self, context: DistributedContext, stop: StopRequest, watchdog: Watchdog, save_due: Callable[[], bool]) -> None:
-        """`save_due()` returns True on rank 0 if a checkpoint is due by the clock."""
+        """`save_due()` returns True if a checkpoint is due by wall time. It is called on rank 0 only."""
         self.context, self.stop, self.watchdog, self.save_due = context, stop, watchdog, save_due
         self.agreed: frozenset[str] = frozenset()
         self._message = torch.zeros(len(FLAGS))
@@ -41,15 +44,15 @@ class RankSync:
         return SAVE in self.agreed
 
     def stop_requested(self) -> bool:
-        """Return True if the ranks have agreed to stop. A single process also checks for a request now, without an exchange."""
+        """Return True if the ranks have agreed to stop. A single process also checks for a new request, without an exchange."""
         return self.stop_agreed or (self.context.world_size == 1 and (self.stop.signal is not None or self._out_of_time()))
 
     # -- in training -----------------------------------------------------------------------------------------------------
 
     def reduce_counts(self, counts: Tensor, unreadable: bool = False) -> Tensor:
-        """Return `counts`, float64 [T] on the host, summed over the ranks, and set `agreed`.
+        """Return `counts`, float64 [T] on the host, summed over the ranks. The same message exchanges the flags and sets `agreed`.
 
-        unreadable: this rank could not read its window; its counts are zero."""
+        unreadable: True if this rank could not read its window; its counts are zero then."""
         flags = self._own_flags(unreadable)
         if not self.context.is_distributed:
             self.agreed = _flag_names(flags)
@@ -63,30 +66,31 @@ class RankSync:
     # -- in a validation pass --------------------------------------------------------------------------------------------
 
     def start_round(self, unreadable: bool) -> bool:
-        """Start the reduction of a round of batches. Return True, on every rank alike, if the pass must end now: one round after a rank
-        has raised a flag, at once in a single process."""
+        """Start the exchange of flags for a round of validation batches. Return True, on every rank alike, if the pass must end now.
+
+        In a group this is one round after a rank has raised a flag; in a single process it is at once."""
         stop = self.finish_round()
         self._message = torch.tensor([*self._own_flags(unreadable)[:3], False], dtype=torch.float32)
         self._wait = self.context.start_all_reduce(self._message)
         return stop if self.context.is_distributed else self.finish_round()
 
     def finish_round(self) -> bool:
-        """Wait for the reduction that `start_round` has started. Return True if the pass must end."""
+        """Wait for the exchange that `start_round` has started, and set `agreed`. Return True if the validation pass must end."""
         self._wait()
         self._wait = lambda: None
         self.agreed = _flag_names(self._message.tolist())
         return self.stop_agreed
 
     def start_pass(self) -> None:
-        """Clear the flags of an earlier pass."""
+        """Clear the flags before a validation pass."""
         self._message = torch.zeros(len(FLAGS))
 
     # -- the reason ------------------------------------------------------------------------------------------------------
 
     def interruption_reason(self, error: OSError | None = None) -> str:
-        """Return the reason of the interruption as text. A collective: call it on every rank after all have agreed to stop.
+        """Return the reason of the interruption as text. This is a collective: call it on every rank after all have agreed to stop.
 
-        error: the error of this rank when it read its data."""
+        error: the error with which this rank failed to read its data, if any."""
         where = f" by process rank {self.context.rank}" if self.context.world_size > 1 else ""
         unread = f"the data cannot be read{where}: {' '.join(str(error).split())}" if error is not None else None
         limit = f"trainer.max_time={self.stop.max_time} is over" if self._out_of_time() else None
@@ -98,7 +102,7 @@ class RankSync:
         return time.monotonic() >= self.stop.deadline
 
     def _own_flags(self, unreadable: bool) -> list[bool]:
-        """Return this rank's flags in the order of `FLAGS`."""
+        """Return the flags of this rank, in the order of `FLAGS`."""
         save = self.context.is_master and self.save_due()
         return [self.stop.signal is not None, self._out_of_time(), unreadable, save]
 

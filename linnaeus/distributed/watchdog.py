@@ -1,4 +1,4 @@
-"""The watchdog: when a process of the group dies or hangs, end the run soon and name the process, its activity and its step.
+"""The watchdog: if a process of the group dies or hangs, end the run soon and print the process, its activity and its step.
 
 Two threads run in every process of a group. One exchanges statuses over the launcher's store (`peer_status.py`) and detects:
 
@@ -8,7 +8,7 @@ Two threads run in every process of a group. One exchanges statuses over the lau
     an exception that another process has published     after LAUNCHER_GRACE seconds
 
 The other thread detects a store that does not answer. Time in which this process was suspended does not count, and neither does time
-in which the launcher, which holds the store, is suspended.
+in which the launcher, whose process contains the store, is suspended.
 """
 
 import contextlib
@@ -35,18 +35,19 @@ CONNECTION_WORDS = ("gloo", "nccl", "socket", "connection", "store")  # in the t
 
 
 class ProcessLost(RunFailed):
-    """Another process of the group failed, died or hangs. The message names it in one line."""
+    """Failure of a run because another process of the group failed, died or hangs. The message names that process in one line."""
 
 
 class Watchdog:
-    """Watch over the processes of a group. Without a group no thread is started.
+    """Supervision of the processes of a group. Without a group no thread is started.
 
-    The loop sets these: activity, what this process does; step, its `global_step`; heartbeats, a count that grows while it makes
-    progress; long_timeout, True while `trainer.startup_timeout` applies: the first update compiles, allocates and fills caches, and at the
-    end rank 0 alone writes the report. The collectives always have the longer limit."""
+    The training loop sets these attributes: activity, a word for the present work of this process; step, its `global_step`; heartbeats, a
+    count that grows while it makes progress; long_timeout, True while `trainer.startup_timeout` applies instead of `trainer.timeout`. The
+    longer limit applies to the first update, which compiles, allocates and fills caches, and at the end, when rank 0 alone writes the
+    report. The collectives always have the longer limit."""
 
     def __init__(self, context: DistributedContext, timeout: float, startup_timeout: float) -> None:
-        """`timeout` and `startup_timeout` are in seconds."""
+        """`timeout` and `startup_timeout` are the limits without progress, in seconds."""
         self.context, self.timeout, self.startup_timeout = context, timeout, startup_timeout
         self.activity, self.step, self.heartbeats = "starting", 0, 0
         self.long_timeout = True
@@ -59,7 +60,7 @@ class Watchdog:
     # -- called in the main thread ---------------------------------------------------------------------------------------
 
     def start(self, on_abort: Callable[[str, int], None]) -> None:
-        """Start the threads. `on_abort(line, step)` is called in one of them before the process is ended."""
+        """Start the threads. `on_abort(line, step)` is called in one of them before the process is ended because of another process."""
         if self.context.is_distributed:
             self._on_abort = on_abort
             self._store = self.context.store.clone()
@@ -79,14 +80,14 @@ class Watchdog:
         self._threads = []
 
     def publish_error(self, error: BaseException) -> None:
-        """Send the exception that ends this process to the others, unless it only reports a broken connection to one of them."""
+        """Send the exception that ends this process to the other processes, unless it only reports a broken connection to one of them."""
         if self._threads and not is_connection_error(error):
             _run_within(5.0, lambda: self._store.set(f"error/{self.context.rank}", f"{type(error).__name__}: {error}"))
 
     def find_cause(self) -> str | None:
-        """After a connection error return a line about the process that caused it; None if no process is found.
+        """Return a line about the process that caused a connection error; None if no such process is found.
 
-        Takes at most 19 s: launchers kill the processes of a group about 30 s after they have asked them to end."""
+        This takes at most 19 s: launchers kill the processes of a group about 30 s after they have asked them to end."""
         if not self._threads:
             return None
         return _run_within(LOST_AFTER_DISCONNECT + 4 * STATUS_INTERVAL, self._poll_for_cause, self._store_lost)
@@ -107,7 +108,7 @@ class Watchdog:
     # -- in the threads --------------------------------------------------------------------------------------------------
 
     def _watch_peers(self) -> None:
-        """Exchange statuses and end this process when another one is lost, stuck or has failed."""
+        """Exchange statuses every second, and end this process when another one is lost or stuck or has failed. Runs in a thread."""
         monitor, seconds_since_error = self._monitor(), 0.0
         while not self._stop.wait(STATUS_INTERVAL):
             try:
@@ -128,7 +129,9 @@ class Watchdog:
                 self._publish_status()
 
     def _watch_store(self) -> None:
-        """End this process when the store has not answered for `LOST_AFTER` seconds. Makes no call to the store, which could block."""
+        """End this process when the store has not answered for `LOST_AFTER` seconds.
+
+        Runs in a thread and does not call the store, which may block."""
         suspended = self._last_answer  # the last time the launcher was found suspended
         while not self._stop.wait(STATUS_INTERVAL):
             if os.getppid() != self._parent:  # for systems on which `die_with_parent` has no effect
@@ -140,7 +143,7 @@ class Watchdog:
                 self._abort(self._store_lost())
 
     def _abort(self, line: str) -> None:
-        """Print `line`, call `on_abort` and end this process with status 1. Neither may block: stderr or the disk may hang or be full."""
+        """Print `line`, call `on_abort` and end this process with status 1. Both calls have a time limit: stderr or the disk may hang."""
         if self._stop.is_set() or self.activity == ENDING:
             return
         try:
@@ -163,8 +166,9 @@ class Watchdog:
         self._store.set(f"status/{self.context.rank}", json.dumps({**self._status(), "time": time.time()}))
 
     def _store_lost(self) -> str:
-        """Return a line about the loss of the store. The launcher of the first node holds it: the launcher, the node or the network has
-        failed."""
+        """Return a line about the loss of the store.
+
+        The store is in the launcher of the first node, so the launcher, the node or the network has failed."""
         line, status = "the launcher's store cannot be reached: the first node has failed", self.statuses.get(0)
         if self._launcher_is_suspended():
             return f"the launcher of this node (process {self._parent}), which holds the store, is suspended and was not continued in time"
@@ -176,7 +180,7 @@ class Watchdog:
         return f"{line}, with {process_name(0, status)} at step {status['step']} ({status['activity']})" if status else line
 
     def _launcher_is_suspended(self) -> bool:
-        """Return True if the launcher of this process holds the store and is suspended (SIGSTOP, Ctrl-Z)."""
+        """Return True if the launcher of this process contains the store and is suspended (SIGSTOP, Ctrl-Z)."""
         return os.environ.get("GROUP_RANK") == "0" and process_state(self._parent) in ("T", "t")
 
 
@@ -188,7 +192,9 @@ def is_connection_error(error: BaseException) -> bool:
 
 
 def _run_within(seconds: float, function: Callable[[], T], otherwise: Callable[[], T | None] = lambda: None) -> T | None:
-    """Return `function()`, or `otherwise()` if it takes longer than `seconds` or fails because of the store, a disk or a closed file."""
+    """Call `function` in a thread and return its result. If it takes longer than `seconds`, return `otherwise()`.
+
+    Return `otherwise()` also if `function` raises an error of the store, of a disk or of a closed file."""
     results: list[T] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Optimizers, parameter groups, learning-rate schedules and growth of connections."""
+"""Optimizers, parameter groups, learning-rate schedules, the optimizer update, averaged weights and growth of connections."""
 
 from linnaeus.optim.build_optimizers import build_optimizer
 from linnaeus.optim.growth import Growth, build_growth

@@ -1,6 +1,6 @@
-"""Build the optimizers of a configuration: AdamW, SGD, Muon, a timm optimizer or a registered plugin.
+"""Build the optimizers that the configuration names: AdamW, SGD, Muon, a timm optimizer or one registered by a plugin.
 
-Muon updates hidden matrices only. AdamW updates all other parameters of such a model.
+Muon updates hidden matrices only. AdamW then updates all other parameters of the model.
 """
 
 import re
@@ -23,9 +23,10 @@ NOT_HIDDEN = re.compile(r"(^|\.)(heads?|\w*_heads?|head_\w+|classifiers?|fc|\w*e
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizers:
-    """Return the optimizers of the trainable parameters of the bare `model`, already in their final device, dtype and layout.
+    """Return the optimizers for the trainable parameters of `model`, which is not wrapped in DDP and has its final device, dtype and
+    layout.
 
-    Raise `ConfigError` for malformed groups, groups without effect, and Muon with a model that does not have hidden matrices."""
+    Raise `ConfigError` for malformed parameter groups, groups without effect, and Muon with a model that does not have hidden matrices."""
     groups = parameter_groups(model, config.param_groups, config.weight_decay)
     part = registered("optimizer", config.name)
     if part is not None:
@@ -78,10 +79,10 @@ def _sgd(config: SGDConfig, groups: Sequence[ParamGroup]) -> BaseOptimizer:
 
 
 def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str]) -> list[BaseOptimizer]:
-    """Return `torch.optim.Muon` for hidden matrices and, if other parameters exist, AdamW for them.
+    """Return `torch.optim.Muon` for the hidden matrices and, if there are other parameters, AdamW for them.
 
-    AdamW uses `adamw_lr_scale` times the learning rate. `tokens`: full names of parameters that Muon must not update
-    (`model.no_decay`). Raise `ConfigError` if no parameter is a hidden matrix."""
+    AdamW uses `adamw_lr_scale` times the learning rate. `tokens`: full names of parameters that Muon must not update (`model.no_decay`).
+    Raise `ConfigError` if no parameter is a hidden matrix."""
     hidden = _subset(groups, lambda parameter: is_hidden_matrix(parameter, tokens))
     rest = _subset(groups, lambda parameter: not is_hidden_matrix(parameter, tokens))
     if not hidden:
@@ -95,13 +96,13 @@ def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str
 
 
 def is_hidden_matrix(parameter: Parameter, tokens: Sequence[str]) -> bool:
-    """Return True if Muon optimizes it: a 2-d weight that is not an embedding, a head or a token table."""
+    """Return True if Muon may update the parameter: a 2-d weight that is not in an embedding or a head, and not named in `tokens`."""
     if parameter.tensor.ndim != 2 or isinstance(parameter.owner, (nn.Embedding, nn.EmbeddingBag)):
         return False
     return parameter.name not in tokens and NOT_HIDDEN.search(parameter.name) is None
 
 
 def _subset(groups: Sequence[ParamGroup], keep: Callable[[Parameter], bool]) -> list[ParamGroup]:
-    """Return the groups reduced to the parameters that `keep` accepts, without empty groups."""
+    """Return copies of the groups with only the parameters that `keep` accepts, without empty groups."""
     subsets = [replace(group, parameters=tuple(p for p in group.parameters if keep(p))) for group in groups]
     return [subset for subset in subsets if subset.parameters]

@@ -1,4 +1,4 @@
-"""Keep the exponential moving average of a model's weights, updated only when the optimizer update is applied.
+"""Compute the exponential moving average (EMA) of a model's weights. A skipped optimizer update does not change it.
 
 The decay at the n-th applied update is min(decay, (1 + n) / (10 + n)), so that early averages discard the initial weights quickly. n is
 counted on the device because a skipped update is detected there. One fused kernel does the averaging: SGD with weight decay -1 and
@@ -16,9 +16,9 @@ from linnaeus.errors import ConfigError
 
 
 class EMA:
-    """Averages of the tensors in `model.state_dict()`: floating tensors are averaged, others (batch counts) are copied.
+    """Averages of the tensors in `model.state_dict()`. Tensors that are not floating-point, such as batch counts, are copied, not averaged.
 
-    Construct it when the model has its final device, dtype and layout. The model must not replace its tensors afterwards."""
+    Create this when the model has its final device, dtype and layout. The model must not replace its tensors afterwards."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -38,7 +38,9 @@ class EMA:
 
     @torch.no_grad()
     def update(self, found_inf: Tensor) -> None:
-        """Average the weights after an update, unless `found_inf`, float32 [] on the device, is 1. Does not wait for the device."""
+        """Update the averages with the weights after an optimizer update, unless `found_inf`, float32 [] on the device, is 1.
+
+        The host does not wait for the device."""
         self._applied.add_(1).sub_(found_inf)
         # 1 - min(decay, (1 + n) / (10 + n)) = max(1 - decay, 9 / (10 + n)), negated for the kernel.
         torch.div(self._nine, self._applied + 10, out=self._weight).clamp_(min=1.0 - self.decay).neg_()
@@ -61,9 +63,10 @@ class EMA:
 
     @contextlib.contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:
-        """Replace the values of `model` by the averages inside the context; restore its own values, bit for bit, afterwards.
+        """Replace the weights of `model` by the averages within the context; afterwards restore the weights, bit for bit, also after an
+        exception.
 
-        Values are copied and tensors keep their memory, so compiled graphs and DDP stay valid. Restores after an exception too."""
+        Values are copied and tensors keep their memory, so compiled graphs and DDP stay valid."""
         own = {name: tensor for name, tensor in model.state_dict().items() if name in self._averages}
         assert own.keys() == self._averages.keys(), "the average was made of another model"
         saved = {name: tensor.detach().clone() for name, tensor in own.items()}
@@ -74,11 +77,11 @@ class EMA:
             _copy(own, saved)
 
     def averaged(self) -> dict[str, Tensor]:
-        """Return the averages by the names in `model.state_dict()`, not copied. Tied weights appear under each of their names."""
+        """Return the averages by the names in `model.state_dict()`, not copied. A tied weight appears under each of its names."""
         return dict(self._averages)
 
     def load_averaged(self, state: Mapping[str, Tensor] | None) -> None:
-        """Copy the averages of a checkpoint. Raise `ConfigError` if it has none, or if names or shapes differ."""
+        """Copy averages from a checkpoint. Raise `ConfigError` if `state` is None, or if names or shapes differ from those of the model."""
         if state is None:
             raise ConfigError("trainer.ema_decay: the checkpoint does not contain averaged weights; resume with trainer.ema_decay=null")
         differing = sorted(self._averages.keys() ^ state.keys())
@@ -88,7 +91,7 @@ class EMA:
         _copy(self._averages, state)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of applied updates. The averages are saved with `averaged` and `load_averaged`."""
+        """Return the number of applied updates. The averages themselves are saved by `averaged` and loaded by `load_averaged`."""
         return {"applied": float(self._applied)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

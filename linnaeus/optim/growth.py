@@ -2,11 +2,12 @@
 
 A weight that is not connected is exactly 0 in the parameter itself, so the forward pass needs no mask, and backward computes the gradient
 of every weight. At the start of an update the gradients of unconnected weights are set to 0. A weight of 0 without gradient and moments
-stays 0 under AdamW, SGD, weight decay and the moving average, so the only cost between two growths is one multiplication of the gradients.
+stays 0 under AdamW, SGD, weight decay and the moving average, so an update that connects nothing costs only one more multiplication of the
+gradients.
 
-After update s, round(density(s) x N) entries of a matrix of N are connected: a function of the step, computed on the host. The device
-selects the entries, equally on every rank: those with the largest all-reduced gradient in that update (the criterion of RigL: Evci et
-al. 2020, "Rigging the Lottery"), or the next ones in a random order of the matrix. A newly connected weight starts at 0.
+After update s, round(density(s) x N) entries of a matrix with N entries are connected: a function of the step, computed on the host. The
+device selects the entries, equally on every rank: those with the largest all-reduced gradient in that update (the criterion of RigL: Evci
+et al. 2020, "Rigging the Lottery"), or the next ones in a random order of the matrix. A newly connected weight starts at 0.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +26,9 @@ from linnaeus.schedule import OpsSchedule
 
 @dataclass
 class MaskedParameter:
-    """A parameter and its mask: 1 for a connected weight, else 0, in the dtype of the parameter. Multiplying by a bool mask takes several
-    times as long as the optimizer step."""
+    """A parameter and its mask: 1 for a connected weight, 0 for another, in the dtype of the parameter.
+
+    Multiplying by a bool mask takes several times as long as the optimizer step."""
 
     name: str
     parameter: Tensor
@@ -49,15 +51,15 @@ class NewConnections(NamedTuple):
 
 
 class Growth:
-    """Masks of the growing parameters. `notes`: lines to log at the start of a run."""
+    """Masks of the parameters whose connections grow. `notes`: lines to log at the start of a run."""
 
     def __init__(
         self, indices: Mapping[str, int], params: Sequence[Tensor], ops: OpsSchedule, by: str, seed: int, num_unmasked: int
     ) -> None:
-        """Mask parameters and set their unconnected weights to 0.
+        """Create the masks of the parameters and set their unconnected weights to 0.
 
-        `indices`: parameter name -> index in `params`; `by`: "gradient" or "random"; `num_unmasked`: number of other trained weights.
-        Raise `ConfigError` if a matrix would start without any connected weight."""
+        `indices`: parameter name -> index in `params`. `by`: order of connecting, "gradient" or "random". `num_unmasked`: number of other
+        trained weights. Raise `ConfigError` if a matrix would start without any connected weight."""
         self.ops, self.by, self.num_unmasked = ops, by, num_unmasked
         self.masked = [self._mask_parameter(name, index, params[index], seed) for name, index in indices.items()]
         self.size = sum(m.size for m in self.masked)
@@ -84,14 +86,14 @@ class Growth:
         return sum(m.connected for m in self.masked)
 
     def _masks_changed(self) -> None:
-        """Recompute the list of matrices that are not fully connected and clear the cached row and packed masks."""
+        """Recompute the list of matrices that are not fully connected, and clear the cached metrics and packed masks."""
         self._partial = [m for m in self.masked if m.connected < m.size]
         self._row: dict[str, float] | None = None
         self._packed: dict[str, Tensor] | None = None
 
     @torch.no_grad()
     def mask_weights(self) -> int:
-        """Set the unconnected weights to 0, after weights were loaded. Return how many of them were not 0. Reads the device."""
+        """Set the unconnected weights to 0, after weights were loaded. Return how many of them were not 0. This waits for the device."""
         lost = sum(int(m.parameter.mul(m.mask == 0).count_nonzero()) for m in self._partial)
         for m in self._partial:
             m.parameter.masked_fill_(m.mask == 0, 0.0)
@@ -128,10 +130,11 @@ class Growth:
     # -- rows and state --------------------------------------------------------------------------------------------------
 
     def row(self) -> dict[str, float]:
-        """Return the metrics of a row.
+        """Return the metrics of growth for a log row.
 
         `growth/density`: share of the maskable weights that is connected; `growth/connected_now`: number of connected maskable weights;
-        `growth/active_parameters`: these plus the other trained weights. Counted in the masks; reads the device only after a growth."""
+        `growth/active_parameters`: these plus the other trained weights. They are counted in the masks; the host waits for the device only
+        if the masks have changed since the last call."""
         if self._row is None:
             connected = int(torch.stack([m.mask.sum(dtype=torch.float64) for m in self.masked]).sum())
             self._row = {
@@ -142,7 +145,7 @@ class Growth:
         return dict(self._row)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return {"masks": {parameter name: mask as bits, uint8}}."""
+        """Return {"masks": {parameter name: its mask packed as bits, uint8}}."""
         if self._packed is None:
             self._packed = {m.name: pack(m.mask.bool()) for m in self.masked}
         return {"masks": dict(self._packed)}
@@ -150,7 +153,7 @@ class Growth:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the masks. Raise `ConfigError` if names or sizes differ.
 
-        Does not change weights: in a checkpoint the unconnected ones are 0 already."""
+        This does not change weights: in a checkpoint the unconnected ones are 0 already."""
         saved = state["masks"]
         for name in sorted({m.name for m in self.masked} ^ saved.keys()):
             raise ConfigError(f"growth: the checkpoint and the model do not mask the same weights, see {name}; check `model` and `growth`")
@@ -167,7 +170,7 @@ class Growth:
 def seed_second_moments(
     optimizers: Optimizers, new: Sequence[NewConnections], grads: Sequence[Tensor | None], divisor: Tensor | None, found_inf: Tensor
 ) -> None:
-    """Set the second moments of new connections so that their first steps are not larger than the learning rate.
+    """Set AdamW's second moments of newly connected weights so that their first steps are not larger than the learning rate.
 
     AdamW divides by sqrt(v / (1 - beta2^t)), where t counts the updates of the whole tensor. For a weight connected at update t, v would
     start at 0 and that correction would be too small: its first step would be (1 - beta1) / sqrt(1 - beta2) times the learning rate,
@@ -178,7 +181,8 @@ def seed_second_moments(
       too small for the next one.
 
     The first moment starts at 0, which only shortens steps. SGD does not need this: the momentum of a new weight has fewer terms than that
-    of others. The gradients are divided by `divisor`, as the step will do. If `found_inf` is 1 they are not used, only the mean v."""
+    of other weights. The gradients are divided by `divisor`, as the optimizer step divides them; None: by 1. If `found_inf` is 1 only the
+    mean v is used."""
     for connections in new:
         optimizer, state = optimizers.optimizer_of(connections.parameter_index)
         if optimizer.beta2 is None:
@@ -192,11 +196,10 @@ def seed_second_moments(
 
 
 def build_growth(config: GrowthConfig, model: Any, optimizers: Optimizers, ops: OpsSchedule, seed: int) -> Growth | None:
-    """Return the growth of the parameters named by `model.maskable_parameters()`, without frozen ones; None for `growth=none`.
+    """Return the growth of the parameters that `model.maskable_parameters()` names, without frozen ones; None for `growth=none`.
 
-    It sets unconnected weights of the model to 0. Call it before the weights are copied.
-    Raise `ConfigError` if no parameter can be masked, if an optimizer other than AdamW or SGD updates one, or if a matrix starts
-    without a connected weight."""
+    This sets the unconnected weights of the model to 0, so call it before the weights are copied (EMA). Raise `ConfigError` if no parameter
+    can be masked, if an optimizer other than AdamW or SGD updates one of them, or if a matrix would start without a connected weight."""
     if not isinstance(config, LinearGrowthConfig):
         return None
     names = list(model.maskable_parameters())

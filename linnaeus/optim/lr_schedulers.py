@@ -1,8 +1,9 @@
-"""Return the learning rate as a pure function of `global_step`: the update from step s to s + 1 uses `base_lr` x `scale(s)`.
+"""Compute the learning rate as a pure function of `global_step`: the update from step s to s + 1 uses `base_lr` x `scale(s)`.
 
-During a warm-up of W steps the scale is (s + 1) / W: 1 / W at the first update, never 0. After it the scale follows a shape, which is 1
-at step W and reaches its end one step after the last update, so the last update is not 0 with `final_scale` 0. The phases of a curriculum
-multiply all of it, including the warm-up. Only `plateau` has a state: its accumulated factor, the best result and its patience.
+During a warm-up of W steps the scale is (s + 1) / W: 1 / W at the first update, never 0. Then it follows a shape, such as a cosine, which
+is 1 at step W and reaches its end one step after the last update, so the learning rate of the last update is not 0 even if `final_scale`
+is 0. The phases of a curriculum multiply the scale, also during the warm-up. Only `plateau` has a state: its accumulated factor, the best
+result and the number of results without improvement.
 """
 
 import math
@@ -35,9 +36,9 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 class LRSchedule:
-    """Learning rate of a run: `base_lr` times warm-up or shape, times the multiplier of `phases`.
+    """Learning rate of a run by step: `base_lr` times the warm-up or the shape, times the multiplier of the curriculum `phases`.
 
-    Parameter groups multiply it by their `lr_scale`; nothing else changes it."""
+    A parameter group multiplies it by its `lr_scale`; nothing else changes it."""
 
     def __init__(self, name: str, base_lr: float, warmup: int, shape: Shape, phases: Phases | None = None) -> None:
         self.name, self.base_lr, self.warmup, self.shape, self.phases = name, base_lr, warmup, shape, phases
@@ -47,12 +48,12 @@ class LRSchedule:
         return self.base_lr * self.scale(step)
 
     def scale(self, step: int) -> float:
-        """Return `at(step) / base_lr`."""
+        """Return the learning rate of the update at `step`, divided by `base_lr`."""
         scale = (step + 1) / self.warmup if step < self.warmup else self.shape(step)
         return scale if self.phases is None else scale * self.phases.lr_multiplier(step)
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
-        """Record the validation results of a step. Return True if the learning rate changes; only `plateau` changes it."""
+        """Record the validation results of a step. Return True if this changes the learning rate; it does so only for `plateau`."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,8 +65,10 @@ class LRSchedule:
 
 
 class Plateau(LRSchedule):
-    """Constant after warm-up, multiplied by `factor` after more than `patience` consecutive results without an improvement of more than
-    `min_delta`. NaN is not an improvement."""
+    """A learning rate that is constant after warm-up, and multiplied by `factor` when validation results stop improving.
+
+    This happens after more than `patience` consecutive results without an improvement of more than `min_delta`. NaN is not an improvement.
+    """
 
     def __init__(self, config: PlateauConfig, base_lr: float, warmup: int, phases: Phases | None = None) -> None:
         super().__init__(config.name, base_lr, warmup, lambda step: 1.0, phases)
@@ -77,9 +80,9 @@ class Plateau(LRSchedule):
         return super().scale(step) * self.reduced
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
-        """Record the result of the monitored metric. Return True if it reduces the learning rate.
+        """Record the monitored metric in `metrics`, the validation results of a step. Return True if this reduces the learning rate.
 
-        Raise `ConfigError` if `metrics` contains results of the monitored pass but not the metric itself."""
+        Raise `ConfigError` if `metrics` contains results of the monitored validation pass, but not the metric itself."""
         config = self.config
         value = monitored(metrics, config.monitor, "lr_scheduler.monitor")
         if value is None:
@@ -104,7 +107,7 @@ class Plateau(LRSchedule):
 
 
 def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, str]:
-    """Return the base learning rate at this global batch size, and a line to log about it."""
+    """Return (the base learning rate for this global batch size by the rule `lr_scaling`, a line about it for the log)."""
     ratio = global_batch_size / config.lr_reference_batch
     lr = config.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]
     if config.lr_scaling == "none":
@@ -116,7 +119,7 @@ def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, s
 def build_scheduler(
     config: SchedulerConfig, base_lr: float, total_steps: int, steps_per_epoch: int, phases: Phases | None = None
 ) -> LRSchedule:
-    """Return the learning-rate schedule of a run of `total_steps` updates, with the `phases` of its curriculum.
+    """Return the learning-rate schedule of a run of `total_steps` updates, multiplied by the curriculum `phases` if given.
 
     Raise `ConfigError` if its warm-up, decay or milestones do not fit into the run."""
 
@@ -150,7 +153,7 @@ def _shape(config: SchedulerConfig, warmup: int, total: int, steps: Callable[[st
 
 
 def _decay(kind: str, start: int, end: int, final: float) -> Shape:
-    """Return a shape that is 1 up to step `start` and `final` from step `end` on."""
+    """Return a function of the step that is 1 up to step `start`, `final` from step `end` on, and follows `DECAYS[kind]` between them."""
     curve, length = DECAYS[kind], max(1, end - start)
 
     def shape(step: int) -> float:
@@ -160,7 +163,7 @@ def _decay(kind: str, start: int, end: int, final: float) -> Shape:
 
 
 def _milestones(config: StepConfig, total: int, steps: Callable[[str, str], int]) -> Shape:
-    """Return a shape that is multiplied by `factor` at each milestone."""
+    """Return a function of the step that is 1 at first and is multiplied by `factor` at each milestone."""
     milestones = [steps(text, f"milestones[{i}]") for i, text in enumerate(config.milestones)]
     if not milestones:
         raise ConfigError("lr_scheduler.milestones is []; set at least one, such as [60%], or use lr_scheduler=constant")

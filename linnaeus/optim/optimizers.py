@@ -1,10 +1,10 @@
-"""`Optimizers`: all optimizers of a run as one object; and the fused AdamW and SGD.
+"""Define `Optimizers`, which combines all optimizers of a run in one object, and the fused AdamW and SGD.
 
 The fused optimizers call torch's fused kernels (`torch._fused_adamw_`, `torch._fused_sgd_`) directly on lists made once, not through
 `torch.optim`. The arithmetic is the same to the bit (tested). It saves the import of `torch._dynamo` (about 1 s of start-up, 900
-modules) and the bookkeeping per step (0.60 of a plain loop on a tiny MLP, 0.71 with `torch.optim`). The kernels read `found_inf` on the
-device; if it is 1 they do not change parameters or moments. They divide the gradients by `grad_scale`, which combines the loss scale
-and the clipping in one pass.
+modules) and the bookkeeping per step (0.60 of the time of a plain loop on a tiny MLP, 0.71 with `torch.optim`). The kernels read
+`found_inf` on the device; if it is 1 they do not change parameters or moments. They divide the gradients by `grad_scale`, which combines
+the loss scale and the clipping in one pass.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +22,9 @@ State = dict[str, dict[str, Tensor]]  # parameter name -> name in the optimizer 
 
 
 class BaseOptimizer(ABC):
-    """Base class: parameters in the order of their groups, the slice of each group, and state by parameter name."""
+    """Base class of the optimizers in this package: parameters in the order of their groups, and the optimizer state by parameter name.
+
+    `slices` are the ranges of parameter indices of the groups."""
 
     native = False  # True: the kernel divides by `divisor` itself
     beta2: float | None = None  # decay of the second moment; None if the optimizer does not have one
@@ -39,11 +41,12 @@ class BaseOptimizer(ABC):
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         """Make one update at learning rate `lr`, or none if `found_inf`, float [] on the device, is 1.
 
-        `grads` has an entry per parameter, None if it has no gradient; `complete`: none of them is None. `divisor` is None unless
-        `native`: other optimizers receive gradients that are divided already."""
+        `grads` has an entry for each parameter, None if it has no gradient; `complete` is True if no entry is None. The gradients must be
+        divided by `divisor`. It is None unless `native` is True: other optimizers receive gradients that are already divided."""
 
     def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raise `ConfigError` if the state of a parameter in `saved` has other tensors or other shapes."""
+        """Raise `ConfigError` if `saved`, the saved state by parameter name, has other tensors or shapes than the state of this
+        optimizer."""
         for name, tensors in self.state.items():
             if set(tensors) != set(saved[name]):
                 raise ConfigError(
@@ -55,14 +58,16 @@ class BaseOptimizer(ABC):
                     raise ConfigError(f"optimizer: the saved {key} of {name} has shape {shapes}; resume with the same model")
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Copy the state of the parameters of this optimizer from `saved`, which may contain others."""
+        """Copy the state of this optimizer's parameters from `saved`, which may also contain the state of other parameters."""
         for name, tensors in self.state.items():
             for key, tensor in tensors.items():
                 tensor.copy_(saved[name][key])
 
 
 class FusedAdamW(BaseOptimizer):
-    """AdamW (Loshchilov and Hutter 2019), one kernel call per group. Counts steps per parameter, in one flat tensor on the device."""
+    """AdamW (Loshchilov and Hutter 2019), with one kernel call per parameter group.
+
+    The number of steps of each parameter is an entry of one flat tensor on the device."""
 
     native = True
 
@@ -104,7 +109,9 @@ class FusedAdamW(BaseOptimizer):
         self.steps.sub_(found_inf if complete else found_inf * increments)
 
     def _step_increments(self, grads: list[Tensor | None]) -> Tensor:
-        """Return 1 for each parameter with a gradient, else 0. Cached by pattern: one copy to the device at the first use of each."""
+        """Return 1 for each parameter with a gradient and 0 for others, as a tensor on the device.
+
+        Cached by the pattern of missing gradients."""
         pattern = tuple(grad is not None for grad in grads)
         if pattern not in self.step_increments:
             self.step_increments[pattern] = torch.tensor(pattern, dtype=self.steps.dtype).to(self.steps.device)
@@ -112,7 +119,7 @@ class FusedAdamW(BaseOptimizer):
 
 
 class FusedSGD(BaseOptimizer):
-    """SGD with momentum as `torch.optim.SGD` defines it (weight decay is L2, added to the gradient), one kernel call per group."""
+    """SGD with momentum as in `torch.optim.SGD` (weight decay is L2, added to the gradient), with one kernel call per parameter group."""
 
     native = True
 
@@ -146,10 +153,10 @@ class FusedSGD(BaseOptimizer):
 
 
 class Optimizers:
-    """All optimizers of a run as one object, with one step, one learning rate, one `found_inf` and one state by parameter name.
+    """All optimizers of a run as one object, with one step, one learning rate, one `found_inf`, and one state by parameter name.
 
     A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so both skip an update or neither.
-    `lr`: learning rate of a group with `lr_scale` 1, set by the loop before each step (`LRSchedule.at`).
+    `lr`: learning rate of a group with `lr_scale` 1; the training loop sets it before each step (`LRSchedule.at`).
     `notes`: lines to log at the start of a run."""
 
     def __init__(self, name: str, optimizers: Sequence[BaseOptimizer], notes: Sequence[str] = ()) -> None:
@@ -165,11 +172,11 @@ class Optimizers:
         self.notes = [*notes, *describe_groups([group for optimizer in self.optimizers for group in optimizer.groups], kinds)]
 
     def gradients(self) -> list[Tensor | None]:
-        """Return the gradients in the order of `params`; None where a parameter has no gradient."""
+        """Return the gradients in the order of `params`; None for a parameter without a gradient."""
         return [p.grad for p in self.params]
 
     def optimizer_of(self, index: int) -> tuple[BaseOptimizer, dict[str, Tensor]]:
-        """Return the optimizer of `params[index]` and its state for that parameter, not copied."""
+        """Return the optimizer that updates `params[index]`, and its state for that parameter, not copied."""
         for optimizer, part in zip(self.optimizers, self._slices, strict=True):
             if part.start <= index < part.stop:
                 return optimizer, optimizer.state[optimizer.names[index - part.start]]
@@ -180,11 +187,12 @@ class Optimizers:
             p.grad = None
 
     def step(self, found_inf: Tensor | None = None, divisor: Tensor | None = None, grads: list[Tensor | None] | None = None) -> None:
-        """Make one update with the gradients divided by `divisor`, or skip it if `found_inf` is 1. Call it under `torch.no_grad()`.
+        """Make one update with the gradients divided by `divisor` (None: 1), or skip it if `found_inf` is 1. Call this under
+        `torch.no_grad()`.
 
         A skipped update leaves parameters, moments and step counts unchanged to the bit. `found_inf` and `divisor` are float tensors []
-        on the device; nothing waits for the device. The division is in place: afterwards `p.grad` is the divided gradient, except after
-        a skipped update. `grads` is `gradients()`, if the caller has it already."""
+        on the device; the host does not wait for it. The division is in place: afterwards `p.grad` is the divided gradient, except after
+        a skipped update. `grads` is the result of `gradients()`, if the caller has it already."""
         grads = self.gradients() if grads is None else grads
         found_inf = self._zero if found_inf is None else found_inf
         complete = all([grad is not None for grad in grads])
@@ -199,7 +207,7 @@ class Optimizers:
         return {"optimizer": self.name, "state": {name: dict(state) for o in self.optimizers for name, state in o.state.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a saved state. Raise `ConfigError` if it is of another optimizer or of other parameters."""
+        """Copy a saved state. Raise `ConfigError` if it belongs to another optimizer or to other parameters."""
         if state["optimizer"] != self.name:
             raise ConfigError(f"optimizer.name={self.name}: the saved state is of {state['optimizer']}; resume with that one")
         own = {name for optimizer in self.optimizers for name in optimizer.state}
@@ -211,18 +219,18 @@ class Optimizers:
 
 
 def _slices(sizes: Iterable[int]) -> list[slice]:
-    """Return the slices of consecutive parts of these sizes."""
+    """Return the slices that cut a sequence into consecutive parts of these sizes."""
     return [slice(start, end) for start, end in pairwise([0, *accumulate(sizes)])]
 
 
 def _with_gradient(lists: tuple[list[Any], ...], grads: list[Any]) -> tuple[list[Any], ...]:
-    """Return each list reduced to the indices at which `grads` is not None; an empty list stays empty."""
+    """Return each list reduced to the indices at which `grads` is not None. An empty list stays empty."""
     indices = [i for i, grad in enumerate(grads) if grad is not None]
     return tuple([values[i] for i in indices] if values else [] for values in lists)
 
 
 def _check_names(own: set[str], saved: set[str]) -> None:
-    """Raise `ConfigError` if the saved state is not of the same parameters."""
+    """Raise `ConfigError` if the parameter names in a saved state differ from `own`, those of the model."""
     for text, names in (("lacks", sorted(own - saved)), ("has unknown", sorted(saved - own))):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -24,7 +24,7 @@ GROUP_KEYS = ("filter", "lr_scale", "weight_decay")
 
 @dataclass(frozen=True)
 class Parameter:
-    """A trainable parameter: its name, its tensor and the module that owns it."""
+    """A trainable parameter: its dotted name, its tensor and the module whose attribute it is."""
 
     name: str
     tensor: Tensor
@@ -33,7 +33,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters of one dtype that share their settings. `lr_scale` multiplies the optimizer's learning rate."""
+    """Parameters of one dtype with the same learning-rate scale and weight decay. `label` names the group in logs."""
 
     label: str
     parameters: tuple[Parameter, ...]
@@ -53,7 +53,9 @@ Filter = Callable[[Parameter], bool]
 
 
 def trainable_parameters(model: nn.Module) -> list[Parameter]:
-    """Return the parameters that require a gradient, in the order of the model, tied ones once, names without compile prefixes."""
+    """Return the parameters that require a gradient, in the order of the model.
+
+    A tied parameter occurs once, under its first name. The prefix `_orig_mod.` of compiled modules is removed from the names."""
     found: list[Parameter] = []
     seen: set[int] = set()
     for path, module in model.named_modules():
@@ -65,7 +67,9 @@ def trainable_parameters(model: nn.Module) -> list[Parameter]:
 
 
 def parse_filter(spec: Any, key: str) -> Filter:
-    """Return the filter as a predicate. Raise `ConfigError`, naming `key`, if it is malformed."""
+    """Return a function that tells if a parameter matches the filter `spec` of the configuration.
+
+    Raise `ConfigError`, naming `key`, if `spec` is malformed."""
     if not isinstance(spec, Mapping) or not spec:
         raise ConfigError(f"{key}={spec!r}: a filter must be a dict with at least one of {', '.join(FILTER_KEYS)}")
     conditions: list[Filter] = []
@@ -128,9 +132,10 @@ _PARSERS: dict[str, Callable[[Any, str], Filter]] = {
 
 
 def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weight_decay: float) -> list[ParamGroup]:
-    """Divide the trainable parameters of `model` into groups; `specs` is `optimizer.param_groups`, `weight_decay` the default.
+    """Divide the trainable parameters of `model` into groups. `specs` is `optimizer.param_groups`, `weight_decay` the default weight decay.
 
-    Raise `ConfigError` for a malformed group, a group that sets nothing or matches no parameter, and a model without any to train."""
+    Raise `ConfigError` for a malformed group, a group that sets nothing or matches no parameter, and a model without trainable parameters.
+    """
     remaining = trainable_parameters(model)
     if not remaining:
         raise ConfigError("model: no parameter requires a gradient, so there is nothing to train; check trainer.freeze")
@@ -148,7 +153,7 @@ def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weigh
 
 
 def _no_decay_names(model: nn.Module, parameters: list[Parameter]) -> set[str]:
-    """Return the names of the parameters without weight decay.
+    """Return the names of the parameters without weight decay: those in `model.no_decay`, and those with fewer than two dimensions.
 
     `model.no_decay` may contain names that the model does not have: timm lists its tokens even if the model is built without them."""
     named = {name.replace("_orig_mod.", "") for name in getattr(model, "no_decay", ())}
@@ -173,7 +178,7 @@ def _parse_group(spec: Any, key: str) -> tuple[Filter, float, float | None]:
 def _split(
     label: str, parameters: list[Parameter], lr_scale: float, decay: float | None, default_decay: float, no_decay_names: set[str]
 ) -> list[ParamGroup]:
-    """Split by weight decay and dtype: a fused kernel takes a list of one dtype and one weight decay."""
+    """Split the parameters of a group by weight decay and dtype, since a fused kernel takes a list with one dtype and one weight decay."""
     parts: dict[tuple[float, Any], list[Parameter]] = {}
     for parameter in parameters:
         own_decay = decay if decay is not None else 0.0 if parameter.name in no_decay_names else default_decay
@@ -182,9 +187,9 @@ def _split(
 
 
 def describe_groups(groups: Sequence[ParamGroup], optimizers: Sequence[str] | None = None) -> list[str]:
-    """Return one line per group: its settings, sizes and parameter names, with block numbers replaced by `*`.
+    """Return a log line for each group: its settings, its size and its parameter names, with block numbers replaced by `*`.
 
-    `optimizers`: the name of the optimizer of each group, written first."""
+    `optimizers`: the name of the optimizer of each group, which then begins the line."""
     lines = []
     for i, group in enumerate(groups):
         size = sum(tensor.numel() for tensor in group.tensors)

@@ -1,7 +1,7 @@
-"""Set the precision of forward and backward, and apply the update: finite check, clipping, step, loss scale, moving average, counts.
+"""Set the precision of forward and backward, and make the optimizer update: finite check, clipping, step, loss scale, moving average.
 
 The loss scale of fp16 follows the rule of `torch.amp.GradScaler` and uses its kernel, with one `found_inf` for the whole update: torch's
-GradScaler lets one of two optimizers step while the other skips, and reads every gradient twice.
+GradScaler would let one of two optimizers step while the other skips, and reads every gradient twice.
 
 A non-finite gradient is detected, and the update skipped, on the device; the host reads the counts only when a row is logged. After
 DDP's all-reduce the gradient and its norm are equal on all ranks, so all ranks skip the same updates.
@@ -23,7 +23,7 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class GradScaler:
-    """The loss scale, float32 [] on the device: doubled after `INTERVAL` consecutive applied updates, halved by a skipped update."""
+    """Loss scale of fp16, float32 [] on the device: doubled after `INTERVAL` consecutive applied updates, halved by a skipped update."""
 
     INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
 
@@ -32,7 +32,9 @@ class GradScaler:
         self.growth_tracker = torch.zeros((), dtype=torch.int32, device=device)
 
     def update(self, found_inf: Tensor) -> None:
-        """Adjust the scale after an update; `found_inf`, float32 [] on the device, is 1 if it was skipped. Does not wait for it."""
+        """Adjust the loss scale after an update. `found_inf`, float32 [] on the device, is 1 if the update was skipped.
+
+        The host does not wait for the device."""
         torch._amp_update_scale_(self.value, self.growth_tracker, found_inf, self.GROWTH, self.BACKOFF, self.INTERVAL)
 
     def state_dict(self) -> dict[str, Any]:
@@ -44,9 +46,9 @@ class GradScaler:
 
 
 class Precision:
-    """Numeric precision of a run: float32, float64, or autocast to bf16 or fp16, the last with loss scaling.
+    """Numeric precision of a run: float32, float64, or autocast to bf16 or fp16; fp16 also scales the loss.
 
-    `name`: a value of `trainer.precision`. `scaler`: the loss scale for fp16, None otherwise."""
+    `name`: a value of `trainer.precision`. `scaler`: the loss scale for fp16, otherwise None."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self.name = name
@@ -56,16 +58,16 @@ class Precision:
         self._one = torch.ones((), dtype=self.dtype, device=device)
 
     def autocast(self) -> Any:
-        """Return the context of the forward pass. It is the same object each time, so do not nest it."""
+        """Return the context manager for the forward pass. It is the same object each time, so it must not be nested."""
         return self._context
 
     @property
     def loss_scale(self) -> Tensor | None:
-        """The factor on the losses before backward, float32 []; None: not scaled."""
+        """Factor by which the losses are multiplied before backward, float32 []; None: they are not scaled."""
         return None if self.scaler is None else self.scaler.value
 
     def backward(self, losses: Tensor, factors: Tensor | None = None) -> None:
-        """Run backward from the sum of `losses` [T] times `factors` [T] (default 1) times the loss scale.
+        """Run backward from the sum of `losses` [T], each multiplied by its entry of `factors` [T] (default 1) and by the loss scale.
 
         Without the scale, float16 gradients below 6e-8 would be 0. A non-finite loss makes its gradients NaN (0 x inf), even if they
         would be finite, so every rank detects it in the all-reduced gradient norm without another message."""
@@ -81,14 +83,18 @@ class Precision:
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the loss scale. Ignore the state of another precision: a run that changes it (if allowed) starts with a new scale."""
+        """Load the loss scale.
+
+        Ignore a state of another precision: a run that changes its precision (if allowed) starts with a new scale."""
         if self.scaler is not None and state:
             self.scaler.load_state_dict(state)
 
 
 class Update:
-    """`grad_norm`: gradient norm of the last update before clipping. `skipped_updates`, `skipped_in_a_row`: number of updates skipped as
-    non-finite, in total and since the last applied one. All are float tensors [] on the device."""
+    """The optimizer update, called once per step after backward. It checks and clips the gradients, steps the optimizers and counts skips.
+
+    `grad_norm`: gradient norm of the last update before clipping. `skipped_updates`, `skipped_in_a_row`: number of updates skipped because
+    of non-finite gradients, in total and since the last applied update. All three are float tensors [] on the device."""
 
     def __init__(
         self,
@@ -99,8 +105,9 @@ class Update:
         statistics: Sequence[Tensor] = (),
         growth: Growth | None = None,
     ) -> None:
-        """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them. Weights that `growth`
-        connects in a skipped update stay connected."""
+        """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them.
+
+        Weights that `growth` connects in a skipped update stay connected."""
         self.optimizers, self.scaler, self.ema = optimizers, scaler, ema
         self.growth, self._number = growth, 0
         self._statistics = list(statistics)
@@ -115,7 +122,9 @@ class Update:
         self.skipped_updates, self.skipped_in_a_row = self._skipped.unbind()
 
     def start(self, number: int = 0) -> None:
-        """Start update `number` (from 1), before its first forward pass. `number` is used by growth only."""
+        """Prepare update `number` (counted from 1), before its first forward pass: copy the buffers that a skipped update restores.
+
+        `number` is used by growth only."""
         self._number = number
         if self._statistics:
             with torch.no_grad():
@@ -125,7 +134,7 @@ class Update:
     def __call__(self) -> Tensor:
         """Make one update from the gradients of the parameters, at the current learning rate. Return `grad_norm`.
 
-        If the norm is not finite, skip it: parameters, moments, step counts and averages are unchanged to the bit."""
+        If the norm is not finite, skip the update: parameters, moments, step counts and averages are unchanged to the bit."""
         grads = self.optimizers.gradients()
         new = self.growth.connect(self._number, grads) if self.growth is not None else []
         norm = total_norm(grads)
@@ -147,7 +156,9 @@ class Update:
         return self.grad_norm
 
     def _divisor(self, norm: Tensor) -> Tensor | None:
-        """Return the divisor that unscales and clips: S max(1, (norm / S) / clip) = max(S, norm / clip), with S the loss scale."""
+        """Return the divisor of the gradients that removes the loss scale S and clips the norm: max(S, norm / max_grad_norm); None: 1.
+
+        This equals S max(1, (norm / S) / max_grad_norm), where `norm` is the norm of the scaled gradient."""
         scale = None if self.scaler is None else self.scaler.value
         if self._clip is None:
             return scale
@@ -162,6 +173,6 @@ class Update:
 
 
 def total_norm(grads: list[Tensor | None]) -> Tensor:
-    """Return the Euclidean norm of all gradients, [] on the device."""
+    """Return the Euclidean norm of all gradients together, [] on the device."""
     norms = torch._foreach_norm([grad for grad in grads if grad is not None])
     return torch.linalg.vector_norm(torch.stack(norms))

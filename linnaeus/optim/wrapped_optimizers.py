@@ -1,9 +1,9 @@
-"""Other packages' optimizers with the interface of `BaseOptimizer`.
+"""Wrap optimizers of other packages in the interface of `BaseOptimizer`.
 
-`TorchOptimizer` is for `torch.optim`: Muon, and `optimizer.fused=false`. `ExternalOptimizer` is for others: of a plugin, or
-timm's (`optimizer=timm`). It creates its state in its first step, so the state is read from it for a checkpoint and written into it on a
-resume. The host reads `found_inf`, because a state of unknown structure cannot be restored on the device: on a GPU this costs a device
-sync per update.
+`TorchOptimizer` is for those of `torch.optim`: Muon, and any with `optimizer.fused=false`. `ExternalOptimizer` is for timm's
+(`optimizer=timm`) and those of plugins. An external optimizer creates its state in its first step, so the state is read from it for a
+checkpoint and written into it on a resume. The host reads `found_inf`, because a state of unknown structure cannot be restored on the
+device: on a GPU this costs a device sync per update.
 """
 
 import difflib
@@ -24,10 +24,10 @@ Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 
 class TorchOptimizer(BaseOptimizer):
-    """Wrapper of a `torch.optim` optimizer that does not support `found_inf`.
+    """Wrapper of a `torch.optim` optimizer, which does not skip an update by itself if `found_inf` is 1.
 
-    On CPU it reads `found_inf` before the step, which does not stall there. On other devices it copies parameters and state, makes the
-    step, and restores the copies on the device if `found_inf` is 1."""
+    On the CPU the wrapper reads `found_inf` before the step, which does not stall there. On other devices it copies parameters and state,
+    makes the step, and restores the copies on the device if `found_inf` is 1."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class TorchOptimizer(BaseOptimizer):
         initial_state: Callable[[Tensor], dict[str, Tensor]],
         lr_scale: float = 1.0,
     ) -> None:
-        """`make` constructs the optimizer from torch parameter groups; `initial_state` returns the state of a parameter at step 0."""
+        """`make` constructs the optimizer from torch's parameter groups; `initial_state` returns the state of a parameter before the
+        first step."""
         super().__init__(kind, groups, lr_scale)
         self.optimizer = make([{"params": group.tensors, "weight_decay": group.weight_decay} for group in groups])
         for name, parameter in zip(self.names, self.params, strict=True):
@@ -55,7 +56,7 @@ class TorchOptimizer(BaseOptimizer):
         self.step_and_select(found_inf)
 
     def step_and_select(self, found_inf: Tensor) -> None:
-        """Make the step, then restore parameters and state on the device if `found_inf` is 1."""
+        """Make the step, then restore the previous parameters and state on the device if `found_inf` is 1."""
         tensors = self.params + [tensor for state in self.state.values() for tensor in state.values()]
         before = [tensor.detach().clone() for tensor in tensors]
         self.optimizer.step()
@@ -66,9 +67,10 @@ class TorchOptimizer(BaseOptimizer):
 
 
 class ExternalOptimizer(BaseOptimizer):
-    """Wrapper of any `torch.optim.Optimizer`.
+    """Wrapper of any `torch.optim.Optimizer`, whose state has an unknown structure.
 
-    `state` has an entry per parameter name, and an entry `param_groups[i]` with the values of a group that changed (step counts)."""
+    `state` has an entry for each parameter name, and for each group an entry `param_groups[i]` with the values that the optimizer changed
+    in it (step counts)."""
 
     def __init__(self, kind: str, groups: Sequence[ParamGroup], make: Make) -> None:
         """`make` receives torch parameter groups: dicts with `params` and `weight_decay`."""
@@ -85,7 +87,7 @@ class ExternalOptimizer(BaseOptimizer):
 
     @property
     def state(self) -> dict[str, dict[str, Any]]:  # type: ignore[override]
-        """The state, not copied. Raise `ConfigError` if a value cannot be saved in a checkpoint."""
+        """State of the optimizer, not copied. Raise `ConfigError` if a value cannot be saved in a checkpoint."""
         found = {name: dict(self.optimizer.state.get(p, {})) for name, p in zip(self.names, self.params, strict=True)}
         for i, (group, initial) in enumerate(zip(self.optimizer.param_groups, self._initial, strict=True)):
             found[f"param_groups[{i}]"] = {k: v for k, v in group.items() if k not in ("params", "lr") and initial.get(k, group) is not v}
@@ -97,13 +99,13 @@ class ExternalOptimizer(BaseOptimizer):
 
     @state.setter
     def state(self, value: Any) -> None:
-        """Ignore the empty state that `BaseOptimizer` sets."""
+        """Ignore the empty state that `BaseOptimizer.__init__` assigns."""
 
     def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Accept any state of the same parameters: `load` replaces the state."""
+        """Accept every saved state of the same parameters, because `load` replaces the state."""
 
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace the state of the optimizer by a saved state."""
+        """Replace the state of the optimizer by `saved`."""
         for name, p in zip(self.names, self.params, strict=True):
             self.optimizer.state[p] = {k: v.to(p.device).clone() if isinstance(v, Tensor) else v for k, v in saved[name].items()}
         for i, group in enumerate(self.optimizer.param_groups):
@@ -119,7 +121,7 @@ class ExternalOptimizer(BaseOptimizer):
 
 
 def timm_optimizer(config: TimmOptimizerConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """Return a timm optimizer over torch parameter groups. Raise `ConfigError` for an unknown name or option."""
+    """Return the timm optimizer `config.opt` for torch's parameter groups. Raise `ConfigError` for an unknown name or option."""
     from timm.optim import create_optimizer_v2, list_optimizers
 
     known = [str(name) for name in list_optimizers()]

@@ -1,4 +1,4 @@
-"""The run directory: its name, its lock, its configuration, the record of every start. No module here imports torch."""
+"""The run directory: its name, its lock, its configuration and the record of every start. No module here imports torch."""
 
 from linnaeus.rundir.directory import RunDirectory
 from linnaeus.rundir.identity import NON_UPDATE_KEYS, Difference, config_difference, run_path, update_hash

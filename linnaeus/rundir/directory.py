@@ -1,4 +1,4 @@
-"""`RunDirectory`: the directory `<root>/<experiment>/<name>/` of a run.
+"""`RunDirectory`: find, check and start the directory `<root>/<experiment>/<name>/` of a run.
 
     config.yaml   the resolved configuration          run.json      host, versions, ids, fingerprint of the data
     lock          the owner (`lock.py`)               launches/<n>/ one per start: command, overrides, commit, configuration,
@@ -35,13 +35,13 @@ _SHARED = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch"
 
 
 class RunDirectory:
-    """Directory of one run, on every process rank.
+    """Directory of one run, as every process rank sees it.
 
     `path`: the directory. `is_new`: it contains no run yet. `changes`: differences from the configuration of the last start. `altered`:
-    some of them alter updates and are allowed by `run.allow`. `missing`: files that a finished run has lost. `run_id`: created at the first
-    start, for loggers. `launch`: number of this start, from 1. On rank 0 only: `previous`, the configuration of the last start; `record`,
-    its run.json (both empty in a new directory); `saved_record`, the run.json that `start` has written; `notes`, further lines for the
-    log.
+    True if some of these change the updates and are allowed by `run.allow`. `missing`: files that a finished run has lost. `run_id`:
+    created at the first start, for loggers. `launch`: number of this start, from 1. On rank 0 only: `previous`, the configuration of the
+    last start; `record`, the run.json of the last start (both empty in a new directory); `saved_record`, the run.json that `start` has
+    written; `notes`, further lines for the log.
 
     `saved` is the configuration as it is saved and compared, without values of environment variables; by default `config` itself.
     `config_dir` is a directory of configuration groups in addition to `conf/`. It contains defaults of keys that an earlier version did not
@@ -76,56 +76,63 @@ class RunDirectory:
         self._on_all_ranks(self._inspect)
 
     def start(self, **record: Any) -> None:
-        """Acquire the lock and write the configuration and run.json, with the entries of `record` (devices, world_size,
-        data_fingerprint, ...). Raise `ConfigError` if another live process has the run, or if its data or its initial weights
-        (`initial_weights`, their digest) differ from those of the first start."""
+        """Lock the directory and write the configuration and run.json. `record` contains further entries of run.json (devices, world_size,
+        ...).
+
+        Raise `ConfigError` if another live process has locked the run, or if `data_fingerprint` or `initial_weights` (the digest of the
+        weights of `run.init_from`) differ from those of the first start."""
         self._on_all_ranks(lambda: self._start(record))
 
     def check(self, **record: Any) -> None:
-        """Raise the errors of `start` for the record. Write nothing."""
+        """Raise `ConfigError` if the data or the initial weights in `record` differ from those of the first start, as `start` does.
+
+        Write nothing."""
         self._on_all_ranks(lambda: self._check_fingerprint(self.record, record))
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock on the directory, if this process has it."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
     @property
     def checkpoints(self) -> Path:
-        """Return the directory of the checkpoints."""
+        """Directory of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def validation(self) -> Path:
-        """Return the directory of the validation results."""
+        """Directory of the validation results."""
         return self.path / "validation"
 
     @property
     def finished(self) -> bool:
-        """Return True if nothing is left to do: the run has ended, no file is missing, and no allowed change alters the updates."""
+        """True if nothing is left to do: the run has ended, no file is missing, and no allowed change of the configuration changes the
+        updates."""
         return self._ended and not self.missing and not self.altered
 
     def finished_message(self) -> str:
-        """Return the message for a start of a finished run."""
+        """Return the line that a start of a finished run prints."""
         return f"{self.path} is finished; for a longer run add trainer.length=... run.allow=[trainer.length], for another one run.name=..."
 
     def start_messages(self) -> list[str]:
         """Return lines for the log: missing files of a finished run, changes of the configuration since the last start, and `notes`.
 
-        Call it on rank 0 after `start`."""
+        Call this on rank 0, after `start`."""
         lost = []
         if self._ended and self.missing:
             lost = [f"{self.path} was finished, but lacks {', '.join(self.missing)}: only these files are made again"]
         return [*lost, *(f"changed since the last start: {line}" for line in self.changes), *self.notes]
 
     def write_launch_file(self, name: str, text: str) -> None:
-        """Write a text, `moved.txt` or `init_from.txt`, to launches/<n>/ of this start, on rank 0, without values of the environment."""
+        """Write `text` to the file `name` in the directory launches/<n>/ of this start, on rank 0.
+
+        Values of environment variables are hidden."""
         if self.is_master:
             write_atomic(self.path / "launches" / str(self.launch) / name, hide(text).rstrip() + "\n")
 
     def _on_all_ranks(self, act: Callable[[], None]) -> None:
-        """Call `act` on rank 0 and broadcast the attributes in `_SHARED`. Raise its error on every rank."""
+        """Call `act` on rank 0 and broadcast the attributes in `_SHARED`. An error of `act` is raised on every rank."""
         outcome: dict[str, Any] = {}
         if self.is_master:
             try:
@@ -145,7 +152,7 @@ class RunDirectory:
             setattr(self, name, value)
 
     def _inspect(self) -> None:
-        """Read the directory and set the attributes. Raise `ConfigError` if its run cannot be continued."""
+        """Read the directory and set the attributes. Raise `ConfigError` if the run in it cannot be continued with this configuration."""
         self.path = run_path(self.config, self.saved)
         run = self.config["run"]
         _check_resume(run["resume"], self.checkpoints)
@@ -211,7 +218,7 @@ class RunDirectory:
             )
 
     def _write(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write the files of a start, config.yaml last: without it the directory contains no run."""
+        """Write the files of this start, config.yaml last: a directory without it is treated as one that contains no run."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         launch = {"launch": self.launch, "started": now, "command": [sys.executable, *sys.argv], "overrides": self.overrides}
         launch |= {**environment_record(), **record}
@@ -231,9 +238,9 @@ class RunDirectory:
 
 
 def _repeated_record(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the content of run.json of the run that `run.from` names. If it is damaged or missing, use its newest launch.json.
+    """Return the run.json of the run that `run.from` names; if that is damaged or missing, the newest copy of it.
 
-    Return {} without `run.from`, and if neither file can be used."""
+    Return {} without `run.from`, or if there is no usable copy."""
     given, _ = split_from(overrides)
     try:
         return read_record(find_saved(given).parent)[0] if given is not None else {}
@@ -242,7 +249,7 @@ def _repeated_record(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_resume(choice: str, own: Path) -> None:
-    """Raise `ConfigError` for a path of `run.resume` that is not a checkpoint and contains none."""
+    """Raise `ConfigError` if `choice`, the value of `run.resume`, is a path that is not a checkpoint and contains none."""
     if choice in ("auto", "never"):
         return
     from linnaeus.checkpoint.resume import contains_checkpoint

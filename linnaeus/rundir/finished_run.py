@@ -1,4 +1,4 @@
-"""Read summary.json, and list the files that a finished run has lost and that can be made again from its checkpoints."""
+"""Read summary.json of a run, and list the files that a finished run has lost and that can be made again from its checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,15 +15,14 @@ _TAIL = 4 << 20  # bytes at the end of metrics.jsonl that contain the rows of th
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Return summary.json of a run directory, {} if it does not exist or is damaged. Raise `OSError` if the disk fails."""
+    """Return summary.json of a run directory, or {} if it does not exist or is damaged. Raise `OSError` if it exists and cannot be read."""
     return read_json(path / SUMMARY) or {}
 
 
 def missing_files(path: Path, config: Mapping[str, Any], damaged: Sequence[str] = ()) -> list[str]:
-    """Return the names of the missing files of a finished run: the checkpoint of its last step, validation results, the report, and
-    the `damaged` ones.
+    """Return the names of the missing files of a finished run: the last checkpoint, validation results, the report, and those in `damaged`.
 
-    All of them are made from a checkpoint, so return [] if every checkpoint was deleted. Raise `ConfigError` if the disk cannot be read at
+    All of these are made from a checkpoint, so return [] if every checkpoint was deleted. Raise `ConfigError` if the disk cannot be read at
     present."""
     summary, checkpoints = read_summary(path), path / "checkpoints"
     if not list_checkpoints(checkpoints):
@@ -40,7 +39,7 @@ def missing_files(path: Path, config: Mapping[str, Any], damaged: Sequence[str] 
 
 
 def _validated(rows: Path, step: int) -> list[str]:
-    """Return the names of the validation passes of the last step, from its rows at the end of the file."""
+    """Return the names of the validation passes that step `step` had, according to its rows at the end of metrics.jsonl (`rows`)."""
     if not rows.exists():
         return []
     with open(rows, "rb") as file:

@@ -1,6 +1,6 @@
-"""Compare configurations: which keys alter the updates of a run, and which of them differ between two configurations.
+"""Compare configurations: find the keys that differ between two of them, and those that change the optimizer updates of a run.
 
-`NON_UPDATE_KEYS` do not alter any update and may change from one start of a run to the next. A hash of all other keys is the default of
+`NON_UPDATE_KEYS` do not change any update and may change from one start of a run to the next. A hash of all other keys is the default of
 `run.name`, and a change of one of them is refused on resume unless `run.allow` names it. `WARM_START_KEYS` are the exception in the group
 `run`: if they are set, they are part of the hash.
 """
@@ -42,20 +42,22 @@ _ABSENT = object()
 
 
 class Difference(NamedTuple):
-    """`key: old -> new` lines of the keys that differ. `altering`: those that alter updates, by key."""
+    """Lines `key: old -> new` for the keys that differ between two configurations.
+
+    `harmless`: keys that do not change any update. `altering`: key -> line, for keys that do."""
 
     harmless: list[str]
     altering: dict[str, str]
 
     @property
     def lines(self) -> list[str]:
-        """Return all lines."""
+        """All lines, harmless ones first."""
         return self.harmless + list(self.altering.values())
 
     def refused(self, allowed: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Return (lines, names for `run.allow`) of the altering keys that are not in `allowed`.
+        """Return (lines, names for `run.allow`) of the altering keys that `allowed` does not cover.
 
-        If another choice of a group changes the keys of the group, only the group is named."""
+        If another option of a group changes many keys of the group, only the group is named."""
         keys = [key for key in self.altering if not covers(allowed, key)]
         groups = [key.removesuffix(".name") for key in keys if key.count(".") == 1 and key.endswith(".name")]
         single = [key for key in keys if not covers(groups, key)]
@@ -63,17 +65,17 @@ class Difference(NamedTuple):
 
 
 def covers(names: Iterable[str], key: str) -> bool:
-    """Return True if `key` or a group that contains it is in `names`."""
+    """Return True if `names` contains `key` or a group that contains it."""
     return any(key == name or key.startswith(name + ".") for name in names)
 
 
 def alters_updates(key: str) -> bool:
-    """Return True if another value of the key makes another run."""
+    """Return True if a change of the key changes the optimizer updates, so that it makes another run."""
     return covers(WARM_START_KEYS, key) or not covers(NON_UPDATE_KEYS, key)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a mapping of dotted keys to values. Lists and empty mappings are values."""
+    """Return {dotted key: value} for a nested configuration. Lists and empty mappings are values."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
@@ -85,20 +87,20 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return the value with tuples converted to lists and mappings to dicts, as after writing and reading YAML or JSON."""
+    """Return `value` with tuples converted to lists and mappings to dicts, as it would be after writing and reading YAML or JSON."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def update_hash(config: Mapping[str, Any]) -> str:
-    """Return ten hexadecimal digits of the hash of all keys that alter updates."""
+    """Return ten hexadecimal digits of a hash of all keys that change updates. It is the default name of the run directory."""
     relevant = {key: value for key, value in flatten(config).items() if alters_updates(key) and not (key in WARM_START_KEYS and not value)}
     return text_digest(json.dumps(relevant, sort_keys=True))[:10]
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
-    """Return the keys that differ between two configurations, in the order of the new one."""
+    """Return the keys that differ between the configurations `old` and `new`, in the order of `new`."""
     before, after = flatten(old), flatten(new)
     difference = Difference([], {})
     for key in [*after, *(k for k in before if k not in after)]:
@@ -117,8 +119,10 @@ def _text(value: Any) -> str:
 
 
 def run_path(config: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Path:
-    """Return the run directory of a configuration. For `run.name: null` its name is `update_hash(saved)`, of the configuration as it is
-    saved, by default `config` itself."""
+    """Return the run directory that a configuration selects. If `run.name` is null, the name is `update_hash` of `saved` (default:
+    `config`).
+
+    `saved` is the configuration without values of environment variables. Raise `ConfigError` if a name is not a valid directory name."""
     run = config["run"]
     for key in ("experiment", "name"):
         text = run[key]

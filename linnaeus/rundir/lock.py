@@ -1,8 +1,8 @@
-"""Lock a run directory: one process group at a time, by a POSIX record lock and a note that names the owner.
+"""Lock a run directory against a second run, by a POSIX record lock and a note in the lock file that names the owner.
 
 The record lock excludes a second process on this host and ends with its owner, even after a crash (loader workers do not inherit it).
-Some file systems do not share locks between hosts; then the note decides. Its boot id, process namespace, pid and start time show whether
-an owner on this machine is alive. An owner on another machine or in another container touches the lock file every `TOUCH_INTERVAL`
+Some file systems do not share locks between hosts; then the note decides. Its boot id, process namespace, pid and start time show if an
+owner on this machine is alive. An owner on another machine or in another container touches the lock file every `TOUCH_INTERVAL`
 seconds while it is alive; after three missed touches the lock is taken over.
 """
 
@@ -24,8 +24,9 @@ EXIT_TIMEOUT = 5.0  # seconds until a killed owner has released the lock: its ma
 
 
 class RunLock:
-    """Call `acquire()` at the start of a run and `release()` at its end. A daemon thread touches the file in between. `kind`: run, or sweep
-    for the directory of a sweep."""
+    """Lock on a run directory. Call `acquire()` at the start of a run and `release()` at its end.
+
+    A daemon thread touches the lock file in between. `kind` is "run", or "sweep" for the directory of a sweep; it is used in messages."""
 
     def __init__(self, path: Path, touch_interval: float = TOUCH_INTERVAL, kind: str = "run") -> None:
         self.path, self.touch_interval, self.kind = path, touch_interval, kind
@@ -34,7 +35,7 @@ class RunLock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Acquire the lock. Raise `ConfigError` that names the owner if another live process has it."""
+        """Acquire the lock. Raise `ConfigError`, naming the owner, if another live process has it."""
         descriptor = no_follow(self.path, os.O_RDWR | os.O_CREAT)
         try:
             self._claim(descriptor)
@@ -47,7 +48,7 @@ class RunLock:
         self._thread.start()
 
     def _claim(self, descriptor: int) -> None:
-        """Lock the file and write the note, or raise `ConfigError`."""
+        """Lock the file and write the note of the owner, or raise `ConfigError` if another live process has the lock."""
         deadline = time.monotonic() + EXIT_TIMEOUT
         while not _try_lock(descriptor):
             owner = _read_owner(descriptor)
@@ -65,7 +66,9 @@ class RunLock:
         os.fsync(descriptor)
 
     def _touched_again(self) -> bool:
-        """Return True if the file is touched within three intervals. Compare only its own times, as the clocks of hosts may differ."""
+        """Return True if another process touches the lock file within three intervals, which means that it is alive.
+
+        Only times of the file are compared with each other, since the clocks of hosts may differ."""
         before = os.stat(self.path).st_mtime_ns
         deadline = time.monotonic() + 3 * self.touch_interval
         while time.monotonic() < deadline:
@@ -85,7 +88,7 @@ class RunLock:
                 os.utime(self.path)
 
     def release(self) -> None:
-        """Release the lock and leave an empty file."""
+        """Release the lock and empty the lock file. Do nothing if this process does not have the lock."""
         if self._descriptor is None:
             return
         self._stop.set()
@@ -98,7 +101,7 @@ class RunLock:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Return True if the record lock was acquired."""
+    """Try to acquire the record lock without waiting. Return True on success."""
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -107,7 +110,9 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _read_owner(descriptor: int) -> dict[str, Any] | None:
-    """Return the note in the lock file, None if it is empty or damaged. Closing another descriptor of the file would release the lock."""
+    """Return the owner's note in the lock file, or None if it is empty or damaged.
+
+    This reads through the locked descriptor, because closing another descriptor of the file would release the lock."""
     try:
         content = json.loads(os.pread(descriptor, 4096, 0))
     except ValueError:

@@ -1,7 +1,7 @@
-"""`run.from=outputs/x/abc/config.yaml run.name=again`: repeat a run from its saved configuration.
+"""Repeat a run from its saved configuration: `run.from=outputs/x/abc/config.yaml run.name=again`.
 
-The saved file is complete and resolved, so it is not composed; further overrides change single values. A dataclass field cannot be called
-`from`, so the key is not in the schema; `config.schema.FROM_MEANING` is its text in `--help`.
+The saved file is complete and resolved, so it is not composed again; further settings on the command line change single values. A
+dataclass field cannot be called `from`, so the key is not in the schema; `config.schema.FROM_MEANING` is its text in `--help`.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ COMMAND_GROUPS = ("launch", "sweep")  # groups that belong to the command, not t
 
 
 def split_from(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return (the value of `run.from`, None if it is not given or null; the other overrides)."""
+    """Return (the value of `run.from` or None, the other settings). None means that it is not given or null."""
     given, rest = None, []
     for text in overrides:
         match = _FROM.fullmatch(text)
@@ -51,7 +51,9 @@ def split_from(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def find_saved(given: str) -> Path:
-    """Return the config.yaml that `run.from=given` names, a file or a run directory. Raise `ConfigError` if it does not exist."""
+    """Return the path of the config.yaml that `run.from=given` names; `given` is that file or a run directory.
+
+    Raise `ConfigError` if it does not exist."""
     path = Path(given)
     file = path / "config.yaml" if path.is_dir() else path
     if not given or not file.is_file():
@@ -61,9 +63,9 @@ def find_saved(given: str) -> Path:
 
 
 def another_seed(run: Path, name: str | None, seed: int) -> str:
-    """Return a command that repeats the run in the directory `run` with another seed, in a directory of its own.
+    """Return a shell command that repeats the run in the directory `run` with another seed, in a new run directory.
 
-    name: its `run.name`. With a name of its own, the new run gets the next one that is free, such as first-seed1 for first."""
+    `name` is the `run.name` of that run. If it has one, the new run gets a similar unused name, such as first-seed1 for first."""
     words = ["linnaeus", f"run.from={run / 'config.yaml'}"]
     if name is None:
         return shlex.join([*words, f"seed={seed + 1}"])
@@ -74,7 +76,7 @@ def another_seed(run: Path, name: str | None, seed: int) -> str:
 
 
 def read_saved(file: Path) -> Tree:
-    """Return the mapping in a saved configuration. Raise `ConfigError` if the file is something else."""
+    """Return a saved configuration as a mapping. Raise `ConfigError` if the file cannot be read or is not a saved configuration."""
     import yaml
 
     try:
@@ -89,16 +91,18 @@ def read_saved(file: Path) -> Tree:
 
 
 def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Tree:
-    """Return the configuration of a command as plain mappings: `compose_tree`, or with `run.from=` the saved one with single values
-    changed."""
+    """Return the configuration of a command line as plain mappings.
+
+    Without `run.from` it is composed by `compose_tree`; with it, it is the saved configuration with single values changed."""
     given, rest = split_from(overrides)
     return compose_tree(rest, config_dir, missing_ok) if given is None else compose_repeat(given, rest, config_dir)
 
 
 def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = None) -> Config:
-    """Return the typed configuration of a command, with chosen values in place of `auto`; see `compose_run`.
+    """Return the typed configuration of a command line, in which values chosen from the data replace `auto`; see `compose_run`.
 
-    Raise `ConfigError` if values are chosen for a job of SLURM and its device is not given: the node of the job may have another one."""
+    Raise `ConfigError` if a value must be chosen for a SLURM job and `trainer.device` is auto: the node of the job may have another device.
+    """
     tree = compose_run(overrides, config_dir)
     keys = automatic_keys(tree)
     if keys and tree["launch"]["name"] == "slurm" and tree["trainer"]["device"] == "auto":
@@ -107,10 +111,10 @@ def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = No
 
 
 def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str | None = None) -> Tree:
-    """Return the configuration of `run.from=given` with further overrides, as plain mappings.
+    """Return the configuration of `run.from=given`, changed by the settings `overrides`, as plain mappings.
 
-    Raise `ConfigError` for a file that cannot be used, for an override that is not a single known key, and if the new run directory is
-    that of the repeated run."""
+    Raise `ConfigError` for a file that cannot be used, for a setting that is not a single value of a known key, and if the new run
+    directory is that of the repeated run."""
     file = find_saved(given)
     tree, names = fill_defaults(read_saved(file), config_dir)
     try:
@@ -137,7 +141,7 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
 
 
 def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | None) -> Tree:
-    """Return the tree with the values of overrides, which have Hydra's syntax."""
+    """Return the configuration `tree` changed by the settings `overrides`, which have the syntax of Hydra."""
     from omegaconf import OmegaConf
 
     groups, variants = group_files(config_dir), variants_of(tree["workload"]["name"])
@@ -163,7 +167,7 @@ def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | N
 
 
 def _check_override(override: Any, exists: bool) -> None:
-    """Raise `ConfigError` if an override is not one value of one existing key."""
+    """Raise `ConfigError` unless the setting gives one value to one existing key. `exists`: the key is in the configuration."""
     from hydra.core.override_parser.types import OverrideType
 
     key = override.key_or_group
@@ -178,8 +182,9 @@ def _check_override(override: Any, exists: bool) -> None:
 
 
 def _changed_between_starts(first: Path, file: Path) -> list[str]:
-    """Return the settings that alter updates and were changed with `run.allow` between the first and the last start of a run, from their
-    config.yaml."""
+    """Return lines `key: old -> new` for the settings that were changed by `run.allow` and change updates.
+
+    `first` and `file` are the config.yaml of the first and of the last start of a run."""
     if not first.is_file():
         return []
     return list(config_difference(fill_defaults(read_saved(first))[0], fill_defaults(read_saved(file))[0]).altering.values())

@@ -1,4 +1,4 @@
-"""run.json: the commit, package versions and host of a run. No package is imported to read its version."""
+"""Collect the content of run.json: commit, package versions and host of a run. No package is imported to read its version."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ PACKAGES = (
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages that the results may depend on."""
+    """Return {name: version} of the installed packages that the results may depend on."""
     versions = {}
     for name in PACKAGES:
         try:
@@ -49,8 +49,9 @@ REPRODUCIBILITY_KEYS = {
 
 
 def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return `name: old -> new` for each difference of two records that may change results in the last bits. Skip values that only one of
-    them contains."""
+    """Return lines `name: old -> new` for differences between two run.json contents that may change the last bits of results.
+
+    Values that only one of them contains are skipped."""
     lines = [
         f"{name}: {before[key]} -> {now[key]}"
         for key, name in REPRODUCIBILITY_KEYS.items()
@@ -61,7 +62,7 @@ def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def git_commit() -> str | None:
-    """Return the commit of the program's git checkout, with `-dirty` if files differ from it; None outside a checkout."""
+    """Return the git commit of the program, with `-dirty` appended if files were changed since; None if it is not in a git checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
@@ -71,7 +72,7 @@ def git_commit() -> str | None:
 
 
 def environment_record() -> dict[str, Any]:
-    """Return the commit, versions, host and number of cores for run.json."""
+    """Return the entries of run.json about the environment: commit, versions, host and number of cores."""
     return {
         "commit": git_commit(),
         "python": platform.python_version(),

@@ -1,7 +1,7 @@
-"""Saved configurations: write and read config.yaml, and add the keys that a file of an earlier version lacks.
+"""Write and read saved configurations (config.yaml), and add the keys that a file of an earlier version lacks.
 
-A key that a later version adds must not make a saved run a different one. A missing key therefore gets its default for the same choices
-of configuration groups.
+A key that a later version adds must not make a saved run a different one. A missing key therefore gets its default value for the options
+of configuration groups that the file uses.
 """
 
 import copy
@@ -24,7 +24,9 @@ _UNKNOWN = object()
 
 
 def dump_yaml(config: Mapping[str, Any]) -> str:
-    """Return a configuration as YAML that PyYAML and Hydra read as the same values. Quote strings that look like numbers (`1e-3`)."""
+    """Return a configuration as YAML text that PyYAML and Hydra read as the same values.
+
+    Strings that look like numbers (`1e-3`) are quoted."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -38,7 +40,7 @@ def dump_yaml(config: Mapping[str, Any]) -> str:
 
 
 def parse_config(content: bytes) -> Tree | None:
-    """Return the configuration in the content of a config.yaml, None if it is damaged."""
+    """Return the configuration in the bytes of a config.yaml, or None if they are not one."""
     import yaml
 
     try:
@@ -60,9 +62,9 @@ def _looks_numeric(value: str) -> bool:
 
 
 def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None) -> tuple[Tree, list[str]]:
-    """Return a copy of a saved configuration with defaults for the keys that it lacks, and the names of these keys.
+    """Return (a copy of a saved configuration with defaults for the keys that it lacks, the names of these keys).
 
-    A key stays missing if its default is unknown: its group is in a directory that is not given, or its workload no longer exists."""
+    A key remains missing if its default is unknown: its group is in a directory that is not given, or its workload no longer exists."""
     from linnaeus.config.load import variants_of
 
     found = copy.deepcopy(dict(tree))
@@ -84,7 +86,7 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
 
 
 def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
-    """Return a configuration with the values that are derived from others; unchanged if this version does not accept it."""
+    """Return the configuration with the values that `typed_config` derives from others; unchanged if this version does not accept it."""
     from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import typed_config
 
@@ -95,13 +97,13 @@ def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
 
 
 def _merge(tree: Tree, new: Tree) -> Tree:
-    """Return `new` with the keys that only `tree` has, which are keys that the program no longer has."""
+    """Return `new` together with the keys that only `tree` has. The program no longer has these keys."""
     nested = {key: _merge(tree[key], value) for key, value in new.items() if isinstance(value, dict) and isinstance(tree.get(key), dict)}
     return {**tree, **new, **nested}
 
 
 def _known(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any]) -> Tree:
-    """Return a tree without the keys that are not in the schema."""
+    """Return the configuration `node` without the keys that are not in the schema `cls`."""
     found = {}
     for field in dataclasses.fields(cls):
         if field.name in node:
@@ -112,13 +114,14 @@ def _known(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any]) -> T
 
 
 def _schema_of(cls: type, name: str, value: Any, key: str, variants: Mapping[str, Any]) -> type | None:
-    """Return the dataclass of a mapping of keys; None for a plain value, or for a choice of a group that does not exist."""
+    """Return the dataclass of the value of field `name` of `cls`. Return None for a plain value, or if the group has no such option."""
     hint = variants[key].get(value.get("name")) if key in variants and isinstance(value, dict) else typing.get_type_hints(cls)[name]
     return hint if isinstance(value, dict) and isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
 def _missing_keys(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any], defaults: Any = None) -> Iterator[tuple[str, Tree, Any]]:
-    """Yield (key, the mapping that lacks it, its default or `_UNKNOWN`) for every key of the schema that is not in a tree."""
+    """Yield (key, the mapping that lacks it, its default or `_UNKNOWN`) for every key of the schema that is not in the configuration
+    `node`."""
     for field in dataclasses.fields(cls):
         name, key = field.name, f"{prefix}{field.name}"
         if not prefix and name in WORKLOAD_GROUPS and name not in variants:
@@ -134,7 +137,7 @@ def _missing_keys(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any
 
 
 def _defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tree:
-    """Compose the defaults for the choices of groups of a saved configuration."""
+    """Return the default configuration for the same options of groups (model, optimizer, ...) that a saved configuration has."""
     from linnaeus.config.load import compose_tree, group_files
 
     choices = []
@@ -147,7 +150,7 @@ def _defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tre
 
 
 def _group_name(file: Path) -> str:
-    """Return the `name` in the file of a group."""
+    """Return the value of `name` in the YAML file of a group option; by default the name of the file."""
     import yaml
 
     content = yaml.safe_load(file.read_text())

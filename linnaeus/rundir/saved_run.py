@@ -1,8 +1,8 @@
-"""Read what a run directory records of its run: config.yaml and run.json. A missing or damaged one is replaced by its newest copy.
+"""Read config.yaml and run.json of a run directory. If one is missing or damaged, read its newest copy.
 
-Every start writes copies to `launches/<n>/` (config.yaml, launch.json), every checkpoint contains them in state.json under `run`. Without a
-configuration a later start could continue the run with other settings. So a directory that contains results, but neither file nor copy,
-is refused.
+Every start writes copies to `launches/<n>/` (config.yaml, launch.json), and every checkpoint contains them in state.json under `run`.
+A directory that contains results, but neither the file nor a copy, is refused: without a configuration a later start could continue the
+run with other settings.
 """
 
 from collections.abc import Callable
@@ -22,22 +22,23 @@ RESULTS = ("metrics.jsonl", "reports.jsonl", "checkpoints", "validation", "summa
 
 
 def contains_results(run: Path) -> bool:
-    """Return True if a directory contains rows, checkpoints, validation results or a summary: a run has begun, even if config.yaml is
-    missing. A start that was killed before its first update leaves none."""
+    """Return True if a directory contains results of a run (rows, checkpoints, validation results, a summary), even without config.yaml.
+
+    A start that was killed before its first update leaves none."""
     return any(_is_filled(run / name) for name in RESULTS)
 
 
 def read_configuration(run: Path) -> tuple[Tree, str]:
-    """Return (config.yaml of a run directory, a message for the log or "").
+    """Return (the configuration in config.yaml of a run directory, a message for the log or "").
 
-    If it is missing or damaged, return its newest copy. Raise `ConfigError` if there is none."""
+    If the file is missing or damaged, its newest copy is read, and the message names it. Raise `ConfigError` if there is no copy."""
     return _read(run, CONFIG, _config_in, CONFIG)
 
 
 def read_record(run: Path) -> tuple[Tree, str]:
-    """Return (run.json of a run directory, a message for the log or "").
+    """Return (the content of run.json of a run directory, a message for the log or "").
 
-    If it is missing or damaged, return its newest copy. Raise `ConfigError` if there is none."""
+    If the file is missing or damaged, its newest copy is read, and the message names it. Raise `ConfigError` if there is no copy."""
     return _read(run, RECORD, _record_in, LAUNCH)
 
 
@@ -76,7 +77,7 @@ def _record_in(file: Path) -> Tree | None:
 
 
 def _in_checkpoint(checkpoint: Path, name: str) -> Tree | None:
-    """Return the copy of config.yaml or run.json in a checkpoint; None if the checkpoint is damaged or was written without copies."""
+    """Return the copy of config.yaml or run.json in a checkpoint; None if the checkpoint is damaged or contains no copy."""
     try:
         run = read_state(checkpoint).get("run", {})
     except CheckpointDamaged:
@@ -85,7 +86,7 @@ def _in_checkpoint(checkpoint: Path, name: str) -> Tree | None:
 
 
 def _is_filled(path: Path) -> bool:
-    """Return True for a file or a directory that is not empty. Files with a leading dot do not count."""
+    """Return True for a file or a directory that is not empty. Entries of a directory with a leading dot do not count."""
     if is_directory(path):
         return any(not entry.name.startswith(".") for entry in path.iterdir())
     return path.exists() and path.stat().st_size > 0

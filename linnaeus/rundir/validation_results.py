@@ -1,8 +1,8 @@
-"""Write and read the results of validation passes: `validation/step-N/<pass>.json`. A pass with a result is not run again.
+"""Write and read the results of validation passes: `validation/step-N/<pass>.json`. A pass that has a result is not run again.
 
-Each result contains the hash of the validated weights and one of itself. NaN is written as null. A result that the disk refuses stays in
-memory and is retried: by the training thread with the next result, by the checkpoint writer's thread before it commits. A result that is
-damaged or unreadable is ignored, because its pass can be run again. Files with other names are ignored.
+Each result contains the hash of the validated weights and a hash of its own content. NaN is written as null. A result that cannot be
+written stays in memory and is retried: by the training thread with the next result, by the checkpoint writer's thread before it commits. A
+result that is damaged or unreadable is ignored, because its pass can be run again. Files with other names are ignored.
 """
 
 import logging
@@ -20,7 +20,7 @@ _STEP = re.compile(r"step-(\d{8,})")
 
 
 class ValidationResults:
-    """Validation results of one run. Only rank 0 reads and writes them."""
+    """Validation results of one run, in files. Only rank 0 reads and writes them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -28,11 +28,13 @@ class ValidationResults:
         self._lock = threading.Lock()
 
     def path(self, step: int, key: str) -> Path:
-        """Return the file of the pass `key` at a step."""
+        """Return the path of the result of the validation pass `key` at a step."""
         return self.directory / step_name(step) / f"{key}.json"
 
     def read(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """Return the metrics of a pass on the weights with the hash `weights`. Return None if the result does not exist or is damaged."""
+        """Return the metrics of the validation pass `key` at `step`, if they were computed with the weights whose hash is `weights`.
+
+        Return None if there is no such result, or if it is damaged or cannot be read."""
         path = self.path(step, key)
         try:
             result = json_object(path.read_bytes())
@@ -48,13 +50,15 @@ class ValidationResults:
         return from_finite(result["metrics"]) if same else None
 
     def write(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
-        """Write a result. On `OSError` it stays in memory for the next `flush`."""
+        """Write the metrics of a validation pass. If that raises `OSError`, they stay in memory for the next `flush`."""
         content = finite({"global_step": step, "pass": key, "weights": weights, "metrics": metrics})
         self._unwritten[self.path(step, key)] = to_json({**content, "sha256": content_digest(content)})
         self.flush()
 
     def flush(self) -> None:
-        """Write the results in memory. A run directory that was deleted is not created again: raise `OSError`."""
+        """Write the results that are still in memory.
+
+        Raise `OSError` if that fails; a run directory that was deleted is not created again."""
         with self._lock:
             for path, text in list(self._unwritten.items()):
                 for parent in (path.parents[1], path.parent):
@@ -63,9 +67,9 @@ class ValidationResults:
                 del self._unwritten[path]
 
     def discard_after(self, step: int) -> None:
-        """Delete the results after `step`, the checkpoint that the run resumes from: their updates are repeated.
+        """Delete the results of steps after `step`, at which the run resumes: the updates after it are repeated.
 
-        One that cannot be deleted is logged and stays. It is used only if the repeated updates give the same weights."""
+        A result that cannot be deleted is logged and stays. It is used only if the repeated updates give the same weights."""
         remove_stale(self.directory)  # temporary files of a killed process
         for folder in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             match = _STEP.fullmatch(folder.name)

@@ -1,4 +1,4 @@
-"""Task weighting: the weights of the tasks' losses, and the gradients and losses from which they are computed."""
+"""Task weighting: compute the weights by which the losses of the tasks are multiplied, from gradients and losses measured in training."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def weighting_notes(config: WeightingConfig) -> tuple[str, ...]:
-    """Return lines about the configured weights to log at the start of a run."""
+    """Return lines for the log at the start of a run, about tasks whose configured weight is 0."""
     zero = [task for task, weight in config.weights.items() if weight == 0]
     return (f"weighting.weights: the loss of {', '.join(zero)} has weight 0: it is measured but not trained",) if zero else ()
 
@@ -63,10 +63,11 @@ def build_weighting(
     accumulation: int = 1,
     seed: int = 0,
 ) -> TaskWeighting:
-    """Return the weighting of a configuration. `dtype`: of the losses; `accumulation`: micro-batches per window; `seed`: of the run.
+    """Return the task weighting that `config` names.
 
-    Raise `ConfigError` for an unknown task, an impossible weight, a weighting other than fixed with a single task or a weight of 0, and
-    surgery with accumulation or without its library."""
+    `dtype` is that of the losses, `accumulation` the number of micro-batches per window, `seed` that of the run. Raise `ConfigError` for an
+    unknown task, an impossible weight, a weighting other than `fixed` with a single task or a weight of 0, and gradient surgery with
+    accumulation or without its library."""
     weights = initial_weights(config.weights, tasks, device, dtype)
     if type(config) is WeightingConfig:
         return FixedWeighting(weights)

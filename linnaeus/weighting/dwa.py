@@ -21,8 +21,10 @@ from linnaeus.weighting.task_weighting import Measurements, Requirements, load_t
 
 
 class DynamicWeightAverage:
-    """`previous`: mean losses of the last complete interval, 0 for a task without one; `sums`, `valid`: loss sums and label counts of the
-    current interval. All float64 [T]."""
+    """Task weights by dynamic weight average.
+
+    `previous`: mean losses in the last complete interval, 0 for a task without labels. `sums`, `valid`: loss sums and label counts of the
+    current interval. All are float64 [T]."""
 
     requirements = Requirements(losses=True, every_update=True)
 
@@ -33,7 +35,7 @@ class DynamicWeightAverage:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Add the losses of an update; at the end of an interval set the weights of the next. Non-finite losses are left out."""
+        """Add the losses of an update. If it ends an interval, set the weights of the next interval. Non-finite losses are left out."""
         assert measured.loss_sums is not None and measured.valid is not None
         counted = torch.isfinite(measured.loss_sums)
         self.sums += torch.where(counted, measured.loss_sums, 0.0)

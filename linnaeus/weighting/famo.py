@@ -34,7 +34,10 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # of Adam, as in the paper
 
 
 class FAMO:
-    """`logits` [T], Adam's first and second `moments` [2, T], and `moves` [T], the number of Adam steps of each logit. All float64."""
+    """Task weights by FAMO. `logits` [T], Adam's first and second `moments` [2, T], and `moves` [T], the number of Adam steps of each
+    logit.
+
+    All are float64."""
 
     requirements = Requirements(losses=True, losses_after=True)
 
@@ -46,7 +49,7 @@ class FAMO:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Move the logits by the change of the losses in this update, and set the weights of the next update."""
+        """Change the logits by the change of the losses in this update, and set the weights of the next update."""
         assert measured.loss_sums is not None and measured.loss_sums_after is not None and measured.valid is not None
         before, after = means(measured.loss_sums, measured.valid), means(measured.loss_sums_after, measured.valid)
         active = usable(before) & usable(after)

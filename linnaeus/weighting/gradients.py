@@ -1,6 +1,6 @@
-"""Gradients of the tasks' losses in one update, computed from the graphs of the micro-batches before their backward.
+"""Compute the gradient of each task's loss in one update, from the graphs of the micro-batches before their backward.
 
-`weighting.place` selects what is differentiated:
+`weighting.place` selects the tensors at which the gradients are computed:
 
 - `shared`: the parameters (scale and bias) of the last shared affine layer. The backward stops there; costs a few percent of a step.
 - `features`: the features that the heads read. Costs the same but is another quantity: the gradient of a sample at its features
@@ -27,11 +27,12 @@ Totals = tuple[Tensor, Tensor, Tensor, Tensor]  # losses [T], norms [T], gramian
 
 
 class TaskGradients:
-    """Gradients of one update: call `start`, `add` for each micro-batch, then `total`."""
+    """Gradients of the tasks in one update. Call `start`, then `add` for each micro-batch, then `total`."""
 
     def __init__(self, shared: Sequence[nn.Parameter], place: str = "shared", trunk: Sequence[nn.Parameter] = ()) -> None:
-        """`shared`: parameters of the last shared layer; `trunk`: all shared parameters, including those; `place`: shared, features or
-        trunk. Frozen parameters are left out."""
+        """`shared`: parameters of the last shared layer. `trunk`: all shared parameters, including those. Frozen parameters are left out.
+
+        `place`: where gradients are computed: "shared", "features" or "trunk" (see the module)."""
         first = {id(parameter) for parameter in shared}
         self.place, self.shared = place, [parameter for parameter in shared if parameter.requires_grad]
         self.trunk = [*self.shared, *(parameter for parameter in trunk if parameter.requires_grad and id(parameter) not in first)]
@@ -40,21 +41,21 @@ class TaskGradients:
 
     @property
     def possible(self) -> bool:
-        """True if the last shared layer has gradients; False if all of it is frozen."""
+        """True if a parameter of the last shared layer is trained; False if all of them are frozen."""
         return bool(self.shared)
 
     def start(self, at_place: bool) -> None:
-        """Start an update. Without `at_place` only the gradients at the last shared layer are computed."""
+        """Start an update. With `at_place=False` only the gradients at the last shared layer are computed, not those at `place`."""
         self._parameters = self.trunk if at_place and self.place == "trunk" else self.shared
         self._at_features = at_place and self.place == "features"
         self._micro_batches = 0
 
     def add(self, losses: Tensor | Sequence[Tensor], outputs: Any = None, scale: Tensor | None = None) -> None:
-        """Add a micro-batch.
+        """Compute and add the gradients of a micro-batch.
 
-        `losses`: [T] or T scalars with their graph, each the sum of a task's losses divided by its valid labels in the whole global
-        batch. T scalars are cheaper: from a stacked [T] the gradient of each task also runs, as zeros, through the heads of the others.
-        `outputs`: of the model. `scale`: loss scale of fp16, []; losses are multiplied and gradients divided by it."""
+        `losses`: [T] or T scalars with their graph, each the sum of a task's losses divided by its valid labels in the whole global batch.
+        T scalars are cheaper: from a stacked [T] the gradient of each task also runs, as zeros, through the heads of the others. `outputs`:
+        those of the model, read for "features". `scale`: loss scale of fp16, []; losses are multiplied and gradients divided by it."""
         features = [features_of(outputs)] if self._at_features else []
         inputs, count = [*self._parameters, *features], len(self._parameters)
         if self._micro_batches == 0:
@@ -77,7 +78,9 @@ class TaskGradients:
         self._micro_batches += 1
 
     def _allocate(self, tasks: int) -> None:
-        """Allocate one buffer for one all-reduce. It is reused by later updates: at the trunk it is as large as T models."""
+        """Allocate one buffer for all sums, so that one all-reduce suffices.
+
+        Later updates reuse it: for "trunk" it is as large as T models."""
         width = sum(parameter.numel() for parameter in self._parameters)
         sizes = [tasks * width, tasks * tasks * self._at_features, tasks]
         if self._buffer is None or len(self._buffer) != sum(sizes):
@@ -92,7 +95,9 @@ class TaskGradients:
 
     @torch.no_grad()
     def total(self, all_reduce: Callable[[Tensor], Tensor]) -> Totals:
-        """Return the totals over the window and, by one `all_reduce` (sums in place, returns its argument), over the ranks."""
+        """Return the losses, norms and scalar products of the task gradients, summed over the window and the ranks (see `Totals`).
+
+        `all_reduce` sums a tensor over the ranks in place and returns it; it is called once."""
         assert self._micro_batches and self._buffer is not None, "total without a micro-batch"
         tasks, size = len(self._losses), self._vectors.numel()
         total = all_reduce(self._buffer)
@@ -107,7 +112,9 @@ class TaskGradients:
 
 
 def features_of(outputs: Any) -> Tensor:
-    """Return the features [B, ...] that the heads read. Raise `ConfigError` if the model does not return them."""
+    """Return the features [B, ...] that the heads read, from the outputs of a model.
+
+    Raise `ConfigError` if the model does not return them."""
     features = outputs.get("per_rank") if isinstance(outputs, Mapping) else None
     if not isinstance(features, Tensor):
         raise ConfigError("weighting.place=features: this model does not return the features its heads read; use weighting.place=shared")
@@ -115,23 +122,23 @@ def features_of(outputs: Any) -> Tensor:
 
 
 def _gradients(loss: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return the gradient of `loss` at each input, None if the loss does not depend on it."""
+    """Return the gradient of `loss` at each of `inputs`; None for an input that the loss does not depend on. The graph is retained."""
     if not loss.requires_grad:
         return [None] * len(inputs)
     return torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
 
 
 def _vector(grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
-    """Return the gradients flattened into one vector, 0 where a gradient is None."""
+    """Return the gradients flattened and concatenated into one vector, with zeros for a gradient that is None."""
     return torch.cat([(torch.zeros_like(x) if grad is None else grad).reshape(-1) for grad, x in zip(grads, inputs, strict=True)])
 
 
 class GradientConflict:
-    """Cosine of each pair of task gradients at the last shared layer. Below 0 the tasks work against each other.
+    """Cosine of each pair of task gradients at the last shared layer. A cosine below 0 means that the two tasks conflict.
 
-    The cosines are of the gradients summed over the whole global batch. A mean of cosines over micro-batches or ranks would be another
-    number, and would depend on the split. `cosines`: float64 [T, T] on the device, of the last measurement. `pending`: True until a row
-    contains it."""
+    The cosines are those of the gradients summed over the whole global batch. A mean of cosines over micro-batches or ranks would be
+    another number, and would depend on the split. `cosines`: float64 [T, T] on the device, of the last measurement. `pending`: True until a
+    log row has contained this measurement."""
 
     def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
         self.tasks = tuple(tasks)
@@ -140,14 +147,16 @@ class GradientConflict:
 
     @torch.no_grad()
     def update(self, gramian: Tensor) -> None:
-        """Compute the cosines from the scalar products [T, T] of the task gradients. NaN for a task without a gradient."""
+        """Compute the cosines from the scalar products [T, T] of the task gradients. They are NaN for a task without a gradient."""
         products = gramian.double()
         norms = products.diagonal().sqrt()
         self.cosines.copy_((products / (norms * norms.unsqueeze(1))).clamp(-1.0, 1.0))
         self.pending = True
 
     def row(self) -> dict[str, float]:
-        """Return `train/conflict/<task>/<task>` of each pair, once per measurement, else {}. Reads the device: call only for a row."""
+        """Return `{train/conflict/<task>/<task>: cosine}` for each pair of tasks, once per measurement; otherwise {}.
+
+        This waits for the device, so call it only when a row is logged."""
         if not self.pending:
             return {}
         self.pending = False

@@ -32,8 +32,10 @@ from linnaeus.weighting.task_weighting import Measurements, Requirements, load_t
 
 
 class GradNorm:
-    """Task weights moved by GradNorm. The norm is of the gradient summed over micro-batches and ranks, not a mean of norms, so it does not
-    depend on how the global batch is split."""
+    """Task weights by GradNorm.
+
+    It uses the norm of the gradient summed over micro-batches and ranks, not a mean of norms, so the weights do not depend on how the
+    global batch is split."""
 
     requirements = Requirements(gradients=True)
 
@@ -43,7 +45,7 @@ class GradNorm:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Move the weights, in place, for the next update."""
+        """Update the weights in place, from the measurements of this update, for the next update."""
         assert measured.losses is not None and measured.grad_norms is not None
         first = (self.initial_losses == 0) & usable(measured.losses)
         self.initial_losses.copy_(torch.where(first, measured.losses, self.initial_losses))

@@ -1,10 +1,10 @@
-"""Gradient surgery through torchjd (`pip install 'linnaeus[surgery]'`): weights with which no task's gradient opposes another's.
+"""Gradient surgery through torchjd (`pip install 'linnaeus[surgery]'`): task weights with which no task's gradient opposes another's.
 
 `pcgrad` (Yu et al. 2020) removes from each task's gradient the components that oppose the others', in random order; `upgrad` (Quinton
 and Rey 2024) projects each gradient onto the cone in which no task gets worse. Both results are linear combinations of the task gradients,
-and the coefficients depend only on their scalar products. So the products are measured at one place (the last shared layer, or exactly,
-over all of the trunk), the library computes the coefficients, and these weigh the losses: the one backward that follows computes the
-combination in every parameter.
+and the coefficients depend only on the scalar products of these gradients. So the products are measured, at the last shared layer or over
+the whole trunk; the library computes the coefficients; and each loss is multiplied by its coefficient before the backward, which then
+computes the combination for every parameter.
 
 The coefficients are valid for these gradients only, so they act on the update in which they were measured. Each process therefore runs
 its samples as one micro-batch, and on a GPU every update waits once for the scalar products, which the library needs on the host. The
@@ -28,7 +28,9 @@ INSTALL = "pip install 'linnaeus[surgery]'"
 
 
 class Surgery:
-    """`method`: a key of `METHODS`. `seed`: of the run; the random order of PCGrad depends on it and on the number of the update."""
+    """Task weights by gradient surgery. `method`: a key of `METHODS`.
+
+    The random order of PCGrad depends on `seed`, that of the run, and on the number of the update."""
 
     requirements = Requirements(gradients=True, every_update=True, same_update=True)
 
@@ -39,7 +41,7 @@ class Surgery:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Set the weights of this update. Restores the state of torch's random generator."""
+        """Set the weights for the backward of this update. The state of torch's random generator is restored afterwards."""
         assert measured.gramian is not None
         gramian = measured.gramian * self.factors * self.factors.unsqueeze(1)
         active = usable(gramian.diagonal())
@@ -61,7 +63,9 @@ class Surgery:
 
 
 def library_weighting(method: str) -> Any:
-    """Return torchjd's weighting, a function from a Gramian [T, T] to [T]. Raise `ConfigError` if the library or its solver is missing."""
+    """Return torchjd's weighting `method`: a function from scalar products [T, T] to coefficients [T].
+
+    Raise `ConfigError` if the library or its solver is not installed."""
     try:
         from torchjd import aggregation
 

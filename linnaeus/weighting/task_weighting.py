@@ -1,7 +1,7 @@
-"""Interface of task weightings, their measurements and their initial weights.
+"""Define the interface of task weightings, measure what they require, and compute their initial weights.
 
 A weighting states in `requirements` what it needs; `WeightingMeter` measures only that, over the whole global batch, and passes it to
-`finish`. So the loop treats all weightings alike.
+`finish`. So the training loop treats all weightings alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from linnaeus.weighting.gradients import GradientConflict, TaskGradients
 
 @dataclass(frozen=True)
 class Requirements:
-    """The measurements that a weighting needs; none by default."""
+    """Measurements that a task weighting requires; none by default."""
 
     losses: bool = False  # loss sums and label counts of every task
     gradients: bool = False  # norms and scalar products of the tasks' gradients
@@ -31,7 +31,7 @@ class Requirements:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measurements of one update, summed over micro-batches and ranks, so equal on all ranks. Tensors are on the device.
+    """Measurements of one update, summed over micro-batches and ranks, so that they are equal on all ranks. Tensors are on the device.
 
     A measurement that is not required is None."""
 
@@ -46,13 +46,15 @@ class Measurements:
 
 
 class TaskWeighting(Protocol):
-    """Weights of the tasks' losses. `weights`: [T] on the device, sum T; one tensor for the whole run, updated in place."""
+    """Interface of a task weighting: the weights of the tasks' losses and a method that updates them.
+
+    `weights`: [T] on the device, with sum T. It is one tensor for the whole run, updated in place."""
 
     weights: Tensor
     requirements: Requirements
 
     def finish(self, measured: Measurements) -> None:
-        """Set the weights of the next update, or of this one with `requirements.same_update`. Does not wait for the device."""
+        """Set the weights for the next update, or for the current one if `requirements.same_update`. Does not wait for the device."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -61,7 +63,7 @@ class TaskWeighting(Protocol):
 
 
 class FixedWeighting:
-    """Constant weights. Does not measure anything and does not have a state: the weights are in the configuration."""
+    """Constant task weights. It requires no measurement and has no state: the weights are in the configuration."""
 
     requirements = Requirements()
 
@@ -79,9 +81,9 @@ class FixedWeighting:
 
 
 class WeightingMeter:
-    """Measure, at every update, what the task weighting and the gradient conflict require.
+    """Measurement, at every update, of the quantities that the task weighting and the gradient conflict require.
 
-    Call `start`, `measure` for each micro-batch between its loss and its backward, and `finish` after the update."""
+    Call `start`, then `measure` for each micro-batch between its loss and its backward, and `finish` after the update."""
 
     def __init__(
         self,
@@ -91,8 +93,10 @@ class WeightingMeter:
         all_reduce: Callable[[Tensor], Tensor],
         separate_loss_sums: Callable[[Any], Sequence[Tensor] | None] | None = None,
     ) -> None:
-        """`all_reduce` sums a tensor over the ranks, in place, and returns it. `separate_loss_sums` is the method of the workload; None:
-        differentiate the stacked loss sums."""
+        """`all_reduce` sums a tensor over the ranks, in place, and returns it.
+
+        `separate_loss_sums`, a method of the workload, returns the loss sums as T scalars from the outputs of the model; None: the
+        gradients are computed from the stacked loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
         self.all_reduce, self.separate_loss_sums = all_reduce, separate_loss_sums
         self._for_weighting = self._gradients = False  # measure for the weighting; measure gradients, for the weighting or the conflict
@@ -101,8 +105,8 @@ class WeightingMeter:
     def start(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
         """Start update number `update`.
 
-        `valid`: float64 [T] on the host, labels in the whole global batch; `due`: the weights must move; `conflict_due`: the gradient
-        conflict must be measured."""
+        `valid`: float64 [T] on the host, the number of labels in the whole global batch. `due`: the task weights must be updated.
+        `conflict_due`: the gradient conflict must be measured."""
         requirements, weights = self.weighting.requirements, self.weighting.weights
         self._for_weighting = (due or requirements.every_update) and (requirements.losses or requirements.gradients)
         self._gradients = (conflict_due and self.gradients.possible) or (self._for_weighting and requirements.gradients)
@@ -112,7 +116,7 @@ class WeightingMeter:
             self.gradients.start(at_place=self._for_weighting and requirements.gradients)
 
     def measure(self, loss_sums: Tensor, outputs: Any, scale: Tensor | None) -> None:
-        """Measure a micro-batch before its backward. `loss_sums`: [T] with their graph; `scale`: the loss scale of fp16."""
+        """Measure a micro-batch before its backward. `loss_sums`: [T] with their graph. `scale`: loss scale of fp16, []; None: 1."""
         if self._loss_sums is not None:
             self._loss_sums += loss_sums.detach()
         if not self._gradients:
@@ -128,11 +132,11 @@ class WeightingMeter:
             self.finish()
 
     def requires_losses_after(self) -> bool:
-        """Return True if `finish` requires the loss sums of the same window after the update."""
+        """Return True if `finish` must be called with the loss sums that the same window has after the update."""
         return self._for_weighting and self.weighting.requirements.losses_after
 
     def finish(self, loss_sums_after: Tensor | None = None) -> None:
-        """Reduce the measurements over the ranks and pass them to the weighting. `loss_sums_after`: float64 [T] of this rank."""
+        """Sum the measurements over the ranks and pass them to the weighting. `loss_sums_after`: float64 [T] of this rank, if required."""
         found: dict[str, Tensor] = {}
         if self._loss_sums is not None:
             both = torch.stack([self._loss_sums] if loss_sums_after is None else [self._loss_sums, loss_sums_after])
@@ -148,7 +152,7 @@ class WeightingMeter:
 
 
 def initial_weights(weights: Mapping[str, float], tasks: Sequence[str], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return [T] the configured weights, 1 for a task without one, scaled to sum to T.
+    """Return the configured task weights [T], scaled to sum to T. A task that is not named has weight 1 before the scaling.
 
     Raise `ConfigError` for an unknown task, a negative or non-finite weight, and weights that are all 0."""
     for task, weight in weights.items():
@@ -163,17 +167,21 @@ def initial_weights(weights: Mapping[str, float], tasks: Sequence[str], device: 
 
 
 def usable(values: Tensor) -> Tensor:
-    """Return bool [T]: positive and finite. A task without a valid label has a loss and a gradient of exactly 0."""
+    """Return bool [T]: True for each value that is positive and finite.
+
+    A task without a valid label has a loss and a gradient of exactly 0."""
     return torch.isfinite(values) & (values > 0)
 
 
 def means(sums: Tensor, valid: Tensor) -> Tensor:
-    """Return [T]: loss per label, 0 for a task without labels. `valid` may be below 1 if labels are weighted."""
+    """Return the mean loss per label of each task, [T]; 0 for a task without labels. `valid` may be below 1 if labels are weighted."""
     return sums / torch.where(valid > 0, valid, 1.0)
 
 
 def set_weights(weights: Tensor, target: Tensor, active: Tensor) -> None:
-    """Set the weights of the `active` tasks (bool [T]) in proportion to `target` [T], in place; the others and the sum T do not change."""
+    """Set the weights of the `active` tasks (bool [T]) in proportion to `target` [T], in place.
+
+    The other weights and the sum do not change."""
     moved = torch.where(active, target, 0.0)
     others = torch.where(active, 0.0, weights).sum()
     rescaled = moved * ((len(weights) - others) / moved.sum())

@@ -24,7 +24,9 @@ from linnaeus.weighting.task_weighting import Measurements, Requirements, load_t
 
 
 class UncertaintyWeighting:
-    """`log_variances`: float64 [T]. The initial variances are the inverse configured weights, v_t = 1 / w_t."""
+    """Task weights by uncertainty. `log_variances`: float64 [T].
+
+    The initial variances are the inverse configured weights, v_t = 1 / w_t."""
 
     requirements = Requirements(losses=True)
 
@@ -34,7 +36,9 @@ class UncertaintyWeighting:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Move the variances by the losses of the update, and set the weights. A task without a valid label keeps both."""
+        """Update the variances with the losses of this update, and set the weights for the next one.
+
+        A task without a valid label keeps both."""
         assert measured.loss_sums is not None and measured.valid is not None
         losses = means(measured.loss_sums, measured.valid)
         active, optimum = usable(losses), 2 * losses

@@ -1,4 +1,4 @@
-"""Define the interface of all launchers: a `Launcher` starts a `Job` and returns a `Handle`.
+"""Define the interface of all launchers: a `Launcher` starts a `Job` and returns a `Handle` to it.
 
 `linnaeus.sweep` decides which runs start and when. A launcher has no state about sweeps, and its jobs do not affect each other.
 """
@@ -19,11 +19,12 @@ POLL_SECONDS = 0.1  # between two polls of all running jobs
 
 @dataclass(frozen=True)
 class Job:
-    """One run: `python main.py [--config-dir config_dir] overrides...`, or `python -m linnaeus ...` of an installed package.
+    """One run to start: `python main.py [--config-dir config_dir] overrides...`, or `python -m linnaeus ...` of an installed package.
 
     overrides: settings as on a command line. Those of `sweep` and `launch` are removed; `launch=process` and `~launch.<key>` may be added.
-    directory: the run directory of these settings. log: the file to which stdout and stderr are appended, in an existing folder;
-    None: the console for processes, slurm/job.log in the run directory for SLURM."""
+    directory: the run directory of these settings. config_dir: a folder with further config groups; None: only conf/. log: the file to
+    which stdout and stderr are appended, in an existing folder; None: the console for processes, slurm/job.log in the run directory for
+    SLURM."""
 
     overrides: list[str]
     directory: Path
@@ -31,32 +32,35 @@ class Job:
     log: Path | None
 
     def arguments(self) -> list[str]:
-        """Return the arguments of `python`."""
+        """Return the command-line arguments of `python` that start the run."""
         return [*PROGRAM, *(["--config-dir", self.config_dir] if self.config_dir else []), *self.overrides]
 
 
 class Handle(Protocol):
-    """A started job. No method waits."""
+    """Handle of a started job. Its methods return at once."""
 
     def poll(self) -> int | None:
-        """Return None while the job runs, then its exit status: 0, 2, 75 as above; any other number means that the run failed."""
+        """Return None while the job runs, then its exit status: 0 finished, 2 mistake of the user, 75 saved and stopped, any other
+        number failed."""
 
     def stop(self) -> None:
-        """Request that the run saves and ends. The second call kills it."""
+        """Ask the run to save and end. A second call kills it."""
 
     def describe(self) -> str:
-        """Return the name of the job in a list of processes or jobs, such as `process 123`."""
+        """Return a short name of the job for messages, such as `process 123`."""
 
 
 class Launcher(Protocol):
-    """Starts jobs."""
+    """An object that starts jobs, each as a process, under torchrun or as a SLURM job."""
 
     def start(self, job: Job) -> Handle:
-        """Start `job` and return at once. Raise `ConfigError` if no job can be started with these settings, OSError if this one cannot."""
+        """Start `job` and return its handle at once.
+
+        Raise `ConfigError` if no job can be started with these settings, and `OSError` if this one cannot be started."""
 
 
 def signal_name(status: int) -> str | None:
-    """Return the name of the signal in an exit status of 128 + number, None for another status."""
+    """Return the name of the signal that ended a process with exit status 128 + number; None for any other status."""
     try:
         return signal.Signals(status - 128).name
     except ValueError:

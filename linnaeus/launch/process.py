@@ -1,4 +1,4 @@
-"""Runs on this machine: one process each, or one torchrun each. A run is killed when the parent process ends.
+"""Start runs on this machine, each as one process or under one torchrun. A run is killed when the parent process ends.
 
 Each run has its own session, so Ctrl-C in the terminal reaches only the parent, which forwards it exactly once. Parallel runs on one
 machine get separate GPUs.
@@ -20,7 +20,9 @@ from linnaeus.launch.launcher import Handle, Job
 
 
 class ProcessHandle:
-    """Process of a run, or of its torchrun, and its slot, which determines its GPUs."""
+    """Handle of a started process: a run, or the torchrun of a run.
+
+    `slot` is its number among the parallel runs, which determines its GPUs."""
 
     def __init__(self, process: subprocess.Popen[bytes], slot: int, is_torchrun: bool) -> None:
         self.process, self.slot, self.is_torchrun = process, slot, is_torchrun
@@ -47,7 +49,9 @@ class ProcessHandle:
 
 
 class ProcessLauncher:
-    """Starts at most `max_parallel` runs at a time. `processes`: of each run, under torchrun; None: one process without torchrun."""
+    """Launcher of at most `max_parallel` runs at a time on this machine.
+
+    `processes`: number of processes of each run, started by torchrun; None: one process without torchrun."""
 
     def __init__(self, max_parallel: int, processes: int | None = None) -> None:
         self.max_parallel, self.processes = max_parallel, processes
@@ -71,7 +75,7 @@ class ProcessLauncher:
         return self._handles[-1]
 
     def command(self, job: Job) -> list[str]:
-        """Return the arguments of `python`."""
+        """Return the command-line arguments of `python` that start the run of `job`, with torchrun if it has several processes."""
         if self.processes is None:
             return job.arguments()
         return ["-m", "linnaeus.launch.torchrun", "--standalone", f"--nproc-per-node={self.processes}", *job.arguments()]
@@ -83,7 +87,7 @@ class ProcessLauncher:
 
 
 def children(pid: int) -> list[int]:
-    """Return the ids of the child processes of `pid`, empty where /proc does not list them."""
+    """Return the process ids of the children of process `pid`; empty if the system does not list them in /proc."""
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
         return [int(child) for task in tasks for child in (task / "children").read_text().split()]
@@ -92,8 +96,9 @@ def children(pid: int) -> list[int]:
 
 
 def visible_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
-    """Return the GPUs of this process in the form of CUDA_VISIBLE_DEVICES, without loading CUDA: the parent's context would occupy memory
-    on each GPU."""
+    """Return the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES.
+
+    CUDA is not loaded, because its context in the parent would occupy memory on each GPU. `devices` is the directory of device files."""
     given = environment.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
@@ -101,5 +106,5 @@ def visible_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -
 
 
 def assigned_gpus(gpus: Sequence[str], slot: int, processes: int) -> list[str]:
-    """Return the GPUs of the run in `slot` (from 0), one per process, round robin: with too few GPUs runs share them."""
+    """Return the GPUs of the run in `slot` (from 0), one per process, assigned in turn. With too few GPUs several runs share them."""
     return list(dict.fromkeys(gpus[(slot * processes + i) % len(gpus)] for i in range(processes)))

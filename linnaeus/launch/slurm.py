@@ -1,4 +1,4 @@
-"""`launch=slurm`: one SLURM job per run, submitted through submitit. `slurm_job.py` runs in the job.
+"""Start each run as a SLURM job (`launch=slurm`), submitted through submitit. The program in the job is `slurm_job.py`.
 
     python main.py -m launch=slurm launch.time=4h launch.partition=gpu launch.gpus=4 launch.processes=4 seed=0,1,2
 
@@ -44,7 +44,7 @@ RESERVED = {
 
 
 class QueueEntry(NamedTuple):
-    """A row of squeue, such as PENDING, Resources, linnaeus-run-1a2b3c4d."""
+    """A row of squeue: state, reason and name of a job, such as PENDING, Resources, linnaeus-run-1a2b3c4d."""
 
     state: str
     reason: str
@@ -52,7 +52,9 @@ class QueueEntry(NamedTuple):
 
 
 class SlurmLauncher:
-    """Submits jobs. Raise `ConfigError` if SLURM or submitit is not installed, or for a setting that SLURM does not accept."""
+    """Launcher that submits SLURM jobs.
+
+    The constructor raises `ConfigError` if SLURM or submitit is not installed, or for a setting that SLURM does not accept."""
 
     def __init__(self, config: SlurmConfig) -> None:
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -69,7 +71,9 @@ class SlurmLauncher:
         self._query_error = ""  # of the last squeue
 
     def start(self, job: Job) -> SlurmHandle:
-        """Submit `job`, or return the handle of the job in the queue that was submitted for the same run directory."""
+        """Submit `job`, or return a handle to the queued or running job that an earlier command submitted for the same run directory.
+
+        Raise `ConfigError` if SLURM does not answer or refuses the job."""
         name = job_name(job.directory)
         self._query()
         if self._query_error:  # an earlier job may be in the queue; a second one would run in the same directory
@@ -85,12 +89,12 @@ class SlurmLauncher:
         return SlurmHandle(self, number, job)
 
     def entry(self, number: str) -> QueueEntry | None:
-        """Return the row of a job in the queue, None if it has left the queue."""
+        """Return the row of job `number` in the queue; None if the job has left the queue."""
         self._query()
         return self._queue.get(number)
 
     def _query(self) -> None:
-        """Run one squeue for all jobs, at most every `launch.poll` seconds. Keep the last rows if it fails."""
+        """Read the queue with one squeue for all jobs, at most every `launch.poll` seconds. If it fails, keep the rows of the last call."""
         if time.monotonic() - self._queried_at < self.config.poll:
             return
         command = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i|%T|%r|%j"]
@@ -126,7 +130,7 @@ class SlurmLauncher:
 
 
 class SlurmHandle:
-    """One SLURM job. Each change of its state is logged."""
+    """Handle of one SLURM job. Each change of the state of the job is logged."""
 
     def __init__(self, launcher: SlurmLauncher, number: str, job: Job) -> None:
         self.launcher, self.number, self.job = launcher, number, job
@@ -136,7 +140,7 @@ class SlurmHandle:
         self._stop_requested = False
 
     def poll(self) -> int | None:
-        """Return the exit status after the job has left the queue for good; a requeued job is still in it."""
+        """Return None while the job is queued or running, also after it was requeued, then the exit status of the run."""
         entry = self.launcher.entry(self.number)
         if entry is not None:
             self._left_queue_at = None
@@ -151,10 +155,10 @@ class SlurmHandle:
         return None if time.monotonic() - self._left_queue_at < SETTLE_SECONDS else self._status_without_end_file()
 
     def stop(self) -> None:
-        """Request the end of the job. A pending job is cancelled. A running one saves, ends and is not requeued.
+        """Ask the job to end. A pending job is cancelled; a running one saves, ends and is not requeued.
 
-        Only the time limit of the job bounds the save. The second call cancels the job. SLURM then kills it after `KillWait` seconds (a
-        setting of the cluster)."""
+        The save may take until the time limit of the job. A second call cancels the job; SLURM kills it after `KillWait` seconds (a setting
+        of the cluster)."""
         if self._stop_requested:
             _scancel(self.number)
         else:
@@ -167,7 +171,7 @@ class SlurmHandle:
         return f"SLURM job {self.number}"
 
     def _status_without_end_file(self) -> int:
-        """Return the exit status of a job that was cancelled or broke before it wrote its end file."""
+        """Return the exit status of a job that ended without writing its end file, because it was cancelled or crashed."""
         status = settled_status(EXIT_FAILED, self.job.directory, -1, self._stop_requested)
         line = f"SLURM ended job {self.number} before the run ended; see {self.directory}/{self.number}_0_log.out"
         self._log(line)
@@ -184,7 +188,9 @@ class SlurmHandle:
 
 @contextlib.contextmanager
 def _without_job_variables() -> Iterator[None]:
-    """Remove the variables of a SLURM job that contains this process: sbatch would apply some of them to the new job."""
+    """Return a context manager that removes the environment variables of the SLURM job in which this process runs, if any.
+
+    sbatch would apply some of them to the new job."""
     removed = {name for name in os.environ if name.startswith(("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_"))}
     before = {name: os.environ.pop(name) for name in removed - {"SLURM_CONF", "SLURM_CLUSTERS"}}
     try:
@@ -201,7 +207,7 @@ def _scancel(*arguments: str) -> None:
 
 
 def check_settings(c: SlurmConfig) -> None:
-    """Raise `ConfigError` for a time limit that is too short and for an `extra` option that the launcher sets."""
+    """Raise `ConfigError` if the time limit is too short, or if `launch.extra` contains an option that the launcher sets itself."""
     seconds = Duration.parse(c.time, "launch.time").seconds
     if seconds < 60 or seconds <= c.signal_before:
         raise ConfigError(f"launch.time is {c.time}; it must be at least 1min and longer than launch.signal_before={c.signal_before} s")
@@ -212,7 +218,7 @@ def check_settings(c: SlurmConfig) -> None:
 
 
 def sbatch_settings(c: SlurmConfig, job: Job) -> dict[str, Any]:
-    """Return the settings of submitit's executor."""
+    """Return the keyword arguments for `update_parameters` of submitit's executor."""
     options = {"partition": c.partition, "cpus-per-task": c.cpus, "gpus-per-node": c.gpus, "mem": c.memory, **c.extra}
     options = {option.replace("_", "-"): value for option, value in options.items() if value is not None and value is not False}
     return {
@@ -230,22 +236,22 @@ def sbatch_settings(c: SlurmConfig, job: Job) -> dict[str, Any]:
 
 
 def run_in_job(c: SlurmConfig, job: Job) -> RunInJob:
-    """Return the function that the job calls."""
+    """Return the callable that submitit pickles and calls in the job."""
     directory, log = job.directory.absolute(), log_path(job).absolute()
     return RunInJob(job.arguments(), c.processes, c.nodes, directory, slurm_directory(directory), log, c.signal_before, c.max_requeues)
 
 
 def log_path(job: Job) -> Path:
-    """Return the file that the run prints to. A single run needs one too: the command that waits for it may be killed."""
+    """Return the file to which the run prints. A single run needs one too, because the command that waits for it may be killed."""
     return job.log or slurm_directory(job.directory) / "job.log"
 
 
 def slurm_directory(directory: Path) -> Path:
-    """Return the folder in a run directory for submitit's files and ours."""
+    """Return the folder in the run directory `directory` for the files of submitit and of this module."""
     return directory / "slurm"
 
 
 def job_name(directory: Path) -> str:
-    """Return the name of a run directory's job, unique per directory, by which a later command finds the job."""
+    """Return the name of the SLURM job for a run directory. It is unique for each directory, so that a later command finds the job."""
     path = str(directory.resolve())
     return f"linnaeus-{directory.name}-{hashlib.blake2b(to_utf8(path), digest_size=4).hexdigest()}"

@@ -4,7 +4,7 @@
                                         SIGTERM: the run saves and ends with status 75, and the first task requeues the job.
     preemption, `scontrol requeue`      SLURM sends SIGTERM to every process and requeues the job. The run saves if the cluster allows
                                         enough time, and otherwise continues from its last checkpoint.
-    `scancel`                           The same SIGTERM, without requeueing.
+    `scancel`                           SLURM sends SIGTERM to every process and does not requeue the job.
     stop request of the parent          SIGUSR2 as before the time limit, and the file `stop`, which prevents requeueing.
 
 Every start runs `main.py` in the same run directory, which resumes from its newest checkpoint. A requeued job keeps its number.
@@ -33,8 +33,10 @@ PORTS = range(20000, 32000)  # below the ports that Linux assigns to outgoing co
 
 @dataclass(frozen=True)
 class RunInJob:
-    """The function that submitit calls once per node. `command`: the program of a run and its arguments; `directory`: the run directory;
-    `slurm_directory`: the folder of this job's files; `log`: the output of the run on the first node."""
+    """Callable that submitit calls once on each node of the job, to start the run.
+
+    `command`: the program of a run and its arguments. `directory`: the run directory. `slurm_directory`: the folder of this job's files.
+    `log`: the file for the output of the run on the first node. `signal_before`: seconds from SLURM's signal to the time limit."""
 
     command: list[str]
     processes: int
@@ -46,7 +48,9 @@ class RunInJob:
     max_requeues: int
 
     def __call__(self) -> int:
-        """Run until the run ends or the job is requeued. Exit with the status of the run, so that SLURM lists a failure as one."""
+        """Run until the run ends or the job is requeued.
+
+        On the first node exit with the status of the run, so that SLURM shows a failure."""
         is_first = int(os.environ.get("SLURM_PROCID", "0")) == 0
         if is_first:
             (self.slurm_directory / END_FILE).unlink(missing_ok=True)
@@ -65,7 +69,7 @@ class RunInJob:
         raise SystemExit(status)
 
     def arguments(self) -> list[str]:
-        """Return the command of this node: the run itself, or torchrun with the rank of this node."""
+        """Return the command for this node: the run itself, or torchrun with the rank of this node."""
         if self.processes == 1 and self.nodes == 1:
             return [sys.executable, *self.command]
         torchrun = [sys.executable, "-m", "linnaeus.launch.torchrun", f"--nproc-per-node={self.processes}"]
@@ -80,7 +84,9 @@ class RunInJob:
         return [*torchrun, *node, f"--master-addr={os.environ['SLURM_LAUNCH_NODE_IPADDR']}", f"--master-port={port}", *self.command]
 
     def _run(self) -> tuple[int | None, list[str]]:
-        """Run the command of this node. Return its exit status, None if it still saves at the time limit, and the requests received."""
+        """Run the command of this node. Return (its exit status, the stop requests received).
+
+        The status is None if the run is still saving shortly before the time limit."""
         node = int(os.environ.get("SLURM_NODEID", "0"))
         log = self.log if node == 0 else self.log.with_name(f"{self.log.name}.node{node}")
         received: list[str] = []
@@ -101,7 +107,7 @@ class RunInJob:
         return child.returncode, received
 
     def _requeue(self) -> tuple[int, str]:
-        """Requeue the job and exit. Return an exit status and the reason only if the job cannot be requeued."""
+        """Requeue the job and exit. If the job cannot or should not be requeued, return (an exit status, the reason)."""
         path = self.slurm_directory / REQUEUE_FILE
         before = read_json(path) or {"requeues": 0, "step": -1, "without_progress": 0}
         step = max((step for step, _ in list_checkpoints(self.directory / "checkpoints")), default=0)
@@ -118,8 +124,10 @@ class RunInJob:
 
 
 def settled_status(code: int | None, directory: Path, launches_before: int, stop_requested: bool) -> int:
-    """Return the exit status (0, 1, 2 or 75) of a run whose process returned `code`, None while it still runs. After a stop request
-    torchrun returns 128 + signal for any end of its processes, so the summary decides, if it was written by this launch."""
+    """Return the exit status (0, 1, 2 or 75) of a run whose process returned `code`; None means that the process still runs.
+
+    After a stop request torchrun returns 128 + signal however its processes end. In this case the status is read from summary.json, if this
+    launch has written it: `launches_before` is the number of starts of the run before this one."""
     if code is None:
         return EXIT_INTERRUPTED
     if code in (EXIT_FINISHED, EXIT_USAGE, EXIT_INTERRUPTED):
@@ -131,6 +139,6 @@ def settled_status(code: int | None, directory: Path, launches_before: int, stop
 
 
 def launch_count(directory: Path) -> int:
-    """Return the number of starts of the run in `directory`."""
+    """Return the number of times that the run in `directory` was started."""
     folder = directory / "launches"
     return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=0) if folder.is_dir() else 0

@@ -1,7 +1,7 @@
-"""`python -m linnaeus.launch.torchrun --standalone --nproc-per-node=2 main.py ...`: torchrun with the exit status of the run.
+"""Run torchrun and exit with the status of the run: `python -m linnaeus.launch.torchrun --standalone --nproc-per-node=2 main.py ...`.
 
 torchrun itself returns 1 and prints a page of text for every end but 0. The parent of a sweep needs to distinguish saved-and-stopped (75)
-and a mistake in the command (2) from a failure, and the last line of the log should be the run's own.
+and a mistake in the command (2) from a failure, and the last line of the log should be one that the run has written.
 """
 
 import logging
@@ -12,7 +12,7 @@ from linnaeus.launch.launcher import EXIT_FAILED, EXIT_FINISHED, EXIT_INTERRUPTE
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run torchrun with `arguments`. Return the exit status of the run: 0, 1, 2 or 75, or 128 + the signal that torchrun received."""
+    """Run torchrun with `arguments`. Return the exit status of the run: 0, 1, 2 or 75; or 128 + the signal that torchrun received."""
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

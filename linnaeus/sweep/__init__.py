@@ -1,6 +1,7 @@
-"""Sweeps: several runs in one command, `python main.py -m ...`. Also a single run with a launcher, `python main.py launch=torchrun`.
+"""Run sweeps, several runs in one command: `python main.py -m ...`. Also start a single run by a launcher: `python main.py
+launch=torchrun`.
 
-The parent trains nothing and does not import torch. It reads the request (`request.py`, `parameters.py`), composes and checks the trials
-(`trial.py`, `trial_source.py`; `optuna_study.py` proposes them one by one), starts each as a run of its own through a launcher
-(`run_sweep.py`, `trial_runner.py`), and writes tables of the results (`trial_results.py`, `sweep_files.py`, `picture.py`).
+The parent process trains nothing and does not import torch. It parses the command line (`request.py`, `parameters.py`), composes and checks
+the trials (`trial.py`, `trial_source.py`; `optuna_study.py` proposes them one by one), starts each as a run by a launcher (`run_sweep.py`,
+`trial_runner.py`), and writes tables of the results (`trial_results.py`, `sweep_files.py`, `picture.py`).
 """

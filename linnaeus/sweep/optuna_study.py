@@ -1,4 +1,4 @@
-"""Trials that Optuna proposes from the results of earlier ones (extra `sweep`).
+"""Trials of a sweep that Optuna proposes from the results of earlier trials (needs the extra `sweep`).
 
 The proposals are a function of the seed and the results alone, so a sweep that was killed ends like one that was not: proposal k is
 made after the results of trials 1 to k - sweep.parallel exactly, in their order, even if other trials have ended by then. No state of
@@ -23,7 +23,9 @@ log = logging.getLogger("linnaeus")
 
 
 class OptunaStudy(TrialSource):
-    """A study with the TPE sampler. sweep.json also contains `after` for each trial: the number of results before its proposal."""
+    """Source of trials from Optuna's TPE sampler.
+
+    In sweep.json each trial also has the entry `after`: the number of results that its proposal was computed from."""
 
     record_before_start = True  # the next start compares its proposals with sweep.json
 
@@ -77,7 +79,7 @@ class OptunaStudy(TrialSource):
         return self.trials[-1]
 
     def saved_failure(self, trial: Trial) -> TrialResult | None:
-        """Return the saved failed result of `trial` if sweep.json has a later trial that was proposed from it, otherwise None.
+        """Return the failed result of `trial` from sweep.json if a later trial was proposed from it, otherwise None.
 
         Such a trial is not run again: another result would change the later proposals."""
         saved = self._saved_row(trial.number)
@@ -90,7 +92,7 @@ class OptunaStudy(TrialSource):
         return rows + self._saved[len(rows) :]  # proposals of an earlier start that are not repeated yet
 
     def _saved_row(self, number: int) -> dict[str, Any]:
-        """Return a trial in sweep.json at the start, empty if it is not there."""
+        """Return the row of trial `number` in the sweep.json of an earlier start; {} if there is none."""
         return self._saved[number - 1] if number <= len(self._saved) else {}
 
 
@@ -104,8 +106,9 @@ def import_optuna() -> Any:
 
 
 def check_values(request: Request) -> Trial:
-    """Compose a trial for every choice and both ends of every interval, the other parameters at their first value. Return the trial with
-    the first value of all. Raise `ConfigError` for an invalid value."""
+    """Compose a trial for every choice and both ends of every interval, the other parameters at their first value. Write nothing.
+
+    Return the trial with the first value of every parameter. Raise `ConfigError` for an invalid value."""
     first = {p.key: p.values_to_check()[0] for p in request.parameters}
     for p in request.parameters:
         for value in p.values_to_check():
@@ -126,7 +129,7 @@ def _distribution(p: Parameter) -> Any:
 
 
 def _as_typed(p: Parameter, value: Any) -> str:
-    """Return a proposed value as it is typed on a command line."""
+    """Return a value that Optuna proposed as the text that a user would type on the command line."""
     if p.choices is not None:
         return p.choices[value] if p.ordered else value
     return repr(value)

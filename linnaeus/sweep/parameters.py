@@ -1,4 +1,4 @@
-"""Swept parameters: a key and its values, in Hydra's grammar.
+"""Parse the swept parameters of a command line: a key and its values, in Hydra's grammar.
 
 optimizer.lr=1e-3,3e-4   head=linear,conditional   seed=range(5)   model=glob(*)   choice(...)      a list of values
 interval(1e-4,1e-1)   tag(log,interval(1e-4,1e-1))   int(interval(1,8))                            every number between two ends
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interval:
-    """The numbers from `low` to `high`, both included; integers if both ends are integers. `log`: sampled evenly by logarithm."""
+    """All numbers from `low` to `high`, both included; integers if both ends are integers. `log`: sample evenly in the logarithm."""
 
     low: float | int
     high: float | int
@@ -28,8 +28,10 @@ class Interval:
 
 @dataclass(frozen=True)
 class Parameter:
-    """`key`: the name in tables. `setting`: the text before the `=` (`+key`, `group@package`). `text`: the text after it. `choices`: the
-    values in that text, None for an interval. `ordered`: the values are the numbers of a range."""
+    """A swept parameter.
+
+    `key`: its name in tables. `setting`: the text before the `=` on the command line (`+key`, `group@package`). `text`: the text after it.
+    `choices`: the values listed in that text, None for an interval. `ordered`: True if the values are the numbers of a range."""
 
     key: str
     setting: str
@@ -39,7 +41,7 @@ class Parameter:
     ordered: bool = False
 
     def values_to_check(self) -> tuple[str, ...]:
-        """Return every choice, or both ends of the interval: if these are valid, all values are."""
+        """Return all choices, or both ends of the interval: if these are valid, all values are."""
         if self.choices is not None:
             return self.choices
         assert self.interval is not None
@@ -50,8 +52,9 @@ class Parameter:
 
 
 def read_parameter(override: Override, config_dir: str | None) -> Parameter:
-    """Return the parameter of a setting with several values. Raise `ConfigError` if it has no value or a repeated one, and if its values
-    or their order would differ after a restart."""
+    """Return the parameter of a setting that has several values.
+
+    Raise `ConfigError` if it has no value or a repeated one, or if its values or their order would differ after a restart."""
     from hydra.core.override_parser.types import Glob, IntervalSweep, Sweep
 
     key, setting, value = override.key_or_group, override.get_key_element(), override.value()
@@ -79,7 +82,7 @@ def read_parameter(override: Override, config_dir: str | None) -> Parameter:
 
 
 def _matching_options(group: str, glob: Any, config_dir: str | None) -> list[str]:
-    """Return the files of a group that match a pattern, including those of `config_dir`."""
+    """Return the options of a group that match a pattern, including those in `config_dir`."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 

@@ -1,6 +1,6 @@
-"""sweep.svg: the metric over each parameter, one panel per parameter.
+"""Draw sweep.svg: the metric of the trials over the values of each swept parameter, one panel per parameter.
 
-A point per trial, the best one in another colour, and a bar at the mean of trials that share a value.
+There is a point for each trial, the best one in another colour, and a bar at the mean of trials that have the same value.
 """
 
 import math
@@ -20,7 +20,7 @@ MAX_VALUES = 8  # numbers that are labelled one by one; more get round ticks
 
 
 def sweep_picture(parameters: Sequence[Parameter], source: TrialSource) -> str | None:
-    """Return the SVG; None without a parameter or without a trial that has a value."""
+    """Return the picture as SVG text; None if there is no parameter, or no trial with a value of the metric."""
     measured = [(trial, result.value) for trial, result in source.ranking() if result.value is not None]
     if not measured or not parameters:
         return None
@@ -37,7 +37,7 @@ def sweep_picture(parameters: Sequence[Parameter], source: TrialSource) -> str |
 
 
 def _panel(p: Parameter, points: Sequence[tuple[str, float]], left: float, top: float) -> Chart:
-    """Draw the `points` (value of the parameter, metric), of which the first is the best."""
+    """Return the panel of one parameter. `points` are (value of the parameter, metric), the best one first; `left`, `top` are in pixels."""
     start, end, texts = left + LEFT, left + WIDTH - RIGHT, list(dict.fromkeys(text for text, _ in points))
     place = {text: number for text in texts if math.isfinite(number := _number(text))}
     if len(place) == len(texts):
@@ -64,7 +64,7 @@ def _panel(p: Parameter, points: Sequence[tuple[str, float]], left: float, top: 
 
 
 def _number(text: str) -> float:
-    """Return the number in a text, NaN if it is not one."""
+    """Return `text` as a number, or NaN if it is not one."""
     try:
         return float(text)
     except ValueError:

@@ -24,7 +24,9 @@ DECIDING_GROUPS = ("experiment", "debug", *PARENT_GROUPS)  # their files may set
 
 @dataclass(frozen=True)
 class Request:
-    """`fixed`: the settings of every trial, as typed; `config_dir`: a folder of config groups besides conf/."""
+    """Parsed command line of a sweep. `fixed`: the settings common to all trials, as typed. `parameters`: the swept ones.
+
+    `config_dir`: a folder with further config groups; None: only conf/. `sweep`, `launch`: the groups that the parent process reads."""
 
     fixed: list[str]
     parameters: list[Parameter]
@@ -54,7 +56,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
 
 
 def split_parameters(params: Mapping[str, str], overrides: Sequence[Override], config_dir: str | None) -> tuple[list[Parameter], list[str]]:
-    """Return the swept parameters and the settings of every trial. A key in `overrides` replaces the same key of `sweep.params`."""
+    """Return (the swept parameters, the settings common to all trials). A key in `overrides` replaces the same key in `sweep.params`."""
     typed = {override.key_or_group for override in overrides}
     from_file = parsed([f"{key}={text}" for key, text in params.items() if key.lstrip("+") not in typed])
     parameters, fixed = [], []
@@ -67,12 +69,13 @@ def split_parameters(params: Mapping[str, str], overrides: Sequence[Override], c
 
 
 def is_within(key: str, groups: Iterable[str]) -> bool:
-    """Return True if a key or group is one of `groups` or below one."""
+    """Return True if `key`, a key or a group, is one of `groups` or inside one of them."""
     return any(key == group or key.startswith(group + ".") for group in groups)
 
 
 def check_settings(sweep: SweepConfig) -> None:
-    """Raise `ConfigError` for a setting without effect, an invalid `sweep.name`, and a null `trials` or `seed` with method optuna."""
+    """Raise `ConfigError` for a setting of `sweep` without effect, an invalid `sweep.name`, and a missing `trials` or `seed` with
+    optuna."""
     if sweep.metric is None and sweep.mode != "auto":
         raise ConfigError(f"sweep.mode={sweep.mode} has no effect without sweep.metric; set that, or schedule.best_mode instead")
     if sweep.name is not None and (not sweep.name or sweep.name.startswith(".") or "/" in sweep.name):
@@ -86,7 +89,7 @@ def check_settings(sweep: SweepConfig) -> None:
 
 
 def _first_value(override: Override, config_dir: str | None) -> str:
-    """Return a setting with its only or first value."""
+    """Return a setting as text; if it has several values, with the first one only."""
     if not override.is_sweep_override():
         return str(override.input_line)
     found = _swept_parameter(override, config_dir)

@@ -1,4 +1,4 @@
-"""A sweep from its command line to its table, and a single run that is started by a launcher."""
+"""Run a sweep from its command line to its table of results, or a single run through a launcher."""
 
 import argparse
 import logging
@@ -22,8 +22,9 @@ log = logging.getLogger("linnaeus")
 
 
 def sweep(arguments: argparse.Namespace) -> int:
-    """Run a parsed command line that has `-m`, or a `launch` other than process. Return the exit status: 0 if all trials ended well, 1 if
-    one failed, 75 if interrupted. Raise `ConfigError` for a mistake in the command."""
+    """Run the sweep of a parsed command line with `-m`, or the single run with a `launch` other than process. Return the exit status.
+
+    It is 0 if all trials ended well, 1 if one failed, 75 if interrupted. Raise `ConfigError` for a mistake in the command."""
     setup_logging(style="plain")
     try:
         request = read_request(arguments)
@@ -34,8 +35,9 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 
 def run_sweep(request: Request) -> int:
-    """Run every trial to its end and print the table. Return the exit status. `ConfigError` is raised before anything is written, unless
-    a trial shows the mistake."""
+    """Run every trial to its end and print the table of results. Return the exit status.
+
+    A `ConfigError` is raised before anything is written, unless only the run of a trial shows the mistake."""
     source = Grid(request) if request.sweep.method == "grid" else OptunaStudy(request)
     launcher = build_launcher(request.launch, request.sweep.parallel)
     root, name = Path(source.first.config.run.root), sweep_name(request, source.first)
@@ -50,7 +52,7 @@ def run_sweep(request: Request) -> int:
 
 
 def _finish(files: SweepFiles, runner: TrialRunner, source: TrialSource) -> int:
-    """Log the table and how the sweep ended. Return the exit status."""
+    """Log the table of results and the end of the sweep. Return the exit status."""
     log.info("the best first:\n%s", files.table().rstrip())
     if means := files.means():
         log.info("over seeds and folds, mean +- standard deviation:\n%s", means.rstrip())
@@ -73,8 +75,9 @@ def _finish(files: SweepFiles, runner: TrialRunner, source: TrialSource) -> int:
 
 
 def run_single(request: Request) -> int:
-    """Start one run with a launcher other than `process`, show its output and forward stop requests. Return the exit status of the
-    run: 0, 1, 2 or 75."""
+    """Start one run by a launcher other than `process`, show its output and forward stop requests. Return the exit status of the run.
+
+    It is 0 finished, 1 failed, 2 mistake of the user, or 75 interrupted."""
     trial = make_trial(request, 0, {}, check_directory=False)
     if trial.is_finished() and not trial.config.plan:
         log.info(trial.run_directory().finished_message())

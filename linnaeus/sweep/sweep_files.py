@@ -1,8 +1,8 @@
-"""Name, read and write the files of a sweep in `<run.root>/sweeps/<name>/`.
+"""Read and write the files of a sweep in the directory `<run.root>/sweeps/<name>/`.
 
 sweep.json    command, parameters, metric, and of each trial: values, overrides, run directory, status, metric, seconds, error
 trials.csv    one row per trial, by number; no clock times, so two sweeps can be compared with `cmp`
-table.txt     the same for reading, the best first, with the clock times in `sweep.columns`
+table.txt     the same rows as a table for reading, the best trial first, with the clock times in `sweep.columns`
 means.txt     mean and standard deviation over the seeds and folds, if `seed` or `data.fold` is a parameter
 sweep.svg     the metric over each parameter
 trial-NN.log  stdout and stderr of a trial
@@ -29,15 +29,18 @@ REPEATED = ("seed", "data.fold")  # parameters over whose values means are taken
 
 
 class SweepFiles:
-    """Files of one sweep. `root`: run.root; `source`: its trials and results; `keys`: its parameters; `columns`: sweep.columns."""
+    """Files of one sweep. `root`: the folder `run.root`. `source`: trials and their results. `keys`: names of the swept parameters.
+
+    `columns`: further columns of the tables (`sweep.columns`)."""
 
     def __init__(self, directory: Path, root: Path, source: TrialSource, keys: Sequence[str], columns: Sequence[str] = ()) -> None:
         self.directory, self.root, self.source, self.keys, self.columns = directory, root, source, list(keys), list(columns)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
-        """Make the directory and lock it for a block. Yield sweep.json, empty for a new sweep. Raise `ConfigError` if the directory cannot
-        be written or another process has locked it."""
+        """Return a context manager that creates and locks the directory, and yields the content of sweep.json, {} for a new sweep.
+
+        Raise `ConfigError` if the directory cannot be written, sweep.json is damaged, or another process has locked the directory."""
         lock = RunLock(self.directory / "lock", kind="sweep")
         try:
             refuse_links(self.directory, ("lock", "*.log"))
@@ -57,7 +60,9 @@ class SweepFiles:
             lock.release()
 
     def write(self, header: Mapping[str, Any], picture: str | None) -> None:
-        """Write all files; sweep.json gets the fields of `header` and the trials. OSError if the disk refuses one."""
+        """Write all files of the sweep. sweep.json contains the fields of `header` and the trials.
+
+        Raise `OSError` if a file cannot be written."""
         texts = {
             "sweep.json": to_json({**header, "trials": self.source.record()}),
             "trials.csv": self.rows(),
@@ -70,7 +75,7 @@ class SweepFiles:
                 write_atomic(self.directory / name, text)
 
     def rows(self) -> str:
-        """Return trials.csv."""
+        """Return the text of trials.csv."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         columns = [name for name in self.columns if not name.startswith(CLOCK_GROUPS)]
@@ -82,7 +87,7 @@ class SweepFiles:
         return text.getvalue()
 
     def table(self) -> str:
-        """Return table.txt: the best trial first and marked, those without a value last."""
+        """Return the text of table.txt: the best trial first, with a mark, and trials without a value of the metric last."""
         lines = [["", "trial", *self.keys, *self._headings(), "step", "status", "run"]]
         for trial, result in self.source.ranking():
             mark = "*" if len(lines) == 1 and result.value is not None else ""
@@ -93,8 +98,10 @@ class SweepFiles:
         return _aligned(lines)
 
     def means(self) -> str:
-        """Return means.txt: mean and standard deviation over seeds and folds of the metric and of each column, per combination of the other
-        parameters, the best mean first. Empty if no two trials with a value differ in seed and fold alone."""
+        """Return the text of means.txt: mean and standard deviation, over seeds and folds, of the metric and of each column.
+
+        There is a line for each combination of the other parameters, the best mean first. Return "" if no two trials that have a value
+        differ only in seed and fold."""
         others = [key for key in self.keys if key not in REPEATED]
         groups: dict[tuple[str, ...], list[TrialResult]] = {}
         for trial, result in self.source.rows():
@@ -113,12 +120,12 @@ class SweepFiles:
         return _aligned([heading, *(line for _, line in sorted(lines, key=lambda ranked: ranked[0]))])
 
     def unknown_columns(self) -> list[str]:
-        """Return the columns that no trial with a value has."""
+        """Return the names in `sweep.columns` that no trial has measured."""
         measured = [result for result in self.source.results.values() if result.value is not None]
         return [name for name in self.columns if measured and not any(name in result.columns for result in measured)]
 
     def _headings(self) -> list[str]:
-        """Return the names of the metric and, without their most common groups, of the columns."""
+        """Return the headings of the metric and of the columns; the prefixes `val/` and `time/` of the columns are removed."""
         return [self.source.metric.name, *(name.removeprefix("val/").removeprefix("time/") for name in self.columns)]
 
 

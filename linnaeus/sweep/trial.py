@@ -1,4 +1,4 @@
-"""One trial: a run of a sweep, composed and checked before anything starts."""
+"""Compose and check one trial, a run of a sweep, before any trial starts."""
 
 import dataclasses
 import re
@@ -19,9 +19,11 @@ from linnaeus.sweep.request import Request
 
 @dataclass(frozen=True)
 class Trial:
-    """`number`: from 1 in a sweep; 0 for a single run. `values`: parameter key -> value, as text in Hydra's grammar. `overrides`: all
-    overrides of the trial's command line. `config_dir`: a directory of config groups besides conf/. `config`: the composed configuration.
-    `directory`: the run directory."""
+    """One run of a sweep.
+
+    `number`: from 1; 0 for a single run outside a sweep. `values`: parameter key -> value, as text in Hydra's grammar. `overrides`: all
+    settings of the run's command line. `config_dir`: a folder with further config groups; None: only conf/. `config`: the typed
+    configuration. `directory`: the run directory."""
 
     number: int
     values: dict[str, str]
@@ -31,11 +33,11 @@ class Trial:
     directory: Path
 
     def run_directory(self) -> RunDirectory:
-        """Return the directory as an object. Raise `ConfigError` if it contains another run."""
+        """Return the run directory as a `RunDirectory`. Raise `ConfigError` if it contains a run with another configuration."""
         return RunDirectory(dataclasses.asdict(self.config), config_dir=self.config_dir, saved=saved_tree(self.config))
 
     def is_finished(self) -> bool:
-        """Return True if the run has ended well. Raise `ConfigError` if the directory contains another run."""
+        """Return True if the run has ended well. Raise `ConfigError` if the directory contains a run with another configuration."""
         return self.run_directory().finished
 
     def describe(self) -> str:
@@ -43,7 +45,7 @@ class Trial:
 
 
 def short_value(value: str) -> str:
-    """Return a value for tables: a number of more than 8 characters is rounded to four digits."""
+    """Return a value as text for tables: a number with more than 8 characters is rounded to four digits."""
     try:
         number = float(value)
     except ValueError:
@@ -52,11 +54,10 @@ def short_value(value: str) -> str:
 
 
 def make_trial(request: Request, number: int, values: Mapping[str, str], *, check_directory: bool = True) -> Trial:
-    """Compose the trial with these values of the parameters. With `run.name` the name gets `-number`; a single run has number 0 and
-    keeps its name.
+    """Return the trial with these values of the swept parameters, composed and checked.
 
-    Raise `ConfigError`, one line with the trial's number, for an invalid configuration and, if `check_directory`, for a run directory
-    that it cannot continue."""
+    If `run.name` is set, `-number` is appended to it, except for a single run, whose number is 0. Raise `ConfigError`, one line with the
+    number of the trial, for an invalid configuration and, if `check_directory`, for a run directory that the trial cannot continue."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 

@@ -1,4 +1,4 @@
-"""Read the result of a trial: its status, and the metric that trials are compared by, read from the summary of the run."""
+"""Read the result of a trial: its status from the exit status, and the metric by which trials are compared from summary.json of the run."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,21 +21,25 @@ _ERROR = re.compile(r"(error\b|[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Fa
 
 @dataclass(frozen=True)
 class Metric:
-    """The metric that trials are compared by. `mode`: min or max; `of_best`: the best value in a run, otherwise the last."""
+    """The metric by which trials are compared. `mode`: "min" or "max".
+
+    `of_best`: True to use its best value in a run, False to use its last value."""
 
     name: str
     mode: str
     of_best: bool
 
     def rank(self, value: float | None) -> tuple[bool, float]:
-        """Return the sort key of a value: the best first, None last."""
+        """Return a sort key for a value of the metric, so that the best value comes first and None last."""
         return value is None, (1 if self.mode == "min" else -1) * (value or 0.0)
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """`value` (of the metric) and `step` are None unless the run ended well and measured it; `seconds`: over all starts of the run;
-    `error`: one line; `columns`: the values of `sweep.columns` in the summary, None for NaN."""
+    """Result of a trial.
+
+    `value` (of the metric) and `step` are None unless the run ended well and measured it. `seconds`: wall time of all starts of the run.
+    `error`: one line. `columns`: the values of `sweep.columns` in summary.json, None for NaN."""
 
     status: str
     value: float | None = None
@@ -50,14 +54,16 @@ class TrialResult:
 
 
 def metric_of(sweep: SweepConfig, config: Config) -> Metric:
-    """Return the metric of a trial with this configuration."""
+    """Return the metric by which a trial with this configuration is compared: `sweep.metric`, by default `schedule.best_monitor`."""
     if sweep.metric is None:
         return Metric(config.schedule.best_monitor, config.schedule.best_mode, True)
     return Metric(sweep.metric, direction(sweep.mode, sweep.metric, config.workload.name, "sweep.mode"), False)
 
 
 def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
-    """Return the metric of all trials, with the name of the first. Raise `ConfigError` if their modes differ."""
+    """Return the metric of all trials, with the name of the first trial's.
+
+    Raise `ConfigError` if some minimise and others maximise theirs."""
     metrics = [metric_of(sweep, trial.config) for trial in trials]
     other = next((metric for metric in metrics if metric.mode != metrics[0].mode), None)
     if other is not None:
@@ -66,7 +72,9 @@ def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
 
 
 def result_of_job(trial: Trial, sweep: SweepConfig, exit_status: int, log: Path, start: int, stop_requested: bool) -> TrialResult:
-    """Return the result of a trial whose job ended with `exit_status` and printed to `log` from byte `start`."""
+    """Return the result of a trial whose job has ended with `exit_status`. Its output is in the file `log` from byte `start` on.
+
+    `stop_requested`: the sweep has asked its runs to stop, so that an end by a signal counts as interrupted."""
     if exit_status == EXIT_FINISHED:
         return finished_result(trial, sweep)
     try:
@@ -82,7 +90,7 @@ def result_of_job(trial: Trial, sweep: SweepConfig, exit_status: int, log: Path,
 
 
 def finished_result(trial: Trial, sweep: SweepConfig) -> TrialResult:
-    """Return the result of a run that has ended well. Raise `ConfigError` if it has not measured `sweep.metric`."""
+    """Return the result of a trial whose run has ended well. Raise `ConfigError` if the run has not measured `sweep.metric`."""
     if trial.config.plan:
         return TrialResult(PLANNED)
     summary, metric = read_summary(trial.directory), metric_of(sweep, trial.config)
@@ -101,7 +109,7 @@ def finished_result(trial: Trial, sweep: SweepConfig) -> TrialResult:
 
 
 def last_error(log: Path, start: int) -> str | None:
-    """Return the last line with an error after byte `start` of a log, or else its last line."""
+    """Return the last line after byte `start` of a log that looks like an error, or else the last line; None if there is none."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - TAIL))

@@ -1,7 +1,8 @@
-"""Run the loop of a sweep: start trials, read the results of those that have ended, forward requests to stop.
+"""Run the trials of a sweep: start them, read the results of those that have ended, and forward requests to stop.
 
 Trials do not affect each other. The files on the disk are sufficient to continue at any instant: a run directory shows if its run is
-finished, and the same command starts the unfinished ones. If the disk refuses a file of the sweep, it is written later; no trial ends.
+finished, and the same command starts the unfinished ones. If a file of the sweep cannot be written, it is written later; no trial ends
+because of it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ log = logging.getLogger("linnaeus")
 
 
 class StopRequests:
-    """A context that counts SIGTERM, SIGINT and SIGUSR1 in `count`: 1 requests that the runs save and end, 2 kills them. The third ends
-    this process, and with it its child processes. `forwarded`: requests that the runs have received."""
+    """Context manager that counts the signals SIGTERM, SIGINT and SIGUSR1 in `count`.
+
+    The first asks the runs to save and end, the second kills them. The third ends this process, and with it its child processes.
+    `forwarded`: number of requests that were sent to the runs."""
 
     def __init__(self) -> None:
         self.count = self.forwarded = 0
@@ -51,7 +54,7 @@ class StopRequests:
             os._exit(128 + number)
 
     def forward(self, handles: Sequence[Handle]) -> None:
-        """Send every request to every job once, and log it."""
+        """Send each request that was not sent yet to all jobs, and log it."""
         while self.forwarded < self.count:
             self.forwarded += 1
             if handles:
@@ -62,7 +65,7 @@ class StopRequests:
 
 
 class RunningTrial(NamedTuple):
-    """`since`: the monotonic time of its start; `log_start`: the size of its log at the start."""
+    """A trial that runs. `since`: monotonic time of its start. `log_start`: size of its log file in bytes when it started."""
 
     trial: Trial
     handle: Handle
@@ -72,7 +75,9 @@ class RunningTrial(NamedTuple):
 
 
 class TrialRunner:
-    """Loop over the trials of `source`. `interrupted`: a stop was requested; `is_recorded`: the disk has accepted the last files."""
+    """Loop that runs the trials of `source`.
+
+    `interrupted`: True if a stop was requested. `is_recorded`: True if the last write of the sweep's files succeeded."""
 
     def __init__(self, source: TrialSource, launcher: Launcher, sweep: SweepConfig, directory: Path) -> None:
         self.source, self.launcher, self.sweep, self.directory = source, launcher, sweep, directory
@@ -83,9 +88,11 @@ class TrialRunner:
         self._error: ConfigError | None = None
 
     def run(self, write: Callable[[], None]) -> None:
-        """Run until every trial has ended, or after a stop request those that run. Call `write` before a trial starts, after it ended and
-        at the end; if it raises OSError, again at each poll. A `ConfigError` of the source, the launcher or a metric's name stops the
-        sweep like a stop request and is raised at the end."""
+        """Run until every trial has ended; after a stop request, until the running ones have ended.
+
+        `write` writes the files of the sweep. It is called before a trial starts, after it ended and at the end; if it raises `OSError`, it
+        is called again at each poll. A `ConfigError` of the source, of the launcher or for a metric stops the sweep like a stop request,
+        and is raised at the end."""
         self._write = write
         with self._requests:
             while True:
@@ -104,7 +111,7 @@ class TrialRunner:
             raise self._error
 
     def _record(self) -> None:
-        """Write the files of the sweep. Log a warning at the first of several failures."""
+        """Write the files of the sweep. If that fails, log a warning, but only at the first of several failures."""
         was_recorded, self.is_recorded = self.is_recorded, True
         try:
             self._write()
@@ -114,7 +121,7 @@ class TrialRunner:
                 log.warning("%s cannot be written: %s; trying again, the trials continue", self.directory, system_reason(error))
 
     def _start_next(self) -> bool:
-        """Start the next trial, or read its result if it has ended before. Return False if none can start now."""
+        """Start the next trial, or read its result if it ended in an earlier start of the sweep. Return False if no trial can start now."""
         try:
             trial = self._next = self._next or self.source.next()
             if trial is None or any(trial.directory == running.trial.directory for running in self._running):
@@ -154,7 +161,7 @@ class TrialRunner:
         self._record()
 
     def _read_results(self) -> bool:
-        """Read the results of trials that have ended. Return True if there are any."""
+        """Read the results of the trials that have ended since the last call. Return True if there are any."""
         ended = [(running, status) for running in self._running if (status := running.handle.poll()) is not None]
         for running, status in ended:
             self._running.remove(running)
@@ -181,6 +188,6 @@ class TrialRunner:
         log.info("trial %d/%d  %s  %s", trial.number, self.source.total, trial.describe(), message)
 
     def _stop(self, error: ConfigError) -> None:
-        """Stop the sweep like a stop request; `run` raises the first error at the end."""
+        """Stop the sweep as a stop request does. `run` raises the first such error at its end."""
         self._error = self._error or error
         self._requests.count = max(self._requests.count, 1)

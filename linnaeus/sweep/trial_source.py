@@ -1,4 +1,4 @@
-"""List the trials of a sweep in their order: `Grid` composes all of them in advance; `optuna_study.py` has the other source."""
+"""Provide the trials of a sweep in their order. `Grid` composes all of them in advance; the other source is in `optuna_study.py`."""
 
 import dataclasses
 import hashlib
@@ -18,8 +18,10 @@ from linnaeus.sweep.trial_results import WAITING, Metric, TrialResult, common_me
 
 
 class TrialSource:
-    """`trials`: composed so far; `results`: by trial number, from 1; `first`: a trial to read settings from; `total`: the number of trials
-    at the end."""
+    """Base class of the sources of trials.
+
+    `trials`: those composed so far. `results`: trial number (from 1) -> result. `first`: a trial whose configuration has the settings
+    common to all. `total`: the number of trials at the end."""
 
     record_before_start = False  # True if a trial must not start before sweep.json on the disk contains it
     first: Trial
@@ -31,26 +33,29 @@ class TrialSource:
         self.results: dict[int, TrialResult] = {}
 
     def resume(self, saved: Mapping[str, Any], header: Mapping[str, Any]) -> None:
-        """Continue the sweep whose sweep.json is `saved`, empty for a new one. Raise `ConfigError` if `header` shows another sweep."""
+        """Continue the sweep whose sweep.json contains `saved`; {} for a new sweep.
+
+        Raise `ConfigError` if `header` belongs to another sweep."""
 
     def next(self) -> Trial | None:
-        """Return the next trial, None if all are started or another one must end first."""
+        """Return the next trial to run; None if all were returned, or if another trial must end first."""
         raise NotImplementedError
 
     def saved_failure(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a trial that failed in an earlier start and must not be tried again."""
+        """Return the result of a trial that failed in an earlier start and must not be run again; None if it must be run."""
         return None
 
     def rows(self) -> list[tuple[Trial, TrialResult]]:
-        """Return every trial with its result, by number."""
+        """Return (trial, result) for every trial composed so far, by number."""
         return [(trial, self.results.get(trial.number, TrialResult(WAITING))) for trial in self.trials]
 
     def ranking(self) -> list[tuple[Trial, TrialResult]]:
-        """Return every trial with its result, the best first; those without a value last, by number."""
+        """Return (trial, result) for every trial composed so far, the best first; those without a value of the metric come last, by
+        number."""
         return sorted(self.rows(), key=lambda row: (self.metric.rank(row[1].value), row[0].number))
 
     def record(self) -> list[dict[str, Any]]:
-        """Return the trials as sweep.json lists them."""
+        """Return the rows of the trials for sweep.json."""
         return [
             {
                 "trial": trial.number,
@@ -64,8 +69,9 @@ class TrialSource:
 
 
 class Grid(TrialSource):
-    """Every combination of the values, the last parameter fastest. Trials that failed are tried again. Raise `ConfigError` for the first
-    invalid trial and for two trials that are the same run."""
+    """Source of every combination of the values of the parameters. The last parameter changes fastest. Failed trials are run again.
+
+    The constructor raises `ConfigError` for the first invalid trial, and for two trials that are the same run."""
 
     def __init__(self, request: Request) -> None:
         super().__init__()
@@ -92,7 +98,7 @@ class Grid(TrialSource):
 
 
 def sweep_header(request: Request, metric: Metric) -> dict[str, Any]:
-    """Return the fields of sweep.json besides `trials`."""
+    """Return the fields of sweep.json other than `trials`."""
     return {
         "command": ["linnaeus", *sys.argv[1:]],
         "parameters": {p.setting: p.text for p in request.parameters},
@@ -104,8 +110,9 @@ def sweep_header(request: Request, metric: Metric) -> dict[str, Any]:
 
 
 def sweep_name(request: Request, first: Trial) -> str:
-    """Return `sweep.name`, or ten hexadecimal digits of a hash of the swept values and the settings that alter updates: the same for
-    the same command with any launcher."""
+    """Return the name of the sweep's directory: `sweep.name`, or by default ten hexadecimal digits of a hash.
+
+    The hash depends on the swept values and the settings that change updates, so the same command has the same name with any launcher."""
     if request.sweep.name is not None:
         return request.sweep.name
     content: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Training: build the parts, restore them, run the epochs, end each step, validate, finish. Start to read at `loop.py`."""
+"""Train a run: build its parts, restore them from a checkpoint, run the epochs, end each step, validate, finish. Read `loop.py` first."""
 
 from linnaeus.train.build import build_training
 from linnaeus.train.finish import close, describe_loss, final_validations, finish, record_failure

@@ -58,8 +58,10 @@ log = logging.getLogger("linnaeus")
 def build_training(
     config: Config, context: DistributedContext, workload: Workload, plan: Plan, directory: Path, stop: StopRequest | None = None
 ) -> Training:
-    """Return all parts of the run: datasets, model, optimizer, schedules, trackers. `directory` is the run directory, in which an
-    earlier launch may have left a quarantine."""
+    """Return all parts of the run: datasets, model, optimizer, schedules, trackers.
+
+    `directory` is the run directory, in which an earlier launch may have left a list of unreadable samples (quarantine). `stop` is the
+    recorder of stop requests; None: a new one. Raise `ConfigError` if a part cannot be built from the configuration."""
     trainer = config.trainer
     workload.build_datasets(plan.ops, directory)
     check_datasets(workload, plan)
@@ -128,8 +130,9 @@ def build_training(
 
 
 def build_model(config: Config, workload: Workload, device: torch.device) -> Model:
-    """Return the workload's model on the device, in the dtype and memory format of the run. torch's generators are seeded before it is
-    built."""
+    """Return the workload's model, on `device` and in the dtype and memory format of the run.
+
+    torch's generators are seeded first. Raise `ConfigError` if the model does not implement `Model` or has an uninitialised parameter."""
     torch.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
     with new_memory_is_nan():
         model = workload.build_model()
@@ -147,7 +150,9 @@ def build_model(config: Config, workload: Workload, device: torch.device) -> Mod
 
 @contextlib.contextmanager
 def new_memory_is_nan() -> Iterator[None]:
-    """Fill the float tensors of `torch.empty` with NaN, which its deterministic mode does, so that `check_initialised` finds them."""
+    """Return a context manager in which `torch.empty` fills float tensors with NaN, so that `check_initialised` finds them.
+
+    Torch's deterministic mode does this."""
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("warn")  # `use_deterministic_algorithms` sets the same, but imports the compiler: 2 s
     try:
@@ -157,7 +162,7 @@ def new_memory_is_nan() -> Iterator[None]:
 
 
 def check_initialised(model: torch.nn.Module) -> None:
-    """Raise `ConfigError` if a parameter has NaN: it was made by `torch.empty` and never set."""
+    """Raise `ConfigError` if a parameter contains NaN, because it was created by `torch.empty` and never set."""
     forgotten = [name for name, parameter in model.named_parameters() if parameter.isnan().any()]
     if forgotten:
         names = f"{', '.join(forgotten[:3])}{', ...' if len(forgotten) > 3 else ''}"
@@ -165,7 +170,8 @@ def check_initialised(model: torch.nn.Module) -> None:
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:
-    """Warn if a model has batch statistics and a global batch has more than one micro-batch: law 3 does not hold then."""
+    """Log a warning if a model with batch statistics runs a global batch as several micro-batches: the update then depends on the
+    division."""
     names = batch_statistics(model)
     if names and context.world_size * plan.accumulation > 1:
         log.warning("%d layers have batch statistics (%s, ...): the update depends on how the global batch is split", len(names), names[0])
@@ -174,8 +180,9 @@ def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext
 def build_weighting_meter(
     config: Config, context: DistributedContext, workload: Workload, model: Model, weighting: TaskWeighting, conflict: GradientConflict
 ) -> WeightingMeter:
-    """Return what measures losses and gradients for the weighting. Raise `ConfigError` if the model does not define the parameters at
-    which gradients are to be measured."""
+    """Return the object that measures losses and gradients for the task weighting.
+
+    Raise `ConfigError` if the model does not define the parameters at which gradients must be measured."""
     place = getattr(config.weighting, "place", "shared")
     if place == "trunk" and not model.trunk_parameters():
         raise ConfigError("weighting.place=trunk: this model does not define trunk_parameters(); use weighting.place=shared")
@@ -188,7 +195,7 @@ def build_weighting_meter(
 
 
 def validation_notes(config: Config, workload: Workload) -> list[str]:
-    """Return a note if validation uses a part of the samples."""
+    """Return a line for the log if `trainer.limit_validation_samples` restricts validation to a part of the samples."""
     size, limit = len(workload.validation_set), config.trainer.limit_validation_samples
     if limit is None or limit >= size:
         return []
@@ -196,14 +203,16 @@ def validation_notes(config: Config, workload: Workload) -> list[str]:
 
 
 def log_notes(plan: Plan, level: int, *groups: Iterable[str]) -> None:
-    """Log each note in `groups` that the text of the plan does not contain, at a level of `logging`."""
+    """Log each line in `groups`, at a level of `logging`, unless the printed schedule already contains it."""
     for line in itertools.chain(*groups):
         if line not in plan.text:
             log.log(level, escaped(line))
 
 
 def compile_parts(model: Model, keep_graphs: bool) -> None:
-    """Compile parts of the model in place, before DDP: parameter names stay the same and validation runs the same code."""
+    """Compile the parts of the model that it names for this, in place and before DDP. Parameter names stay the same.
+
+    `keep_graphs`: backward runs twice through a graph, because gradients are measured."""
     if keep_graphs:
         keep_compiled_graphs()
     for part in model.compiled_parts():
@@ -211,8 +220,10 @@ def compile_parts(model: Model, keep_graphs: bool) -> None:
 
 
 def keep_compiled_graphs() -> None:
-    """Allow compiled backwards to run twice: once to measure gradients, once to train. By default they reuse the memory of saved
-    activations. Call it before anything is compiled."""
+    """Allow backward to run twice through a compiled graph: once to measure gradients, once to train. Call this before anything is
+    compiled.
+
+    By default the first backward reuses the memory of saved activations."""
     import torch._functorch.config as functorch
 
     functorch.donated_buffer = False
@@ -222,7 +233,7 @@ def keep_compiled_graphs() -> None:
 
 
 def check_datasets(workload: Workload, plan: Plan) -> None:
-    """Raise `ConfigError` if `build_datasets` does not set both datasets, or if the validation set of a run with validation is empty."""
+    """Raise `ConfigError` if the workload did not set both datasets, or if the validation set is empty although the run validates."""
     check_members(workload, Workload)
     for name in ("train_set", "validation_set"):
         check_members(getattr(workload, name), PositionedDataset, f"{class_name(type(workload))}.{name} is")
@@ -231,7 +242,9 @@ def check_datasets(workload: Workload, plan: Plan) -> None:
 
 
 def build_sampler(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> PositionSampler:
-    """Return the sampler of this rank's training positions."""
+    """Return the sampler of this rank's training micro-batches.
+
+    Raise `ConfigError` if resampled data are limited to a part of the samples."""
 
     size, resampling = training_samples(config, workload.train_size), workload.train_set.resampling()
     if resampling is not None and size < workload.train_size:
@@ -258,7 +271,7 @@ def build_sampler(config: Config, context: DistributedContext, workload: Workloa
 
 
 def build_workers(config: Config, context: DistributedContext, workload: Workload) -> WorkerPool | None:
-    """Return the processes that read training and validation batches, not started yet; None for `trainer.num_workers=0`."""
+    """Return the worker processes that read training and validation batches, not started yet; None if `trainer.num_workers` is 0."""
     if config.trainer.num_workers == 0:
         return None
     pinned = config.trainer.pin_memory and context.device.type == "cuda"
@@ -266,7 +279,7 @@ def build_workers(config: Config, context: DistributedContext, workload: Workloa
 
 
 def build_train_loader(config: Config, workload: Workload, sampler: PositionSampler, workers: WorkerPool | None) -> Any:
-    """Return the loader of training micro-batches."""
+    """Return an iterable of the training micro-batches of this rank."""
     return build_loaders(workload.train_set, sampler, workers, config.trainer.prefetch)
 
 
@@ -274,25 +287,25 @@ def build_train_loader(config: Config, workload: Workload, sampler: PositionSamp
 
 
 def build_progress(config: Config, context: DistributedContext, plan: Plan) -> TrainingProgress:
-    """Return the progress counters of the run, with the number of updates in the run and in an epoch from `plan`."""
+    """Return the progress counters of the run, with the number of updates in the run and in an epoch set."""
     progress = TrainingProgress(config, context.world_size, plan.accumulation)
     progress.set_length(plan.length.total_steps, plan.length.steps_per_epoch)
     return progress
 
 
 def build_checker(config: Config, context: DistributedContext, workload: Workload, plan: Plan, loader: Any) -> TrainingConsistencyChecker:
-    """Return the checker, initialised with the length of the loader so that it warns of a short one before the first step."""
+    """Return the checker of epoch lengths. It compares the length of the loader with the planned one, and warns before the first step."""
     checker = TrainingConsistencyChecker(config, context.world_size, plan.accumulation)
     checker.initialize_with_first_epoch(min(len(loader) // plan.accumulation, plan.length.total_steps), workload.train_size)
     return checker
 
 
 def build_early_stopping(config: Config) -> EarlyStopping | None:
-    """Return early stopping by patience; None without `schedule.early_stop.patience`."""
+    """Return early stopping by patience; None if `schedule.early_stop.patience` is null."""
     early = config.schedule.early_stop
     return EarlyStopping(early.patience, early.min_delta, early.mode) if early.patience is not None else None
 
 
 def build_watchdog(config: Config, context: DistributedContext) -> Watchdog:
-    """Return the watchdog with the timeouts of the configuration in seconds."""
+    """Return the watchdog of the process group, with the timeouts of the configuration, not started yet."""
     return Watchdog(context, Duration.parse(config.trainer.timeout).seconds, Duration.parse(config.trainer.startup_timeout).seconds)

@@ -1,4 +1,4 @@
-"""Propose another gradient limit to a run whose gradients are clipped in most updates."""
+"""Propose another `trainer.max_grad_norm` in the log if the gradients are clipped in most updates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ OUTLIER = 4.0  # proposed limit over the median norm
 
 
 class ClippedUpdates:
-    """Gradient norms of the rows of this launch, until the notice is due. The notice is logged once."""
+    """Gradient norms of the first `ROWS` log rows of this launch. From them a notice may be logged, once."""
 
     def __init__(self) -> None:
         self._norms: list[float] = []
 
     def add(self, norm: float, limit: float | None) -> None:
-        """Add the norm before clipping of a logged update. Log the notice at row `ROWS` if most norms are above `limit`."""
+        """Add the gradient norm, before clipping, of a logged update. At row `ROWS` log the notice if most norms are above `limit`.
+
+        `limit` is `trainer.max_grad_norm`; with None nothing is done."""
         if limit is None or len(self._norms) == ROWS:
             return
         self._norms.append(norm)

@@ -1,7 +1,7 @@
-"""Advice for a run that waits for data: a setting that shortens the wait, and the speed expected from it.
+"""Log advice if training waits for data: a setting that shortens the wait, and the speed expected from it.
 
-The wait is that of the training process for the loader. On a GPU it counts only if the device has nothing left to compute at its end. All
-figures are estimates from measurements of this launch, without its first update.
+The wait is the time that the training process waits for the loader. On a GPU it counts only if the device has nothing left to compute at
+the end of the wait. All figures are estimates from measurements of this launch, without its first update.
 """
 
 from __future__ import annotations
@@ -22,24 +22,28 @@ WORTHWHILE = 1.05  # least speed-up for which more workers are proposed
 
 
 def speed_without_waiting(share: float) -> float:
-    """Return how many times as fast training would be if data cost no time, from the share of the training time spent waiting."""
+    """Return the factor by which training would be faster without waiting for data.
+
+    `share`: part of the training time spent waiting, 0 to 1."""
     return 1 / max(1 - share, 0.001)
 
 
 def more_workers(share: float, workers: int, idle: float) -> tuple[int, float]:
-    """Return a number of loader workers for the idle cores, and the speed-up of training with it; `workers` and 1.0 if no more help.
+    """Return (a number of loader workers that uses the idle cores, the factor by which training would be faster with it).
 
-    `share`: of the training time spent waiting. `idle`: idle cores per process. Without workers the training process loads the data, in
-    `share` of its time. Workers are assumed to be busy all the time, and loading to divide evenly among them."""
+    Return (`workers`, 1.0) if more workers do not help. `share`: part of the training time spent waiting. `idle`: idle cores per process.
+    With `workers=0` the training process loads the data, in `share` of its time. Workers are assumed to be busy all the time, and loading
+    to divide evenly among them."""
     loading = workers or share
     number = min(math.ceil(loading * speed_without_waiting(share)), workers + int(idle))
     return (number, min(speed_without_waiting(share), number / loading)) if number > workers else (workers, 1.0)
 
 
 def advice(share: float, workers: int, idle: float, disk: float, faster_data: Callable[[bool], str | None]) -> str:
-    """Return the line of advice. idle: idle cores for each process of the run. disk: cores that wait for the disk, likewise.
+    """Return the line of advice for the log.
 
-    faster_data: see `Workload.faster_data`."""
+    share: part of the training time spent waiting. workers: loader workers per process. idle: idle cores per process. disk: cores per
+    process that wait for the disk. faster_data: see `Workload.faster_data`."""
     gain = f"{speed_without_waiting(share):.1f} x as fast"
     slow_disk = disk > (workers or share) / 2
     number, speed = more_workers(share, workers, 0.0 if slow_disk else idle)
@@ -55,18 +59,20 @@ def advice(share: float, workers: int, idle: float, disk: float, faster_data: Ca
 
 
 class DataWait:
-    """Logger of the advice. It is logged once in a launch: at the first report whose share of waiting is above `LIMIT`, after at least
-    `MIN_SECONDS` of training and `MIN_UPDATES` updates."""
+    """Logger of the advice, at most once in a launch.
+
+    It is logged at the first report with a share of waiting above `LIMIT`, after at least `MIN_SECONDS` of training and `MIN_UPDATES`
+    updates."""
 
     def __init__(self) -> None:
         self._start: tuple[float, int, float, CoreSeconds | None] | None = None
 
     def start(self, seconds: float, step: int) -> None:
-        """Start to measure, after `seconds` of training and `step` updates."""
+        """Begin to measure, when the run has trained for `seconds` and is at `step`."""
         self._start = seconds, step, time.monotonic(), core_seconds()
 
     def report(self, share: float, seconds: float, step: int, workers: int, faster_data: Callable[[bool], str | None]) -> None:
-        """Log the advice if it is due. `share`: of the recent training time that was spent waiting."""
+        """Log the advice if it is due. `share`: part of the recent training time spent waiting. `seconds`, `step`: as for `start`."""
         if self._start is None or share <= LIMIT:
             return
         first_seconds, first_step, began, before = self._start
@@ -78,8 +84,9 @@ class DataWait:
 
 
 def idle_cores(before: CoreSeconds | None, after: CoreSeconds | None, seconds: float) -> tuple[float, float]:
-    """Return the mean numbers of idle cores and of cores that waited for the disk, for each process of the run on this machine;
-    (0, 0) if unknown."""
+    """Return (idle cores, cores that waited for the disk), averages over `seconds` and per process of the run on this machine.
+
+    `before` and `after` are CPU times at the begin and the end. Return (0, 0) if one of them is unknown."""
     if before is None or after is None:
         return 0.0, 0.0
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

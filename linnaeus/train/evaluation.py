@@ -1,8 +1,8 @@
-"""Score the model of a run on its validation or test rows, without training: `linnaeus evaluate RUN` without `--manifest`.
+"""Evaluate the model of a run on its validation or test samples, without training: `linnaeus evaluate RUN` without `--manifest`.
 
 The passes and metrics are those of the run's validation. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and classes.csv
-with a row for each class. With `--image-size` or `--tta` each combination of their values is scored, and the results of each go to a folder
-below, such as 192px-flip. No other file of the run is changed.
+with a row for each class. With `--image-size` or `--tta` the model is evaluated with each combination of their values, and the results of
+each go to a subfolder, such as 192px-flip. No other file of the run is changed.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ FIXED = ["trainer.compile=false", "debug.profile_steps=[]", "schedule.image_size
 
 
 class Variant(NamedTuple):
-    """Image size and views with which the model is scored, as typed; None: those of the run."""
+    """Image size and test-time augmentation (tta) with which the model is evaluated, as typed on the command line; None: as in the run."""
 
     image_size: str | None = None
     tta: str | None = None
 
     def overrides(self) -> list[str]:
-        """Return the overrides of the configuration of the run."""
+        """Return the settings KEY=VALUE that change the configuration of the run to this variant."""
         keys = {"data.image_size": self.image_size, "augment.tta": self.tta}
         return [f"{key}={value}" for key, value in keys.items() if value is not None]
 
     def folder(self, output: Path) -> Path:
-        """Return the folder of the results: `output`, or for a given size or view a folder below it."""
+        """Return the folder for the results: `output` itself, or a subfolder named after the image size and tta if one is given."""
         parts = [f"{self.image_size}px"] * (self.image_size is not None) + [str(self.tta)] * (self.tta is not None)
         return output / "-".join(parts)
 
 
 class Scored(NamedTuple):
-    """Results of a variant."""
+    """Results of the evaluation with one variant."""
 
     variant: Variant
     overrides: list[str]
@@ -58,8 +58,11 @@ class Scored(NamedTuple):
 def evaluate(
     run: Path, split: str, checkpoint: str, overrides: Sequence[str], output: Path | None, variants: Sequence[Variant] = (Variant(),)
 ) -> list[str]:
-    """Score the model of a run in each of the `variants` and write the results. Return the lines to print. Raise `ConfigError` for a path
-    that is not a run, and for data, settings or a checkpoint that do not fit it; then nothing is written."""
+    """Evaluate the model of the run directory `run` with each of `variants`, and write the results. Return the lines to print.
+
+    `split`: "validation" or "test". `checkpoint`: "best", "newest" or a step. `overrides`: further settings. `output`: folder for the
+    results; None: in the run directory. Raise `ConfigError` for a path that is not a run, and for data, settings or a checkpoint that do
+    not fit it; then nothing is written."""
     from linnaeus.checkpoint.initial_weights import read_initial_weights
 
     if not (run / "config.yaml").is_file():
@@ -78,7 +81,7 @@ def evaluate(
 
 
 def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, variant: Variant) -> Scored:
-    """Build the parts of the run for a variant and score the model."""
+    """Build the run with the settings of a variant, and return the results of its model."""
     from linnaeus.train.validation import validation_size
 
     given = [*overrides, *variant.overrides()]
@@ -93,7 +96,7 @@ def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: Ini
 
 
 def _rows(scored: Scored, split: str) -> str:
-    """Return the number of scored rows, with the setting that left out the others."""
+    """Return a phrase with the number of evaluated samples, and the setting that left out others, if any."""
     if scored.rows == scored.all_rows:
         return counted(scored.rows, f"{split} row")
     limit = f"trainer.limit_validation_samples={scored.rows}; =null scores all"
@@ -101,7 +104,7 @@ def _rows(scored: Scored, split: str) -> str:
 
 
 def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
-    """Write metrics.json and classes.csv. Return the paths to print. `record`: further entries of metrics.json."""
+    """Write metrics.json and classes.csv to `folder`. Return their paths. `record`: further entries of metrics.json."""
     from linnaeus.reporting.results import strict
 
     record = record | {"overrides": scored.overrides, "rows": scored.rows, "metrics": scored.metrics}
@@ -115,7 +118,7 @@ def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
 
 
 def compare(scored: Sequence[Scored]) -> list[str]:
-    """Return a table of the loss and the top-1 accuracies of several variants, from the pass without masking."""
+    """Return the lines of a table with the loss and top-1 accuracies of several variants, from the pass in which nothing is masked."""
     first = scored[0]
     prefix = next(iter(first.metrics)).partition("/")[0]
     names = [name for name in ("loss", *(f"{task}/top1" for task in first.tasks)) if f"{prefix}/{name}" in first.metrics]
@@ -127,8 +130,9 @@ def compare(scored: Sequence[Scored]) -> list[str]:
 
 
 def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, scratch: Path) -> Training:
-    """Return the parts of the run, with the weights loaded and the rows of `split` in place of its validation rows. `scratch`: an empty
-    folder in place of the run directory."""
+    """Return the parts of the run with `weights` loaded, and with the samples of `split` in place of its validation samples.
+
+    `scratch`: an empty folder that is used in place of the run directory."""
     from linnaeus import train, workloads
     from linnaeus.checkpoint.weight_matching import load_matched, match_weights
     from linnaeus.config.load import typed_config
@@ -151,7 +155,7 @@ def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeig
 
 
 def _score(training: Training) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return the metrics of all passes, and the rows by class of the first pass, in which nothing is masked."""
+    """Return (the metrics of all validation passes, the rows for classes.csv from the first pass, in which nothing is masked)."""
     from linnaeus.train.validation import measure_pass
 
     results: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Finish a run: final validations, summary, report, and the record of a failure."""
+"""Finish a run: run the final validations, write summary and report, and record a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("linnaeus")
 
 
 def final_validations(t: Training) -> None:
-    """Run the final passes of a run that was stopped early. After the last step of the schedule they have already run."""
+    """Run the final validation passes of a run that stopped early. After the last step of the schedule this does nothing: they have run."""
     schedule_final_validations(t)
     if t.progress.has_pending_validations():
         saving.save(t)
@@ -35,7 +35,7 @@ def final_validations(t: Training) -> None:
 
 
 def finish(t: Training) -> str:
-    """Wait for the last checkpoint, write summary.json and report.html, log the result. Return the status of summary.json.
+    """Wait for the last checkpoint, write summary.json and report.html, and log the result. Return the status that summary.json contains.
 
     Raise `CheckpointNotWritten` on every rank if the last checkpoint could not be written, `RunFailed` if summary.json could not."""
     t.watchdog.activity, t.watchdog.long_timeout = "finishing", True
@@ -69,7 +69,7 @@ def finish(t: Training) -> str:
 
 
 def stopped_text(t: Training) -> str:
-    """Return the line about the end of an interrupted run."""
+    """Return a line for the end of an interrupted run: the step, the reason, and that the same command continues."""
     return f"stopped at step {t.progress.global_step} ({t.run.reason}); the same command continues"
 
 
@@ -91,7 +91,7 @@ def show_result(t: Training) -> None:
 
 
 def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
-    """Return the line about what is lost when the process exits now. Called in a signal handler, which ends the process next."""
+    """Return a line about the updates that are lost if the process exits now. Called by a signal handler just before the process exits."""
     step, steps = progress.global_step, [step for step, _ in list_checkpoints(checkpoints)]
     if not steps:
         return f"left at once; there is no checkpoint: all {step} updates are lost"
@@ -99,7 +99,7 @@ def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
 
 
 def write_summary(t: Training, status: str, **values: Any) -> None:
-    """Write summary.json with the best and final metrics and the timings of the run."""
+    """Write summary.json with `status`, the best and final metrics, the timings, and `values` as further entries."""
     numbers = readings.timings(t)
     t.output.summary(
         status,
@@ -115,7 +115,7 @@ def write_summary(t: Training, status: str, **values: Any) -> None:
 
 
 def write_lost_results(t: Training) -> None:
-    """Write the validation results of the last step again, from its checkpoint, if the run directory has lost the files."""
+    """Write the validation results of the last step again, from the checkpoint, if their files are missing in the run directory."""
     step, results = t.progress.global_step, t.tracker.last
     if t.output.directory.missing and t.tracker.last_step == step:
         weights = saving.weights_hash(t)
@@ -135,7 +135,7 @@ def close(t: Training) -> None:
 
 
 def record_failure(t: Training, error: BaseException) -> None:
-    """Write `failed` and the reason to summary.json, or `interrupted` for a request to stop.
+    """Record in summary.json that the run ended by `error`: status `failed` with the reason, or `interrupted` for a request to stop.
 
     Raise `ProcessLost` if `error` only reports a broken connection and the process that caused it is found."""
     if not hasattr(t, "output"):
@@ -157,7 +157,9 @@ def record_failure(t: Training, error: BaseException) -> None:
 
 
 def record_end(t: Training, status: str, **values: str) -> None:
-    """Write `status` to summary.json. Before the run is restored keep the numbers that the file contains."""
+    """Write `status` and `values` to summary.json.
+
+    If the run was not restored yet, keep the step and the metrics that the file contains."""
     if t.output.resumed:
         write_summary(t, status, **values)
     elif t.context.is_master:

@@ -1,8 +1,8 @@
-"""`trainer.freeze`: exclude parts of the model from training, for example the trunk while heads are retrained on balanced classes.
+"""Exclude parts of the model from training (`trainer.freeze`), for example the trunk while heads are retrained on balanced classes.
 
 A frozen parameter has `requires_grad=False`: backward ends above it, DDP does not wait for it, and it is not in an optimizer, so it
 does not decay. A part whose parameters are all frozen stays in evaluation mode: batch statistics do not change, dropout and drop-path
-are off. Frozen parts are found from `requires_grad`, so this holds for parameters that a workload freezes too.
+are off. Frozen parts are found by `requires_grad`, so this also holds for parameters that a workload freezes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from linnaeus.errors import ConfigError
 
 
 def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[str]:
-    """Freeze the parameters whose names start with one of the dotted `prefixes`. Return a line for the log.
+    """Freeze the parameters whose names begin with one of the dotted `prefixes`. Return a list with a line for the log; [] without
+    prefixes.
 
-    Raise `ConfigError` for a prefix without a parameter, and if no parameter is left to train."""
+    Raise `ConfigError` for a prefix that matches no parameter, and if no parameter is left to train."""
     parameters = dict(model.named_parameters())
     for prefix in prefixes:
         if not any(_has_prefix(name, prefix) for name in parameters):
@@ -35,7 +36,7 @@ def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[str]:
 
 
 def frozen_parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return (name, module) of the largest parts that have parameters, all of them frozen."""
+    """Return (name, module) of each module whose parameters are all frozen, without modules inside another one of these."""
 
     def walk(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
         trained = [parameter.requires_grad for parameter in module.parameters()]
@@ -56,7 +57,7 @@ def check_shared_layer(weighting: WeightingConfig, shared: Sequence[nn.Parameter
 
 
 def set_training(model: nn.Module, training: bool = True) -> None:
-    """Call `model.train(training)` and set its frozen parts to evaluation mode."""
+    """Call `model.train(training)`, then set the frozen parts of the model to evaluation mode."""
     model.train(training)
     for _, part in frozen_parts(model):
         part.eval()
@@ -68,13 +69,15 @@ def _has_prefix(name: str, prefix: str) -> bool:
 
 
 def batch_statistics(model: nn.Module) -> list[str]:
-    """Return the names of the trained layers with batch statistics: their output depends on the other samples of a micro-batch."""
+    """Return the names of the layers with batch statistics that are not frozen.
+
+    Their output depends on the other samples of a micro-batch."""
     frozen = {id(module) for _, part in frozen_parts(model) for module in part.modules()}
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     return [name for name, module in layers if id(module) not in frozen]
 
 
 def changing_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that forward passes change, by name: batch statistics. All other buffers are equal on every process."""
+    """Return {name: buffer} for the buffers that forward passes change (batch statistics). All other buffers are equal on every process."""
     layers = dict(model.named_modules())
     return {f"{name}.{kind}": buffer for name in batch_statistics(model) for kind, buffer in layers[name].named_buffers(recurse=False)}

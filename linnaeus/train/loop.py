@@ -1,8 +1,9 @@
-"""`train_one_epoch`: the loop, to be read from top to bottom.
+"""`train_one_epoch`: the training loop, to be read from top to bottom.
 
 A window is the list of micro-batches of one optimizer update on one process. For each window: count the valid labels of the whole
-global batch, run forward and backward for each micro-batch, measure what the task weights depend on, update, advance the one counter.
-At the step end log, save, validate and stop (`step_end.py`). Between two step ends nothing waits for the device.
+global batch, run forward and backward for each micro-batch, take the measurements that the task weights depend on, make the update, and
+advance the counter (`TrainingProgress`). At the end of each step log, save, validate and stop if due (`step_end.py`). Between two step
+ends nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Window = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # (host batch, devic
 
 
 def train_one_epoch(training: Training, epoch: int) -> None:
-    """Run the updates of `epoch` (0-based) from `progress.global_step` on. Return early if the run is interrupted or stopped."""
+    """Run the updates of `epoch` (0-based), starting at `progress.global_step`. Return early if the run is interrupted or stopped."""
     t = training
     t.progress.start_training_epoch(epoch)
     t.sampler.set_epoch(epoch, t.progress.position_in_epoch)
@@ -54,8 +55,9 @@ def train_one_epoch(training: Training, epoch: int) -> None:
 
 
 def windows(batches: Iterable[Any], accumulation: int) -> Iterator[Window | OSError]:
-    """Yield groups of `accumulation` consecutive micro-batches; drop an incomplete group at the end. A read error that persists is
-    yielded as the last item."""
+    """Yield lists of `accumulation` consecutive micro-batches; an incomplete list at the end is dropped.
+
+    If `batches` raises `OSError`, yield the error as the last item."""
     window: Window = []
     try:
         for pair in batches:
@@ -68,8 +70,9 @@ def windows(batches: Iterable[Any], accumulation: int) -> Iterator[Window | OSEr
 
 
 def train_one_step(t: Training, window: Window | OSError) -> None:
-    """Make one optimizer update from one window. If any rank cannot read its window, no rank makes the update and the run is
-    interrupted."""
+    """Make one optimizer update from one window. `window` is an `OSError` if its data could not be read.
+
+    If any rank cannot read its window, no rank makes the update and the run is interrupted."""
     if isinstance(window, OSError):
         t.sync.reduce_counts(torch.zeros(len(t.workload.tasks), dtype=torch.float64), unreadable=True)
         t.run.interrupt(t.sync.interruption_reason(window))
@@ -90,7 +93,9 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
 
 
 def checked_per_task(t: Training, member: str, values: Tensor) -> Tensor:
-    """Return `values` of the workload's `member`. Raise `ConfigError` for another shape than [T], which addition would broadcast."""
+    """Return `values`, the result of the workload's method `member`. Raise `ConfigError` if its shape is not [T], one value per task.
+
+    Without this check an addition would broadcast another shape."""
     tasks = len(t.workload.tasks)
     if values.shape != (tasks,):
         name = f"{class_name(type(t.workload))}.{member}"
@@ -99,8 +104,9 @@ def checked_per_task(t: Training, member: str, values: Tensor) -> Tensor:
 
 
 def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
-    """Run forward and backward for each micro-batch, then the optimizer update. `valid` [T]: valid labels per task in the global
-    batch, on the host."""
+    """Run forward and backward for each micro-batch of `window`, then make the optimizer update and count it.
+
+    `valid`: number of valid labels of each task in the global batch, float64 [T] on the host."""
     step = t.progress.global_step
     weights = t.weighting.weights
     scales = loss_scales(t.context.world_size, tuple(valid.tolist()), weights.dtype, weights.device)
@@ -123,7 +129,7 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
 
 @functools.lru_cache(maxsize=1)  # most updates of a run have the same counts
 def loss_scales(world_size: int, counts: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return W / N_t for each task t, [T] on the device. W is `world_size`, N_t the count of task t, or 1 if it has no label.
+    """Return W / N_t for each task t, [T] on the device. W is `world_size`; N_t is `counts[t]`, or 1 if the task has no label.
 
     The result is cached: do not change it in place."""
     scales = torch.tensor([world_size / (count or 1.0) for count in counts], dtype=dtype)
@@ -132,13 +138,15 @@ def loss_scales(world_size: int, counts: tuple[float, ...], dtype: torch.dtype, 
 
 
 def seed_micro_batch(t: Training, step: int, number: int) -> None:
-    """Seed dropout and drop-path by (seed, step, index of the micro-batch in the global batch)."""
+    """Seed dropout and drop-path of micro-batch `number` of this process, by (seed, step, index of the micro-batch in the global batch)."""
     seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
 
 
 def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> None:
-    """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the task's losses), N_t the valid labels of
-    the global batch. `scales` [T] is W / N_t for W processes, because DDP averages over them."""
+    """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the losses of task t).
+
+    w_t is the weight of the task, N_t the number of its valid labels in the global batch. `scales` [T] is W / N_t for W processes, because
+    DDP averages gradients over them."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)
@@ -152,8 +160,10 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
 
 @torch.no_grad()
 def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
-    """Return this process's loss sums, float64 [T], of the window of update `step` with the updated weights and the same dropout.
-    Restore the buffers that a forward changes (batch statistics)."""
+    """Return this process's loss sums per task, float64 [T], for the window of update `step`, with the updated weights and the same
+    dropout.
+
+    Buffers that a forward pass changes (batch statistics) are restored."""
     buffers = list(changing_buffers(t.model).values())
     saved = [buffer.clone() for buffer in buffers]
     total = torch.zeros_like(t.weighting.weights, dtype=torch.float64)
@@ -171,8 +181,8 @@ def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
 def count_units(t: Training, samples: int, valid: Tensor) -> int:
     """Return the number of units, such as tokens, in a global batch of `samples` samples; 0 for a workload without units.
 
-    `valid`: [T], valid labels of each task. If a task has the name of the unit, its valid labels are counted, without padding. Otherwise
-    the number is `samples` times the units per sample."""
+    `valid`: [T], number of valid labels of each task. If a task has the name of the unit, this is the number of its valid labels, without
+    padding. Otherwise it is `samples` times the units per sample."""
     if t.workload.units is None:
         return 0
     name, per_sample = t.workload.units

@@ -1,6 +1,6 @@
-"""`Outputs`: the files and loggers of one run. Its methods take values, not parts of the training.
+"""`Outputs`: the files and loggers of one run. Its methods take values, not parts of a `Training`.
 
-Rank 0 writes. Other ranks construct the same object for its broadcasts and write nothing but their batch records.
+Rank 0 writes. Other ranks construct the same object to take part in its broadcasts; they write only their records of batches.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ SHARED_DISK_DELAY = 30.0  # seconds in which a shared disk must show a file that
 
 
 class CheckpointNotWritten(RunFailed):
-    """Raised when the end of the run could not be saved."""
+    """Failure of a run whose last checkpoint could not be written."""
 
 
 class Outputs:
-    """Rows, reports, checkpoints and validation results of one run.
+    """Log rows, reports, checkpoints and validation results of one run.
 
     seconds_before: wall time of earlier launches. last_row: the newest value of every metric. saved_step: step of the newest checkpoint
-    of this launch, -1 without one. resumed: True once rows, results and checkpoints are cut back to the step where the run continues.
-    """
+    of this launch, -1 without one. resumed: True after `resume`, when rows, results and checkpoints of later steps are removed."""
 
     def __init__(
         self, config: Config, context: DistributedContext, directory: RunDirectory, sinks: LogSinks, display: ProgressDisplay
@@ -66,9 +65,9 @@ class Outputs:
         self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
-        """Remove rows after `step` and rename later checkpoints.
+        """Continue the files at `step`: remove later rows and rename later checkpoints.
 
-        saved: `counters()` from the checkpoint; None for a new run and for a checkpoint of another run."""
+        saved: the `counters()` in the checkpoint; None for a new run and for a checkpoint of another run."""
         saved = saved if saved is not None else {"rows": {}, "seconds": 0.0}
         self.seconds_before, self.resumed = saved["seconds"], True
         if self.writer is not None:  # first: a kill before the rows are cut must not leave a checkpoint that counts more rows
@@ -81,34 +80,36 @@ class Outputs:
             self.batches.truncate_after(step)
 
     def counters(self, wall_seconds: float) -> dict[str, Any]:
-        """Return for a checkpoint: the number of rows and reports written, the pending report, and the wall time of all launches.
+        """Return values for a checkpoint: the numbers of rows and reports written, the pending report, and the wall time of all launches.
 
         wall_seconds: wall time of this launch."""
         return {"rows": self.sinks.state_dict(), **self.reports.counters(), "seconds": self.seconds_before + wall_seconds}
 
     def row(self, step: int, row: Mapping[str, Any]) -> None:
-        """Write a row of metrics to every sink."""
+        """Write a row of metrics at `step` to every sink (JSONL, W&B, TensorBoard)."""
         self.last_row |= row
         self.sinks.log(step, row)
 
     # -- validation results ----------------------------------------------------------------------------------------------
 
     def validation_result(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """Return, on every rank, the result of a pass that has already run with these weights; None if it has to run.
+        """Return, on every rank, the result of the validation pass `key` at `step` if it has already run with these weights; None if it
+        must run.
 
-        weights: `saving.weights_hash`."""
+        weights: the hash by `saving.weights_hash`."""
         return self.context.broadcast_object(self.results.read(step, key, weights) if self.context.is_master else None)
 
     def write_validation(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
-        """Write the result of a pass. If the write fails, the result stays in memory and is written before the next checkpoint is
-        committed."""
+        """Write the result of the validation pass `key`.
+
+        If that fails, the result stays in memory and is written before the next checkpoint."""
         if self.context.is_master:
             self.reports.passes += 1
             with log_write_errors(self.results.path(step, key)):
                 self.results.write(step, key, metrics, weights)
 
     def show_validation(self, step: int, key: str, metrics: Mapping[str, float], tasks: tuple[str, ...]) -> None:
-        """Log the losses and top-1 accuracies of a finished pass, and a warning if a loss is not finite."""
+        """Log the losses and top-1 accuracies of a finished validation pass, and a warning if a loss is not finite."""
         if not self.context.is_master:
             return
         shown = [name for name in metrics if name.endswith(("/loss", "/top1")) and (name.count("/") == 1 or name.endswith("/top1"))]
@@ -120,7 +121,7 @@ class Outputs:
             log.warning("%s at step %d is not finite: the weights are not finite, or no sample has a label", not_finite[0], step)
 
     def dump_metrics(self, step: int, state: Mapping[str, Any]) -> None:
-        """Write `MetricsTracker.dump_metrics_state()` to debug/metrics-step-N.json, and log the path."""
+        """Write `state`, the result of `MetricsTracker.dump_metrics_state()`, to debug/metrics-step-N.json, and log the path."""
         if self.context.is_master:
             path = self.directory.path / "debug" / f"metrics-step-{step:08d}.json"
             with log_write_errors(path):
@@ -131,13 +132,13 @@ class Outputs:
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
     def before_write(self) -> None:
-        """Flush the rows, reports and results that a checkpoint counts. Called in the writer's thread."""
+        """Flush the rows, reports and validation results of which a checkpoint contains the numbers. Called in the thread of the writer."""
         self.results.flush()
         self.sinks.sync()
         self.reports.sync()
 
     def wait_for_writer(self) -> str | None:
-        """Wait until the last checkpoint is written. Return the reason if that failed, otherwise None."""
+        """Wait until the last checkpoint is written. Return the reason if writing it failed, otherwise None."""
         if self.writer is None:
             return None
         self.writer.wait()
@@ -146,8 +147,10 @@ class Outputs:
     # -- the end ---------------------------------------------------------------------------------------------------------
 
     def write_report(self, sections: list[tuple[str, str]] | None) -> Path | None:
-        """Write report.html from the files of the run and the workload's `sections` (title, HTML; None: those of the page that exists).
-        Return its path, None without `logger.report` and after a failure, which is logged."""
+        """Write report.html from the files of the run and `sections` of the workload, (title, HTML). Return its path.
+
+        `sections=None` keeps the sections of the existing page. Return None without `logger.report`, and after a failure, which is logged.
+        """
         if self.config.logger.report:
             title = f"{self.config.run.experiment} / {self.directory.path.name}"
             shown = None if sections is None else [(name, hide(body)) for name, body in sections]
@@ -156,12 +159,12 @@ class Outputs:
         return None
 
     def summary(self, status: str, global_step: int, **values: Any) -> None:
-        """Write summary.json on rank 0."""
+        """Write summary.json on rank 0, with `values` as further entries."""
         if self.context.is_master:
             write_summary(self.directory.path / "summary.json", status, global_step, **self._hidden(values))
 
     def fail(self, reason: str, global_step: int) -> None:
-        """Record a failure from a thread of the watchdog, which ends the process next. Makes no collective call."""
+        """Record a failure and log it. A thread of the watchdog calls this just before it ends the process. No collective is called."""
         if self.context.is_master:
             with log_write_errors(self.directory.path / "summary.json"):  # before the log: the console may block
                 step = max(global_step, self.saved_step) if self.resumed else None
@@ -171,14 +174,15 @@ class Outputs:
     def mark(self, status: str, global_step: int | None = None, **values: Any) -> None:
         """Write `status` and `values` to summary.json. Keep its other entries, except `error` and `interrupted_by`.
 
-        Keep the step if `global_step` is None. For a run that ends before its state is restored, and for a failure in the watchdog."""
+        `global_step=None` keeps the step in the file. For a run that ends before its state is restored, and for a failure that the watchdog
+        found."""
         previous = read_summary(self.directory.path)
         kept = {name: value for name, value in previous.items() if name not in ("status", "global_step", "error", "interrupted_by")}
         step = previous.get("global_step", 0) if global_step is None else global_step
         write_summary(self.directory.path / "summary.json", status, step, **(kept | self._hidden(values)))
 
     def _hidden(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values for summary.json, without values of environment variables in the `error`."""
+        """Return the entries for summary.json; in `error`, values of environment variables are hidden."""
         return {**values, "error": hide(values["error"])} if "error" in values else dict(values)
 
     def close(self) -> None:
@@ -193,7 +197,7 @@ class Outputs:
 
 @contextlib.contextmanager
 def log_write_errors(path: Path) -> Iterator[None]:
-    """Log an `OSError` of the block, for a file that may be missing without ending the run. Checkpoints and rows are retried instead."""
+    """Return a context manager that logs an `OSError` instead of raising it, for a file without which the run can go on."""
     try:
         yield
     except OSError as error:
@@ -204,7 +208,7 @@ def log_write_errors(path: Path) -> Iterator[None]:
 
 
 def open_outputs(config: Config, context: DistributedContext, directory: RunDirectory, workload: Workload, total_steps: int) -> Outputs:
-    """Return the outputs of the run, with its files open. Call it once the run directory is locked.
+    """Open the files and loggers of the run and return them. Call this once the run directory is locked.
 
     Raise `ConfigError` if a process does not find the run directory."""
     check_shared_disk(directory.path, context)
@@ -222,7 +226,7 @@ def open_outputs(config: Config, context: DistributedContext, directory: RunDire
 
 
 def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
-    """Return the loggers besides JSONL that `logger` turns on: W&B, TensorBoard."""
+    """Return the loggers that the group `logger` switches on in addition to JSONL: W&B, TensorBoard."""
     loggers: list[Any] = []
     if config.logger.wandb != "disabled":
         from linnaeus.reporting.wandb_logger import WandbLogger
@@ -245,8 +249,9 @@ def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
 
 
 def check_shared_disk(directory: Path, context: DistributedContext) -> None:
-    """Raise `ConfigError` on all processes if one of them does not find the run directory of rank 0: all ranks read checkpoints. Wait
-    up to `SHARED_DISK_DELAY` seconds for a network disk to show it."""
+    """Raise `ConfigError`, on all processes, if one of them does not find the run directory of rank 0, since all ranks read checkpoints.
+
+    Wait up to `SHARED_DISK_DELAY` seconds for a network disk to show it."""
     deadline = time.monotonic() + SHARED_DISK_DELAY
     while not (found := (directory / "config.yaml").exists()) and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Plan a run: its length, accumulation and resolved schedule, in steps, before anything is trained."""
+"""Compute the plan of a run, before anything is trained: its length, accumulation, schedule and learning rate, all in steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ FEW_UPDATES = 10  # a run of fewer updates trains almost nothing
 
 @dataclass(frozen=True)
 class Plan:
-    """Length and schedule of a run, exact before the first batch. text: the content of schedule.txt."""
+    """Length and schedule of a run, exact before the first batch. `accumulation`: micro-batches per update on a process.
+
+    `text`: the printed schedule, the content of schedule.txt."""
 
     length: TrainingLength
     accumulation: int
@@ -54,7 +56,8 @@ class Plan:
     text: str
 
     def show(self, whole: bool) -> None:
-        """Print the text if `whole`, otherwise its notes and one line. train.log gets the text."""
+        """Print the whole schedule if `whole`, otherwise one line and the notes about it. train.log gets the whole schedule in both
+        cases."""
         if whole:
             log.info(self.text)
             return
@@ -68,7 +71,7 @@ class Plan:
             log.info("note: %s", note, extra=CONSOLE_ONLY)
 
     def save(self, directory: Path, context: DistributedContext) -> None:
-        """Write schedule.txt and schedule.svg on rank 0. Raise `ConfigError` if the directory cannot be made."""
+        """Write schedule.txt and schedule.svg to `directory` on rank 0. Raise `ConfigError` if the directory cannot be created."""
         context.master_only(self._write)(directory)
 
     def _write(self, directory: Path) -> None:
@@ -81,7 +84,10 @@ class Plan:
 
 
 def resolve_schedule(config: Config, workload: Workload, context: DistributedContext) -> Plan:
-    """Turn every duration into steps. Raise `ConfigError` if the global batch cannot be split or an entry of the schedule cannot be met."""
+    """Return the plan of a run, with every duration converted to steps.
+
+    Raise `ConfigError` if the global batch cannot be divided among processes and micro-batches, or if an entry of the schedule is
+    impossible."""
     length = training_length(config, workload.train_size)
     accumulation = accumulation_steps(config, context.world_size)
     micro = micro_batch_size(config, context.world_size)
@@ -99,7 +105,7 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
 
 
 def warn_if_short(config: Config, plan: Plan) -> None:
-    """Log a warning if a length in epochs gives fewer than `FEW_UPDATES` updates, whether or not the run stops before."""
+    """Log a warning if `trainer.length` is in epochs and amounts to fewer than `FEW_UPDATES` updates, even if the run stops earlier."""
     updates, length = plan.length.total_steps, config.trainer.length
     if updates < FEW_UPDATES and Duration.parse(length).unit == "epochs":
         batch = config.trainer.global_batch_size
@@ -108,8 +114,9 @@ def warn_if_short(config: Config, plan: Plan) -> None:
 
 
 def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workload) -> None:
-    """Raise `ConfigError` if a monitored metric is not measured by a validation pass of this run, or not for the validated weights, or if
-    its direction is unknown."""
+    """Raise `ConfigError` if no validation pass of this run measures a monitored metric, or if its direction (min or max) is unknown.
+
+    A metric of the averaged weights counts as not measured if the raw weights are validated, and the reverse."""
     averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
     measured = metric_names(resolved, workload, averaged)
     for key, metric in monitored(config).items():
@@ -126,7 +133,7 @@ def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workloa
 
 
 def monitored(config: Config) -> dict[str, str]:
-    """Return {config key: validation metric} of everything that monitors a metric."""
+    """Return {configuration key: validation metric} for all keys that monitor a metric in this run."""
     validates = config.schedule.validate or config.schedule.validate_at_end
     monitors = {"schedule.best_monitor": config.schedule.best_monitor} if validates else {}
     stop = config.schedule.early_stop
@@ -138,9 +145,9 @@ def monitored(config: Config) -> dict[str, str]:
 
 
 def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool) -> list[str]:
-    """Return the names of the metrics that the validation passes of this run measure, from the result of a pass over no samples.
+    """Return the names of the metrics that the validation passes of this run measure, found by computing them for no samples.
 
-    Raise `ConfigError` if the metrics lack or misspell a member, or cannot be computed without samples."""
+    Raise `ConfigError` if the metrics object lacks or misspells a member, or if the metrics cannot be computed without samples."""
     cpu = torch.device("cpu")
     owner = class_name(type(workload))
     training = check_members(workload.training_metrics(cpu), TrainingMetrics, f"{owner}.training_metrics returns")
@@ -162,7 +169,9 @@ def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool)
 
 
 def _without_samples(metrics: Any, *totals: torch.Tensor) -> dict[str, float]:
-    """Return the results of totals and counts of 0. Raise `ConfigError` if they divide by zero, are not numbers, or lack `loss`."""
+    """Return the metrics computed from totals and counts of 0.
+
+    Raise `ConfigError` if they divide by zero, are not numbers, or lack `loss`."""
     check_counts(metrics)
     try:
         results = check_results(metrics.compute(*totals, metrics.counts), metrics)

@@ -18,13 +18,13 @@ ROWS = 15  # operations in the log; summary.txt has 60
 
 
 def profile_notes(steps: Sequence[int], last_step: int) -> list[str]:
-    """Return a line if the run ends before the last update of `debug.profile_steps`, so that no profile is written."""
+    """Return a line for the log if the run ends before the last update of `debug.profile_steps`, so that no profile is written."""
     late = len(steps) == 2 and steps[1] > last_step
     return [f"debug.profile_steps={list(steps)}: no profile is written, because the last update is {last_step:,}"] if late else []
 
 
 class StepProfiler:
-    """Profile the updates first..last (counted from 1) and write profile/trace.json and profile/summary.txt in the run directory."""
+    """Profiler of the updates first to last (counted from 1). It writes profile/trace.json and profile/summary.txt in the run directory."""
 
     def __init__(self, steps: Sequence[int], directory: Path, device: torch.device) -> None:
         """Raise `ConfigError` unless `steps` is [first, last] with 1 <= first <= last."""
@@ -35,7 +35,7 @@ class StepProfiler:
         self._profiler: Any = None
 
     def before_step(self, step: int) -> None:
-        """Start before update number `step` if it is the first of the range, or inside it after a resume."""
+        """Start the profiler before update number `step` if that is in the range and it does not run yet."""
         if self._profiler is None and self.first <= step <= self.last:
             activities = [torch.profiler.ProfilerActivity.CPU]
             if self.device.type == "cuda":
@@ -44,7 +44,7 @@ class StepProfiler:
             self._profiler.start()
 
     def after_step(self, step: int) -> None:
-        """Stop after the last update of the range and write the trace and the summary."""
+        """After the last update of the range, stop the profiler and write the trace and the summary."""
         if self._profiler is None or step < self.last:
             return
         profiler, self._profiler = self._profiler, None

@@ -1,6 +1,6 @@
-"""Collect the numbers of a run, read from its parts: rows of metrics, clocks, and the data of a progress report.
+"""Collect numbers of a run from its parts: rows of metrics, timings, and the data of a progress report.
 
-`training_row` is the only place on the step path that reads the device.
+`training_row` is the only function on the step path that waits for the device.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ log = logging.getLogger("linnaeus")
 
 
 def training_row(t: Training, peek: bool = False) -> dict[str, float]:
-    """Return the means since the last row, gradient norm, learning rate and task weights. Costs a device sync.
+    """Return the mean losses and metrics since the last row, gradient norm, learning rate and task weights. Costs a device sync.
 
-    peek: do not reset the means, for a report between two rows."""
+    peek: True to leave the means as they are, for a report between two rows; by default they start again."""
     rate = t.lr.at(t.progress.global_step - 1)
     return t.step_logger.row(rate, t.update.grad_norm, t.weighting.weights, t.update.skipped_updates, peek)
 
 
 def metrics_row(t: Training) -> dict[str, float]:
-    """Return the complete row of this step. Costs a device sync."""
+    """Return the complete row of metrics for this step. Costs a device sync."""
     row = training_row(t) | {
         "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
         "progress/fraction": t.progress.get_progress_fraction(),
@@ -47,8 +47,9 @@ def metrics_row(t: Training) -> dict[str, float]:
 
 
 def curriculum_numbers(t: Training) -> dict[str, float]:
-    """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` of the last update, at step 0 of the first
-    update. Empty without phases."""
+    """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` at the last update; {} without curriculum phases.
+
+    At step 0 they are those of the first update."""
     phases, step = t.ops.resolved.phases, max(0, t.progress.global_step - 1)
     if phases is None:
         return {}
@@ -67,7 +68,7 @@ def curriculum_numbers(t: Training) -> dict[str, float]:
 
 
 def timings(t: Training) -> dict[str, float]:
-    """Return clocks, throughput and memory since the start of this launch."""
+    """Return times, throughput and peak memory since the start of this launch, for timings.jsonl."""
     seconds = max(t.clock.training(), 1e-9)
     steps = t.progress.global_step - t.first_step
     samples = t.progress.samples_seen - t.first_sample
@@ -91,12 +92,12 @@ def timings(t: Training) -> dict[str, float]:
 
 
 def reading(t: Training) -> Reading:
-    """Return the counters and clocks from which throughput is computed."""
+    """Return the counters and times from which throughput is computed."""
     return Reading(t.clock.training(), t.clock.waiting, t.progress.global_step, t.progress.samples_seen, t.progress.units_seen)
 
 
 def memory_now(device: torch.device) -> dict[str, float]:
-    """Return the MiB resident in this process (on Linux), allocated by tensors on the device, and of the device in total."""
+    """Return memory in MiB: resident in this process (on Linux), allocated by tensors on the GPU, and the size of the GPU's memory."""
     found = {}
     try:
         with open("/proc/self/statm", "rb", buffering=0) as file:
@@ -110,7 +111,7 @@ def memory_now(device: torch.device) -> dict[str, float]:
 
 
 def _peak_host_mib() -> float:
-    """Return the largest resident size of this process so far in MiB."""
+    """Return the largest resident memory of this process so far, in MiB."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -120,9 +121,10 @@ def _peak_host_mib() -> float:
 
 
 def start_reports(t: Training) -> None:
-    """Prepare the progress reports after the run is restored: set the steps of its validation passes and checkpoints, for the time left.
+    """Prepare the progress reports, after the run is restored. Do nothing on ranks without a report file.
 
-    Restart the measurement of throughput. Report 0 % for a new run with `schedule.report`. Do nothing without a report file."""
+    Set the steps of validation passes and checkpoints, from which the time left is estimated, and restart the measurement of throughput.
+    Report 0 % for a new run with `schedule.report`."""
     reports = t.output.reports
     if reports.file is None:
         return
@@ -137,14 +139,16 @@ def start_reports(t: Training) -> None:
 
 
 def restart_throughput(t: Training) -> None:
-    """Start to measure the speed and the wait for data."""
+    """Restart the measurement of the speed and of the wait for data."""
     t.output.reports.throughput.restart(reading(t))
     if t.output.reports.file is not None:
         t.data_wait.start(t.clock.training(), t.progress.global_step)
 
 
 def report_progress(t: Training) -> None:
-    """Show and write the report of this step, from the deferred report or the newest row, and log the timings."""
+    """Print and write the progress report of this step, and log the timings.
+
+    The metrics are those of the deferred report, if there is one, or of the newest row."""
     reports, step, resolved = t.output.reports, t.progress.global_step, t.ops.resolved
     with reports.timed():
         pending, reports.pending = reports.pending, None
@@ -161,15 +165,18 @@ def report_progress(t: Training) -> None:
 
 
 def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:
-    """Return the times left at this step, from clocks that contain `timings`. `validated`: the passes of this step are done."""
+    """Return estimates of the time left at this step. `clocks` contains the result of `timings` and recent rates.
+
+    `validated`: True if the validation passes of this step are done."""
     resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
     step, intervals = t.progress.global_step, resolved.checkpoint.seconds
     return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
 
 
 def seconds_left(t: Training) -> tuple[float | None, bool]:
-    """Return the seconds until the end of the run at the present speed, and True if they include validation. (None, True) before the
-    second update of a launch."""
+    """Return (seconds until the end of the run at the present speed, True if they include validation).
+
+    Return (None, True) before the second update of a launch."""
     rates = t.output.reports.throughput.rates(latest=reading(t))
     if not rates:
         return None, True
@@ -178,7 +185,7 @@ def seconds_left(t: Training) -> tuple[float | None, bool]:
 
 
 def seconds_after_pass(t: Training) -> float | None:
-    """Return the seconds that the run takes after the validation pass that begins now; None without an estimate."""
+    """Return an estimate of the seconds from the end of the present validation pass to the end of the run; None if there is no estimate."""
     rates, passes = t.output.reports.throughput.rates(latest=reading(t)), t.output.reports.passes
     if not rates:
         return None
@@ -187,7 +194,7 @@ def seconds_after_pass(t: Training) -> float | None:
 
 
 def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:
-    """Return the data of a report at this step."""
+    """Return the data of a progress report at this step. `row`: metrics. `clocks`: timings and memory."""
     more, units = _more_rows(t), t.workload.units
     parameters, trained = t.parameter_counts
     return ReportData(
@@ -209,7 +216,7 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
 
 
 def _recent(t: Training) -> dict[str, float]:
-    """Return throughput and MFU since the previous report."""
+    """Return throughput and MFU (model FLOP utilisation) since the previous report."""
     rates = t.output.reports.throughput.rates(t.workload.units[0] if t.workload.units is not None else None)
     flops, peak = t.model.flops_per_sample(), device_peak(t)
     if rates and flops is not None and peak is not None:
@@ -218,7 +225,7 @@ def _recent(t: Training) -> dict[str, float]:
 
 
 def device_peak(t: Training) -> float | None:
-    """Return the peak FLOP/s of the device at the precision of the run; None if unknown."""
+    """Return the peak FLOP/s of the device at the precision of the run; None if unknown. `logger.peak_tflops` takes precedence."""
     configured, precision = t.config.logger.peak_tflops, t.config.trainer.precision
     if configured is not None:
         return configured * 1e12
@@ -233,7 +240,7 @@ def _warn_of_unused_peak(t: Training) -> None:
 
 
 def _more_rows(t: Training) -> dict[str, Any]:
-    """Return the report rows of the curriculum, the workload and growth."""
+    """Return the rows of a report about the curriculum, from the workload, and about growth."""
     phases, rows = t.ops.resolved.phases, dict[str, Any]()
     if phases is not None:
         name, description = phases.at(max(0, t.progress.global_step - 1))
@@ -243,13 +250,15 @@ def _more_rows(t: Training) -> dict[str, Any]:
 
 
 def _validation(t: Training) -> dict[str, float]:
-    """Return the newest loss of each validation pass, and the metrics in `Workload.report_metrics`."""
+    """Return the newest loss of each validation pass, and the newest values of the metrics in `Workload.report_metrics`."""
     shown = {"loss", *t.workload.report_metrics}
     return {name: value for name, value in t.tracker.final.items() if name.partition("/")[2] in shown}
 
 
 def _planned_steps(t: Training) -> tuple[list[int], list[int]]:
-    """Return the steps of all validation passes and of all checkpoints. The passes of a step have a checkpoint before and after them."""
+    """Return (the step of every validation pass, the step of every checkpoint), both sorted, for the estimate of the time left.
+
+    A step with several passes occurs once for each. Each step with validation has two checkpoints, before and after its passes."""
     r = t.ops.resolved
     plain = [step for every in (r.validate, r.validate_mask_meta) for step in every.steps()]
     partial = [step for step in r.validate_partial_mask_meta.steps() for _ in t.ops.partial_validations_due(step)]

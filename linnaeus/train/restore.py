@@ -1,4 +1,4 @@
-"""Restore the newest checkpoint, warm-start a new run from given weights, finish pending validations."""
+"""Restore a run from its newest checkpoint, start a new run from given weights, and finish pending validations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ log = logging.getLogger("linnaeus")
 
 
 def restore(t: Training, weights: InitialWeights | None = None) -> None:
-    """Load the newest checkpoint that verifies into every part. Without a checkpoint start the run, from the initial `weights` if given.
-    Then remove later rows and results, and log what an allowed change of the configuration moves.
+    """Load the newest checkpoint that verifies into all parts. Without a checkpoint start the run, from the initial `weights` if given.
 
-    Raise `ConfigError` if the checkpoint belongs to other data or another model."""
+    Then remove rows and results of later steps, and log the steps that move because of an allowed change of the configuration. Raise
+    `ConfigError` if the checkpoint belongs to other data or another model."""
     point = find_point(t)
     for path, reason in point.skipped:
         log.warning("checkpoint %s was skipped: %s", path, reason)
@@ -43,8 +43,9 @@ def restore(t: Training, weights: InitialWeights | None = None) -> None:
 
 
 def find_point(t: Training) -> ResumePoint:
-    """Return the checkpoint from which the run continues, the same on every rank. Raise `ConfigError` on all ranks if one of them
-    cannot read the checkpoint that rank 0 has verified."""
+    """Return the checkpoint from which the run continues, the same on every rank.
+
+    Raise `ConfigError`, on all ranks, if one of them cannot read the checkpoint that rank 0 has verified."""
     point, refusal = ResumePoint(None), ""
     try:
         point = find_resume_point(
@@ -64,7 +65,7 @@ def find_point(t: Training) -> ResumePoint:
 
 
 def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
-    """Load a checkpoint into every part and continue from it."""
+    """Load a checkpoint into all parts of the run and continue its files from there."""
     load_parts(t, found)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
     t.run.stop(saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step))
@@ -81,7 +82,7 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
 
 def load_parts(t: Training, found: LoadedCheckpoint) -> None:
-    """Load the state of all parts that is equal on all ranks. Raise `ConfigError` if a part does not fit the checkpoint."""
+    """Load the state that is equal on all ranks into the parts of the run. Raise `ConfigError` if the checkpoint does not fit a part."""
     check_compatible(t, found)
     t.model.load_state_dict(found.model_state)
     for name, part in t.stateful().items():
@@ -91,7 +92,7 @@ def load_parts(t: Training, found: LoadedCheckpoint) -> None:
 
 
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
-    """Remove rows and results after the checkpoint and rename later checkpoints; without a checkpoint, all of them."""
+    """Remove rows and results of steps after the checkpoint, and rename later checkpoints. Without a checkpoint remove all of them."""
     own = found is not None and found.state["run_id"] == t.output.directory.run_id  # False for run.resume=PATH of another run
     t.output.resume(found.step if found is not None else 0, found.state["outputs"] if found is not None and own else None)
     start_reports(t)
@@ -100,7 +101,7 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
 
 
 def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
-    """Raise `ConfigError` if a checkpoint has other data, another model or other parts than this run. Change nothing."""
+    """Raise `ConfigError` if a checkpoint was written with other data, another model or other parts than this run. Change nothing."""
     if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
         name = t.config.data.name
         raise ConfigError(f"{found.path} was trained on data other than the current data.name={name}; use run.allow=[data] to accept it")
@@ -116,17 +117,18 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
 
 
 def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
-    """Return the reason of an early stop in state.json; None after an interruption, for another run's checkpoint, and if the limits of
-    `schedule.early_stop` have changed."""
+    """Return the reason for which the run stopped early, from state.json of a checkpoint; None if it did not stop.
+
+    Return None also for a checkpoint of another run, and if the limits of `schedule.early_stop` have changed since."""
     same = state["run_id"] == t.output.directory.run_id and state["early_stop"] == dataclasses.asdict(t.config.schedule.early_stop)
     return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None
 
 
 def check_checkpoint(t: Training, directory: RunDirectory) -> None:
-    """Load the checkpoint from which the run would continue, as a check. Raise `ConfigError` if it does not fit.
+    """Load the checkpoint from which the run would continue, as a check before anything is written. Raise `ConfigError` if it does not fit.
 
-    This is done for `run.resume=PATH`, and for the newest checkpoint if the configuration was changed (`run.allow`). The parts of `t` have
-    the state of the checkpoint afterwards. Call it before anything is written."""
+    This is done for `run.resume=PATH`, and for the newest checkpoint if the configuration was changed (`run.allow`). Afterwards the parts
+    of `t` have the state of the checkpoint."""
     if t.config.run.resume not in ("auto", "never") or directory.altered:
         found = _next_start(t, directory).checkpoint
         if found is not None:
@@ -134,7 +136,7 @@ def check_checkpoint(t: Training, directory: RunDirectory) -> None:
 
 
 def describe_start(t: Training, directory: RunDirectory) -> str:
-    """Return the line that ends `plan=true` of a run that has started: the step at which it would continue. Write nothing."""
+    """Return the line printed by `plan=true` for a run that has been started before: the step at which it would continue. Write nothing."""
     if directory.finished:
         return f"nothing was written or trained: {directory.finished_message()}"
     step, last = _next_start(t, directory).step, t.progress.expected_total_steps
@@ -148,7 +150,7 @@ def _next_start(t: Training, directory: RunDirectory) -> ResumePoint:
 
 
 def finish_pending_validations(t: Training) -> None:
-    """Run the passes that the checkpoint contains as pending."""
+    """Run the validation passes that the checkpoint lists as pending, then save."""
     if t.progress.has_pending_validations():
         log.info("finishing %s of step %d", counted(len(t.progress.pending_validations), "pending validation pass"), t.progress.global_step)
         run_pending_validations(t)
@@ -157,7 +159,7 @@ def finish_pending_validations(t: Training) -> None:
 
 
 def log_changes(t: Training) -> None:
-    """Log which steps an allowed change of the configuration moves, and write the table to launches/<n>/moved.txt."""
+    """Log the steps that move because of an allowed change of the configuration, and write the table to launches/<n>/moved.txt."""
     directory = t.output.directory
     if t.context.is_master and directory.altered:
         sizes = t.workload.train_size, t.workload.components
@@ -171,10 +173,10 @@ def log_changes(t: Training) -> None:
 
 
 def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights | None:
-    """Return the weights of `run.init_from`, read by every rank; None without this key or if the run has a checkpoint of its own. Call it
-    before anything is written.
+    """Return the weights of `run.init_from`, read by every rank. Call this before anything is written.
 
-    Raise `ConfigError` on every rank if one of them cannot read the file, if it differs between ranks, or if it does not fit the model."""
+    Return None if the key is null or if the run already has a checkpoint. Raise `ConfigError` on every rank if one of them cannot read the
+    file, if it differs between ranks, or if it does not fit the model."""
     path = t.config.run.init_from
     if path is None:
         return None
@@ -185,8 +187,10 @@ def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights
 
 
 def warm_start(t: Training, weights: InitialWeights | None) -> None:
-    """Load the weights of `run.init_from` into the model and its average. For a run without a checkpoint: a new one, or one that has lost
-    its checkpoints. Log a report and write it in full to launches/<n>/init_from.txt."""
+    """Copy the weights of `run.init_from` into the model and its moving average, for a run without a usable checkpoint.
+
+    This is a new run, or one that has lost its checkpoints. Log which weights were loaded, and write the full list to
+    launches/<n>/init_from.txt."""
     path = t.config.run.init_from
     if path is None:
         return
@@ -208,7 +212,9 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
 
 
 def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
-    """Return the weights in `path`. Raise the same `ConfigError` on every rank if a rank cannot use them or if the ranks differ."""
+    """Return the weights in the file `path`.
+
+    Raise the same `ConfigError` on every rank if a rank cannot use them or if the ranks differ."""
     weights, refusal = None, ""
     try:
         weights = t.workload.adapt_initial_weights(read_initial_weights(path, choice=t.config.run.init_checkpoint), t.model)

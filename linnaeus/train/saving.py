@@ -1,4 +1,4 @@
-"""Saving: collect the state of every part and pass it to the checkpoint writer, which writes in parallel to training."""
+"""Save checkpoints: collect the state of all parts and pass it to the checkpoint writer, which writes while training continues."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from linnaeus.train.state import Training
 
 
 def save(t: Training) -> None:
-    """Copy the state of this step to host memory and start to write a checkpoint from it. Rows are on the disk before it is
-    committed."""
+    """Copy the state at this step to host memory and start to write a checkpoint.
+
+    Earlier log rows are on the disk before it is committed."""
     activity, t.watchdog.activity = t.watchdog.activity, "saving"
     step, output = t.progress.global_step, t.output
     with t.clock.measure("saving"):
@@ -41,8 +42,7 @@ def save(t: Training) -> None:
 
 
 def readable_state(t: Training) -> dict[str, Any]:
-    """Return the content of state.json: plain values, readable for a person, with those that a resume reads and the counters of the
-    outputs."""
+    """Return the content of state.json: plain values that a person can read and that a resume needs."""
     step = t.progress.global_step
     validated = t.tracker.last_step == step
     return {
@@ -62,15 +62,16 @@ def readable_state(t: Training) -> dict[str, Any]:
 
 
 def wait_for_copy(t: Training) -> None:
-    """Wait until the newest checkpoint has copied the state of the optimizers, which the next update changes."""
+    """Wait until the newest checkpoint has copied the state of the optimizers, which the next update will change."""
     if t.output.writer is not None:
         with t.clock.measure("saving"):
             t.output.writer.wait_until_copied()
 
 
 def settle(t: Training) -> None:
-    """Wait until the last checkpoint is on the disk, and save again if it could not be written. Raise `CheckpointNotWritten` on every
-    rank if the second attempt fails too."""
+    """Wait until the last checkpoint is on the disk. If it could not be written, save once more.
+
+    Raise `CheckpointNotWritten`, on every rank, if the second attempt fails too."""
     with t.clock.measure("saving"):
         failure = t.context.broadcast_object(t.output.wait_for_writer())
         if failure is not None:
@@ -83,7 +84,7 @@ def settle(t: Training) -> None:
 
 
 def weights_hash(t: Training) -> str:
-    """Return the BLAKE2b hash of the weights that are validated; "-" on ranks other than 0, which do not write results."""
+    """Return a hash (BLAKE2b) of the weights that validation uses, raw or averaged; "-" on ranks other than 0, which write no results."""
     if not t.context.is_master:
         return "-"
     digest = hashlib.blake2b(digest_size=16)

@@ -1,4 +1,4 @@
-"""Start a launch: join the group, apply process settings, find the run directory."""
+"""Start a launch: join the process group, apply settings of the process, find the run directory."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ BUSY = 0.5  # cores used by other processes
 
 
 def join_group(config: Config) -> DistributedContext:
-    """Join the process group if this process was launched as part of one, and choose the device. Return the context."""
+    """Join the process group if a launcher started this process as part of one, and choose the device. Return the context."""
     return DistributedContext().initialize(device=config.trainer.device, timeout=Duration.parse(config.trainer.startup_timeout).seconds)
 
 
 def apply_process_settings(config: Config) -> None:
-    """Set the number of CPU threads, the limit on open files, the use of memory and deterministic kernels, for the whole process.
+    """Apply settings of the whole process: CPU threads, limit on open files, reuse of freed memory, deterministic kernels.
 
-    Raise `ConfigError` if the system does not allow the open files that the loader workers need."""
+    Raise `ConfigError` if the system does not allow as many open files as the loader workers need."""
     allow_open_files(config.trainer.num_workers)
     if DistributedContext().device.type == "cpu":
         keep_freed_memory()
@@ -48,13 +48,13 @@ def apply_process_settings(config: Config) -> None:
 
 
 class CoreUse:
-    """CPU seconds spent on the cores of this process since construction, by all processes and by this process. Linux only."""
+    """Measurement, since construction, of the CPU time spent on the cores of this process, by all processes and by this one. Linux only."""
 
     def __init__(self) -> None:
         self._time, self._start = time.monotonic(), core_seconds()
 
     def warn_if_busy(self, context: DistributedContext) -> None:
-        """Log a warning if other processes use the cores that torch's threads of this run need.
+        """Log a warning if other processes use cores that torch's threads of this run need.
 
         The threads of an operation wait for each other: with two busy neighbours on two cores a run takes six times as long."""
         now, seconds = core_seconds(), time.monotonic() - self._time
@@ -72,19 +72,21 @@ class CoreUse:
 
 
 def start_workers(t: Training) -> None:
-    """Start the processes that read batches."""
+    """Start the worker processes that read batches, if there are any."""
     if t.workers is not None:
         t.workers.start()
 
 
 def find_run_directory(config: Config, context: DistributedContext, config_dir: str | None = None) -> RunDirectory:
-    """Return the directory of this run, inspected but not written."""
+    """Return the run directory, checked but not written. Raise `ConfigError` if its run cannot be continued.
+
+    `config_dir` is a folder with further config groups; None: only conf/."""
     ranks: dict[str, Any] = {"is_master": context.is_master, "broadcast_object": context.broadcast_object}
     return RunDirectory(dataclasses.asdict(config), sys.argv[1:], config_dir=config_dir, saved=saved_tree(config), **ranks)
 
 
 def run_record(context: DistributedContext, workload: Workload, weights: InitialWeights | None = None) -> dict[str, Any]:
-    """Return the entries of run.json that describe data, devices and initial weights."""
+    """Return the entries of run.json about data, device, number of processes and initial weights."""
     device = torch.cuda.get_device_name(context.device) if context.device.type == "cuda" else "cpu"
     record = {"data_fingerprint": workload.fingerprint, "train_size": workload.train_size, "world_size": context.world_size}
     return record | {"devices": device} | ({"initial_weights": weights.digest} if weights is not None else {})

@@ -1,7 +1,8 @@
-"""Define `Training`, all parts of a run; `RunState`, running, interrupted or stopped; and `Clock`, the times of a launch.
+"""Define `Training` (all parts of a run), `RunState` (running, interrupted or stopped) and `Clock` (the times of a launch).
 
 Only functions of this package take a `Training`. They read values from its parts and pass them to other parts. No code here depends
-on a particular workload: data, model and losses are reached through `workloads.base.Workload`."""
+on a particular workload: data, model and losses are reached through `workloads.base.Workload`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
 
 @dataclass
 class RunState:
-    """State of the run and its reason.
+    """Status of the run, and the reason for it.
 
     status: "running"; "interrupted" by a signal, the time limit or unreadable data, so that the same command continues; "stopped"
     early by a limit of the configuration. reason: a text for the log; None while running."""
@@ -62,17 +63,17 @@ class RunState:
         return self.status == STOPPED
 
     def interrupt(self, reason: str) -> None:
-        """Interrupt the run. A stopped run can be interrupted too, during its last validation."""
+        """Set the status to interrupted. This is also possible for a stopped run, during its last validation."""
         self.status, self.reason = INTERRUPTED, reason
 
     def stop(self, reason: str | None) -> None:
-        """Stop the run early if it is running and `reason` is not None."""
+        """Set the status to stopped if the run is running and `reason` is not None."""
         if reason is not None and self.running:
             self.status, self.reason = STOPPED, reason
 
     @property
     def record(self) -> dict[str, str | None]:
-        """Return the entries `stop_reason` and `interrupted_by` of summary.json. state.json contains only `stop_reason`."""
+        """Entries `stop_reason` and `interrupted_by` of summary.json. state.json of a checkpoint contains only `stop_reason`."""
         return {
             "stop_reason": INTERRUPTED if self.interrupted else self.reason,
             "interrupted_by": self.reason if self.interrupted else None,
@@ -90,7 +91,7 @@ class Clock:
 
     @contextlib.contextmanager
     def measure(self, activity: str) -> Iterator[None]:
-        """Add the time of the block to `validating` or `saving`."""
+        """Return a context manager that adds the time of its block to the attribute `activity`, "validating" or "saving"."""
         start = time.perf_counter()
         try:
             yield
@@ -98,17 +99,17 @@ class Clock:
             setattr(self, activity, getattr(self, activity) + time.perf_counter() - start)
 
     def wall(self) -> float:
-        """Return the seconds since the start of the launch."""
+        """Return the seconds since the start of this launch."""
         return time.perf_counter() - self.started
 
     def training(self) -> float:
-        """Return the seconds that were not spent on validation or saving."""
+        """Return the seconds of this launch that were not spent on validation or saving."""
         return self.wall() - self.validating - self.saving
 
 
 @dataclass
 class Training:
-    """Parts of a run. A checkpoint contains the parts that `stateful` returns; the others are rebuilt from the configuration."""
+    """All parts of a run. A checkpoint contains the state of the parts in `stateful()`; the others are built from the configuration."""
 
     config: Config
     context: DistributedContext
@@ -156,16 +157,18 @@ class Training:
 
     @functools.cached_property
     def parameter_counts(self) -> tuple[int, int]:
-        """Return the number of parameters of the model, in total and trained."""
+        """Numbers of parameters of the model: (all, those that are trained)."""
         sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
         return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
     def unfinished(self) -> bool:
-        """Return True if the run is neither interrupted nor stopped and has steps left."""
+        """Return True if the run has steps left and is neither interrupted nor stopped."""
         return self.run.running and self.progress.global_step < self.progress.expected_total_steps
 
     def stateful(self) -> dict[str, Any]:
-        """Return the parts whose state is the same on all ranks, by name. Each has `state_dict` and `load_state_dict` of plain types."""
+        """Return {name: part} for the parts whose state is the same on all ranks.
+
+        Each has `state_dict` and `load_state_dict` of plain types."""
         parts: dict[str, Any] = {
             "progress": self.progress,
             "optimizers": self.optimizers,
@@ -180,8 +183,9 @@ class Training:
         return parts | {name: part for name, part in optional.items() if part is not None}
 
     def broadcast_buffers(self) -> None:
-        """Copy batch statistics and their averages from rank 0 to every rank. They differ between ranks; those of rank 0 are validated
-        and saved."""
+        """Copy batch statistics, and their moving averages, from rank 0 to every rank. They differ between ranks.
+
+        So the statistics of rank 0 are those that are validated and saved."""
         if not self.context.is_distributed:
             return
         averages = self.ema.averaged() if self.ema is not None else {}

@@ -1,8 +1,8 @@
-"""The step end: the only place that logs, saves, validates or stops.
+"""End each step: the only module that logs, saves, validates or stops.
 
 A resume depends on the order: training row, pending validations scheduled, report, check for a stop, checkpoint, validation passes and
-their results, checkpoint. The report of the last step comes after its validation passes. What is due is a function of `global_step`,
-so a resumed run does the same.
+their results, checkpoint. The report of the last step comes after its validation passes. Which of these are due is a function of
+`global_step`, so a resumed run does the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = logging.getLogger("linnaeus")
 
 
 def end_step(t: Training) -> None:
-    """Do what is due at the step just reached. Training continues if `t.run.running` is True afterwards."""
+    """Log, save, validate and stop, as far as due at the step just reached. If `t.run.running` is True afterwards, training continues."""
     if t.sync.data_unreadable:  # no update was made, and what was due at this step is done
         interrupt_for_unreadable_data(t)
         return
@@ -48,7 +48,7 @@ def end_step(t: Training) -> None:
 
 
 def schedule_due_validations(t: Training) -> None:
-    """Add the passes that are due at this step to the pending ones."""
+    """Add the validation passes that are due at this step to the pending ones."""
     step, ops = t.progress.global_step, t.ops
     if ops.should_validate(step):
         t.progress.schedule_validation(TrainingStage.VALIDATION_NORMAL)
@@ -60,7 +60,7 @@ def schedule_due_validations(t: Training) -> None:
 
 
 def log_metrics(t: Training) -> None:
-    """Write the row of this step. Stop the run if the learning rate or the gradient norm has reached a limit.
+    """Write the row of metrics of this step. Stop the run if the learning rate or the gradient norm has reached a limit.
 
     Raise `FloatingPointError` after too many skipped updates in a row."""
     step, row = t.progress.global_step, readings.metrics_row(t)
@@ -71,7 +71,7 @@ def log_metrics(t: Training) -> None:
 
 
 def report(t: Training) -> None:
-    """Report the progress of the run. At the last step defer the report until its validation passes are done."""
+    """Print and write the progress report. At the last step defer it until the validation passes of that step are done."""
     step = t.progress.global_step
     if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row
         with t.output.reports.timed():
@@ -83,7 +83,7 @@ def report(t: Training) -> None:
 
 
 def check_stop(t: Training) -> None:
-    """Interrupt the run for a signal or the time limit; stop it for a limit of the schedule."""
+    """Interrupt the run because of a signal or the time limit, or stop it because of `schedule.early_stop.max_steps`."""
     if not t.run.running:
         return
     if t.sync.stop_requested():
@@ -93,7 +93,9 @@ def check_stop(t: Training) -> None:
 
 
 def check_skipped_updates(t: Training) -> None:
-    """Raise `FloatingPointError` after too many non-finite updates in a row. Costs a device sync: call it at rows and checkpoints only."""
+    """Raise `FloatingPointError` after too many skipped updates in a row.
+
+    Costs a device sync: call this only with log rows and checkpoints."""
     in_a_row, step = int(t.update.skipped_in_a_row), t.progress.global_step
     if in_a_row >= min(t.config.trainer.max_skipped_in_a_row, t.progress.expected_total_steps):
         raise FloatingPointError(
@@ -103,7 +105,7 @@ def check_skipped_updates(t: Training) -> None:
 
 
 def interrupt_for_unreadable_data(t: Training) -> None:
-    """Save a checkpoint unless this step has one. The run is interrupted: the same command continues once the data can be read."""
+    """Save a checkpoint, unless there is one of this step, and log the reason. The same command continues once the data can be read."""
     if t.context.is_master:
         log.error("stopping: %s", t.run.reason)
     if t.output.saved_step != t.progress.global_step:

@@ -1,8 +1,8 @@
-"""Validation passes: the same results to the last digit on any number of processes.
+"""Run validation passes. Results are the same to the last digit on any number of processes.
 
-Process b mod W runs batch b. The float64 sums of each batch are stored in their own slot; slots are all-reduced, which does not round
-because one process writes each slot, and added in batch order. The model runs without the DDP wrapper, after rank 0 has broadcast its
-buffers, so processes may run different numbers of batches.
+Process b mod W runs batch b. The float64 sums of each batch are stored in their own row of a tensor (a slot). The slots are all-reduced,
+which does not round because only one process writes each of them, and added in the order of the batches. The model runs without the DDP
+wrapper, after rank 0 has broadcast its buffers, so processes may run different numbers of batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("linnaeus")
 
 @dataclass(frozen=True)
 class PassTotals:
-    """Metrics of a pass, with the sums and counts of all ranks. `prefix`: of the names of the results."""
+    """Sums and counts of a validation pass over all ranks, from which `metrics` computes results. `prefix`: first part of their names."""
 
     prefix: str
     metrics: Metrics
@@ -40,7 +40,7 @@ class PassTotals:
     counts: dict[str, torch.Tensor]
 
     def results(self, at_end: bool) -> dict[str, float]:
-        """Return the results by name. `at_end`: with those that are computed only at the end of a run."""
+        """Return {name: value} of the metrics. `at_end=True` adds those that are computed only at the end of a run."""
         found = self.metrics.compute(self.sums, self.counts)
         found |= self.metrics.compute_at_end(self.counts) if at_end else {}
         return {f"{self.prefix}/{name}": value for name, value in found.items()}
@@ -61,13 +61,15 @@ def _show_nothing(done: int) -> None:
 
 
 def schedule_final_validations(t: Training) -> None:
-    """Add the passes of the last step to the pending ones, for a run that stops early."""
+    """Add the validation passes that are configured for the last step to the pending ones, for a run that stops early."""
     for name, index in t.ops.passes_at_end():
         t.progress.schedule_validation(STAGES[name], index)
 
 
 def find_pass(t: Training, stage: TrainingStage, index: int | None) -> ValidationPass:
-    """Return the pass of a pending validation. Raise `ConfigError` if an allowed change of the configuration has removed it."""
+    """Return the validation pass with this stage and index.
+
+    Raise `ConfigError` if a change of the configuration has removed it while it was pending."""
     for candidate in t.passes:
         if candidate.stage == stage and candidate.partial_index == index:
             return candidate
@@ -75,8 +77,8 @@ def find_pass(t: Training, stage: TrainingStage, index: int | None) -> Validatio
 
 
 def run_pending_validations(t: Training) -> None:
-    """Run each pending pass that does not have a result, and write its result. Once all passes are complete, apply their results and
-    write the deferred report.
+    """Run each pending pass that has no result, and write its result. When all are complete, apply the results and write the deferred
+    report.
 
     A request to stop ends a pass early and interrupts the run: this pass and the later ones stay pending."""
     step = t.progress.global_step
@@ -105,7 +107,9 @@ def run_pending_validations(t: Training) -> None:
 
 
 def apply_results(t: Training, results: dict[str, float]) -> None:
-    """Update best metrics, the plateau schedule and early stopping with the results of a step. Called exactly once per step."""
+    """Update best metrics, the plateau schedule and early stopping with the results of all passes of a step.
+
+    Called exactly once per step."""
     schedule = t.config.schedule
     t.tracker.update_validation(t.progress.global_step, results, schedule.best_monitor, schedule.best_mode)
     t.lr.observe(results)
@@ -118,20 +122,22 @@ def apply_results(t: Training, results: dict[str, float]) -> None:
 
 
 def validate_with_partial_mask(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> dict[str, float] | None:
-    """Return the metrics of a pass with the metadata components `pass_.masked` masked for every sample; None if it was interrupted."""
+    """Return the metrics of a pass in which the metadata components `pass_.masked` are masked for every sample; None if it was
+    interrupted."""
     return validate_one_pass(t, pass_, show)
 
 
 def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> dict[str, float] | None:
-    """Return the metrics of one pass; None if it was interrupted. Names are prefixed with the key of the pass
-    (`val/...`, or `val_ema/...` for averaged weights). `show` is called with the number of batches done, between batches."""
+    """Return the metrics of one validation pass; None if it was interrupted.
+
+    Names begin with the key of the pass (`val/...`, or `val_ema/...` for averaged weights). `show` is called between batches, with the
+    number of batches done."""
     totals = measure_pass(t, pass_, show)
     return None if totals is None else totals.results(at_end=may_be_last(t))
 
 
 def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> PassTotals | None:
-    """Run a pass over the validation set, or the part of `trainer.limit_validation_samples`, and return its totals; None if it was
-    interrupted."""
+    """Run a pass over the validation samples and return its totals; None if it was interrupted. `show`: see `validate_one_pass`."""
     batch = validation_batch_size(t.config)
     samples = validation_part(len(t.workload.validation_set), t.config.trainer.limit_validation_samples)
     own_batches = ValidationBatches(samples, batch, t.context.rank, t.context.world_size)
@@ -151,20 +157,22 @@ def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_n
 
 
 def validation_size(t: Training) -> int:
-    """Return the number of validation samples: all, or `trainer.limit_validation_samples`."""
+    """Return the number of samples in a validation pass: all, or `trainer.limit_validation_samples` if that is smaller."""
     size = len(t.workload.validation_set)
     return min(size, t.config.trainer.limit_validation_samples or size)
 
 
 def number_of_batches(t: Training) -> int:
-    """Return the number of batches of a validation pass, over all ranks."""
+    """Return the number of batches in a validation pass, over all ranks."""
     return -(-validation_size(t) // validation_batch_size(t.config))
 
 
 def _run_batches(
     t: Training, own_batches: Sequence[Any], pass_: ValidationPass, show: ShowBatches
 ) -> tuple[Metrics, torch.Tensor, dict[str, torch.Tensor]] | None:
-    """Run this rank's batches. Return the metrics and their sums and counts over all ranks; None if the pass was interrupted."""
+    """Run this rank's batches.
+
+    Return (metrics, their sums over all ranks, their counts over all ranks); None if the pass was interrupted."""
     metrics = t.workload.metrics(t.device)
     metrics.begin(pass_, t.passes)
     batch_size, batch_count = validation_batch_size(t.config), number_of_batches(t)
@@ -208,16 +216,16 @@ def _run_batches(
 
 
 def may_be_last(t: Training) -> bool:
-    """Return True if this validation can be the last one: at the end of the run, or if its results can stop the run.
+    """Return True if this validation may be the last one: at the end of the run, or if its results can stop the run.
 
-    The same after a resume, because the checkpoint before the passes contains the state this depends on."""
+    The result is the same after a resume, because the checkpoint before the passes contains the state that it depends on."""
     stop, patience = t.config.schedule.early_stop, t.early_stopping
     at_end = not t.run.running or t.progress.global_step >= t.ops.resolved.last_step
     return at_end or stop.metric_bound is not None or (patience is not None and patience.counter + 1 >= patience.patience)
 
 
 def _interrupt(t: Training, error: OSError | None) -> None:
-    """Interrupt the run in a pass, on every rank alike. The checkpoint before the pass contains it as pending."""
+    """Interrupt the run during a validation pass, on every rank alike. The checkpoint before the pass lists it as pending."""
     t.run.interrupt(t.sync.interruption_reason(error))
     if t.sync.data_unreadable and t.context.is_master:
         log.error("stopping: %s", t.run.reason)

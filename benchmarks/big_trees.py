@@ -1,8 +1,9 @@
-"""Trees shaped like iNaturalist's, of any size, and labels on them: what `tree_scale` measures on.
+"""Make random taxonomic trees with the shape of iNaturalist's, of any size, and labels on them, for `tree_scale`.
 
-Seven ranks; per leaf 0.235 genera, 0.05 families, 0.012 orders, 0.0025 classes, 0.0004 phyla: inner nodes are 0.3 of the leaves. The
-families of a rank have Pareto sizes (tail exponent 1.5: many genera of one species, one of several thousand among a million). Labels
-are as unequal: the commonest of a million species has about 1 in 25 of the observations. Everything is a function of (seed, index).
+A tree has seven ranks; per leaf there are 0.235 genera, 0.05 families, 0.012 orders, 0.0025 classes and 0.0004 phyla, so there are 0.3
+inner nodes per leaf. The numbers of children of the taxa of a rank have a Pareto distribution (tail exponent 1.5: many genera have one
+species, one has several thousand among a million). Labels are as unequal: the most frequent of a million species has about 1 in 25 of the
+observations. Everything is a function of (seed, index).
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ WEIGHTS, CHILDREN, HOLES, LABELS, CUT, SHARES = range(6)  # streams
 
 
 def rank_sizes(leaves: int) -> list[int]:
-    """Taxa of each rank, coarse to fine; never fewer than at the rank above."""
+    """Return the number of taxa of each rank, coarse to fine. It is never smaller than that of the rank above."""
     sizes = [max(round(share * leaves), least) for share, least in zip(PER_LEAF, AT_LEAST, strict=True)]
     return np.minimum(np.maximum.accumulate(sizes), leaves).tolist()
 
 
 def big_tree(leaves: int, holes: float = 0.0, seed: int = 0) -> TaxonomyTree:
-    """A tree of `leaves` species; each taxon between the first and the last rank is left out with probability `holes`, and what is below
-    it then hangs on its parent. A million leaves take about 2 s."""
+    """Return a random tree with `leaves` species. A million leaves take about 2 s.
+
+    Each taxon between the first and the last rank is left out with probability `holes`; its children then become children of its parent."""
     sizes = rank_sizes(leaves)
     lineages = np.arange(leaves)[:, None]
     for r in reversed(range(len(sizes) - 1)):
@@ -43,26 +45,29 @@ def big_tree(leaves: int, holes: float = 0.0, seed: int = 0) -> TaxonomyTree:
 
 
 def parents(count: int, children: int, stream: int) -> np.ndarray:
-    """int64 [children], ascending: which of `count` parents each child has. All have one; the others go by Pareto weights."""
+    """Return the parent of each child, an ascending int64 [children] of numbers below `count`.
+
+    Each parent has at least one child; the other children are drawn by Pareto weights."""
     weights = pareto(count, FAMILY_TAIL, randomness.key(stream, WEIGHTS))
     rest = weighted(weights, children - count, randomness.key(stream, CHILDREN))
     return np.sort(np.concatenate([np.arange(count), rest]))
 
 
 def pareto(count: int, tail: float, stream: int) -> np.ndarray:
-    """float64 [count] from 1 on, P(w > x) = x ** -tail."""
+    """Return numbers of at least 1 with a Pareto distribution, P(w > x) = x ** -tail, float64 [count]."""
     return (1 - randomness.uniforms(stream, np.arange(count))) ** (-1 / tail)
 
 
 def weighted(weights: np.ndarray, count: int, stream: int) -> np.ndarray:
-    """int64 [count]: indices drawn in proportion to `weights`."""
+    """Return `count` random indices into `weights`, each drawn with a probability proportional to its weight, int64 [count]."""
     edges = np.cumsum(weights)
     return np.searchsorted(edges[:-1], randomness.uniforms(stream, np.arange(count)) * edges[-1], side="right")
 
 
 def draw_labels(tree: TaxonomyTree, count: int, nulls: float = 0.1, seed: int = 0) -> np.ndarray:
-    """int64 [count, R] labels of observations: a species of heavy-tailed weight and its ancestors, -1 in holes; with probability `nulls`
-    a row is known down to some rank only, or not at all."""
+    """Return the labels of `count` random observations, int64 [count, R]: a species, drawn by Pareto weights, and its ancestors.
+
+    A label is -1 at a rank that the lineage lacks. With probability `nulls` an observation has labels only above a random rank, or none."""
     leaves, last = tree.sizes[-1], tree.offsets[-2]
     weights = pareto(leaves, LABEL_TAIL, randomness.key(seed, LABELS, 0))
     labels = tree.paths[last + weighted(weights, count, randomness.key(seed, LABELS, 1))]
@@ -72,7 +77,7 @@ def draw_labels(tree: TaxonomyTree, count: int, nulls: float = 0.1, seed: int = 
 
 
 def training_batch(tree: TaxonomyTree, size: int, mixed: bool, seed: int = 0) -> Batch:
-    """Entries of a prepared batch that losses and metrics read; `mixed`: neighbours are blended, each with a share of its own."""
+    """Return a prepared batch with the entries that losses and metrics read. `mixed=True`: each sample is mixed with its neighbour."""
     label = torch.from_numpy(draw_labels(tree, size, seed=seed))
     batch = {"label": label, "weight": torch.ones(size), "sample": torch.arange(size)}
     if mixed:

@@ -1,20 +1,20 @@
-"""Measure the cost of a checkpoint for training, and how long it takes to go on from one, beside what PyTorch offers.
+"""Measure the training time lost to a checkpoint, and the time to resume from one, compared with PyTorch's own functions.
 
     python -m benchmarks.checkpoint                            about 15 minutes, 7 GB of disk, 7 GB of memory
     python -m benchmarks.checkpoint --quick --rounds 3         half a minute with a small model; no verdict
-    python -m benchmarks.checkpoint --bar --rounds 26          what the bar is about alone, 15 minutes
+    python -m benchmarks.checkpoint --bar --rounds 26          only the variants of the bar, 15 minutes
     python -m benchmarks.checkpoint --device cuda              model and optimizer on a GPU
-    python -m benchmarks.checkpoint --bar --threads 2          training takes every core of two; the bar is not about that
+    python -m benchmarks.checkpoint --bar --threads 2          training uses both of two cores; there is no bar for this
 
-A transformer of 100 M parameters and its AdamW state, 1.2 GB. Time lost: the wall time of the call and of the N steps after it that
-run until all is written, minus that of N steps without a save: those just before the call and just after the writing, since the
-speed of a shared machine changes within seconds. A thread which writes beside training and slows it is so charged for that. The
-first save of each kind, whose host memory is fresh, stands apart. One thread trains and a second core is free, or a GPU trains;
-without a free core hashing and writing take their time from training, whoever does them.
-Everyone flushes to the disk. A save that does nothing shows what the machine alone adds. Bar: we lose at most 0.10 of what
-`torch.save` in the loop costs.
+The state is a transformer of 100 M parameters with AdamW, 1.2 GB. Time lost: the wall time of the call and of the N steps after it until
+everything is written, minus the time of N steps without a save. Those are measured just before the call and just after the writing, since
+the speed of a shared machine changes within seconds. So a thread that slows training while it writes is included. The first save of each
+kind, whose host memory is fresh, is listed separately. One thread trains and a second core is free, or a GPU trains; without a free core
+hashing and writing would take their time from training in every variant. Every variant flushes to the disk. A save that does nothing is the
+control. Bar: linnaeus loses at most 0.10 of the time that `torch.save` in the loop costs.
 
-Going on: a checkpoint in the file cache, until model and optimizer hold its values. Ours hashes every byte, which the peers do not.
+Resuming: the time from a checkpoint in the file cache until model and optimizer contain its values. linnaeus hashes every byte, the peers
+do not.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NEEDED = 12 << 30  # bytes of free disk, twice what is written
 
 
 class Trainer:
-    """A model, its optimizer, and steps on fixed data."""
+    """A model, its optimizer, and training steps on fixed data."""
 
     def __init__(self, layers: int, width: int, device: torch.device) -> None:
         torch.manual_seed(0)
@@ -66,7 +66,7 @@ class Trainer:
             self.step()
 
     def step(self) -> float:
-        """The seconds it took."""
+        """Make one training step. Return its wall time in seconds."""
         start = time.perf_counter()
         self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self.model(self.inputs).mean(1), self.labels)
@@ -76,7 +76,7 @@ class Trainer:
         return time.perf_counter() - start
 
     def finish(self) -> None:
-        """Wait for the device."""
+        """Wait until the device has finished."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -85,7 +85,7 @@ class Trainer:
 
     @torch.no_grad()
     def restore(self, found: LoadedCheckpoint) -> None:
-        """Copy values into the live tensors, as a run of ours does."""
+        """Copy the values of a checkpoint into the model and the optimizer, as a run of linnaeus does."""
         self.model.load_state_dict(found.model_state)
         own, saved = self.optimizer.state_dict()["state"], found.training_state["optimizer"]["state"]
         for parameter, kept in own.items():
@@ -95,8 +95,10 @@ class Trainer:
 
 
 class Saver:
-    """A way to save: called in the loop; `busy` while something is written beside it; `settle` waits and says what failed; `close` gives
-    back the memory that was kept for the next one."""
+    """A way to save a checkpoint. This base class saves nothing and serves as the control.
+
+    Calling it saves. `busy` returns True while something is being written in the background. `settle` waits for the writing and raises its
+    error. `close` frees memory that is reused between saves."""
 
     def __call__(self) -> None: ...
 
@@ -109,7 +111,7 @@ class Saver:
 
 
 class Ours(Saver):
-    """Writer of a run."""
+    """Saver that uses the checkpoint writer of linnaeus."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         folder.mkdir()
@@ -141,7 +143,7 @@ class Ours(Saver):
 
 
 class TorchSave(Saver):
-    """Writer of most training scripts: `torch.save`, flushed, and put in place by a rename."""
+    """Saver of most training scripts: `torch.save` to a temporary file, flush, rename."""
 
     def __init__(self, trainer: Trainer, folder: Path) -> None:
         folder.mkdir()
@@ -157,7 +159,7 @@ class TorchSave(Saver):
 
 
 class Distributed(Saver):
-    """`torch.distributed.checkpoint.async_save` as documented; `cached` keeps its host copy for the next one."""
+    """Saver that uses `torch.distributed.checkpoint.async_save` as documented. `cached`: reuse the host copy for the next save."""
 
     def __init__(self, trainer: Trainer, folder: Path, cached: bool) -> None:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -186,7 +188,8 @@ class Distributed(Saver):
 
 @dataclass(frozen=True)
 class Window:
-    """Seconds of the steps around a save, of the call, and of the steps while it was being written."""
+    """Wall times in seconds around one save: of the steps before it, of the call, of the steps during the writing, and of the steps
+    after it."""
 
     before: list[float]
     call: float
@@ -199,11 +202,11 @@ class Window:
 
     @property
     def written(self) -> float:
-        """From the call to the end of the step in which the writing ended."""
+        """Seconds from the call to the end of the step in which the writing ended."""
         return self.call + sum(self.during)
 
     def numbers(self) -> dict[str, float]:
-        """For the file."""
+        """Return the times for the JSON file."""
         steps = {"step_before": statistics.fmean(self.before), "step_after": statistics.fmean(self.after)}
         return {"lost": self.lost, "call": self.call, "written": self.written, "steps_during": len(self.during)} | steps
 
@@ -221,7 +224,7 @@ def window(trainer: Trainer, save: Saver) -> Window:
 
 
 def steps_without_a_save(trainer: Trainer) -> list[float]:
-    """Seconds of each."""
+    """Make training steps for at least `BESIDE_SECONDS`. Return the seconds of each."""
     taken: list[float] = []
     while len(taken) < BESIDE or sum(taken) < BESIDE_SECONDS:
         taken.append(trainer.step())
@@ -258,7 +261,7 @@ def main() -> int:
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Of one process, which `async_save` wants."""
+    """Return a context manager with a process group of one process, which `async_save` requires."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield
@@ -267,7 +270,7 @@ def process_group() -> Iterator[None]:
 
 
 def saving(trainer: Trainer, folder: Path, rounds: int, what: str, bar: bool) -> dict[str, Any]:
-    """Time lost to one save, of each kind; `bar`: of the kinds that the bar is about."""
+    """Measure the training time lost to one save with each saver, and return the table. `bar`: only with the savers of the bar."""
     savers = {CONTROL: Saver(), "linnaeus": Ours(trainer, folder / "ours"), SYNC: TorchSave(trainer, folder / "sync")}
     if not bar:
         savers["DCP async_save"] = Distributed(trainer, folder / "dcp", cached=False)
@@ -296,7 +299,7 @@ def saving(trainer: Trainer, folder: Path, rounds: int, what: str, bar: bool) ->
 
 
 def resuming(trainer: Trainer, folder: Path, rounds: int, what: str) -> dict[str, Any]:
-    """Time until model and optimizer hold the values of the checkpoints that `saving` has left."""
+    """Measure the time to load the checkpoints that `saving` has written into model and optimizer, and return the table."""
     [ours] = (folder / "ours").iterdir()
     theirs, hashing = folder / "sync" / "checkpoint.pt", []
 
@@ -347,7 +350,7 @@ def newest(folder: Path) -> Path:
 
 
 def check_restored(trainer: Trainer, path: Path) -> None:
-    """Check the saved file: after `restore` the live values are those of the file."""
+    """Check that after `restore` the model and the optimizer have the values of the checkpoint at `path`."""
     found = load_checkpoint(path)
     with torch.no_grad():
         for parameter in trainer.model.parameters():

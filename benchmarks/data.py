@@ -1,20 +1,21 @@
-"""How fast photographs become batches: ours from original files and from prepared stores, beside ImageFolder's and timm's loaders.
+"""Measure how fast photographs become batches: linnaeus with original files and with prepared stores, torchvision's ImageFolder, timm's
+loader.
 
     python -m benchmarks.data                     one core and all cores, 15 rounds; about 5 minutes on 2 cores, 300 MB of disk
-    python -m benchmarks.data --quick             a look, 10 seconds; no verdict
-    python -m benchmarks.data --crop random       random-resized crops in place of random places
+    python -m benchmarks.data --quick             a short trial, 10 seconds; no verdict
+    python -m benchmarks.data --crop random       random-resized crops instead of crops of one size
     python -m benchmarks.data --path FOLDER       photographs of your own, in folders by taxon
     python -m benchmarks.data --peers ROOT        more peers (`data_peers.py`), installed there: 450 MB; 5 minutes more
 
 The photographs are JPEGs of 500 x 375 pixels made from a seed. Each loader makes batches of 64 random crops of 224 pixels, mirrored with
 probability 0.5, as normalised float32. The crops are squares of photographs with a short side of 256 pixels, or with `--crop random` 8 to
-100 % of the area, resized. The stores keep a short side of 256. The cache of photographs is off:
-every round decodes every photograph. On one core CPU seconds count, on all cores wall seconds. The decoder alone is simplejpeg and the
-resize of linnaeus, without a batch: read, decode, resize. Bars: original files 3 times as fast as either peer, the JPEG store 5.5 times
-as fast as ImageFolder, the raw store 10 times, and 90 % of the decoder alone (85 % on all cores).
+100 % of the area, resized. The stores contain photographs with a short side of 256. The cache of photographs is off:
+every round decodes every photograph. On one core the CPU time is measured, on all cores the wall time. The decoder alone is simplejpeg and
+the resize of linnaeus, without a batch: read, decode, resize. Bars: original files 3 times as fast as either peer, the JPEG store 5.5 times
+as fast as ImageFolder, the raw store 10 times, and original files at 90 % of the rate of the decoder alone (85 % on all cores).
 
-Handing over is the time that the training process spends on a float32 batch that a worker has ready, until it can read every page of it:
-at most 1 ms.
+The hand-over is the time that the training process spends on a float32 batch that a worker has finished, until it can read every page of
+it. Bar: at most 1 ms.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def main() -> int:
 
 
 def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int, crop: str, peers: dict[str, Peer]) -> dict[str, Any]:
-    """Time all loaders with `workers` processes, 0 for this one alone, and the running `peers`. Return the table with the bars."""
+    """Time all loaders and the running `peers`. Return the table with its bars. `workers`: processes that load; 0: this process loads."""
     clock = time.perf_counter if workers else time.process_time
     epochs = {
         ORIGINALS: ours(["data=image_folder", f"data.path={folder}"], workers, crop),
@@ -114,7 +115,7 @@ def compare(folder: Path, stores: dict[str, Path], rounds: int, workers: int, cr
 
 
 class OneBatch(PositionedDataset):
-    """The same float32 photographs in every batch, so that only the hand-over takes time."""
+    """Dataset that returns the same float32 photographs in every batch, so that only the hand-over takes time."""
 
     def __init__(self) -> None:
         self.images, self.labels = torch.rand(BATCH, 3, SIZE, SIZE), torch.zeros(BATCH, dtype=torch.int64)
@@ -127,7 +128,7 @@ class OneBatch(PositionedDataset):
 
 
 def hand_over(rounds: int) -> dict[str, Any]:
-    """Time the hand-over of a batch that is ready. Return the table with the bar."""
+    """Time the hand-over of a finished batch from a worker. Return the table with its bar."""
     dataset, batches = OneBatch(), [[0] * BATCH] * 1000
     peer: Any = DataLoader(dataset, batch_sampler=batches, num_workers=2, collate_fn=lambda batch: batch)  # type: ignore[arg-type]
     pool = WorkerPool([dataset], 2)
@@ -151,7 +152,9 @@ def hand_over(rounds: int) -> dict[str, Any]:
 
 
 def timed(epoch: Callable[[], Iterable[int]], clock: Callable[[], float]) -> Timed:
-    """Return the seconds per photograph of one pass over `epoch()`, which yields the number of photographs of each batch."""
+    """Return a function that makes one pass over `epoch()` and returns the seconds per photograph, measured by `clock`.
+
+    `epoch()` yields the number of photographs of each batch."""
 
     def one_pass(_: int) -> float:
         start = clock()
@@ -162,7 +165,7 @@ def timed(epoch: Callable[[], Iterable[int]], clock: Callable[[], float]) -> Tim
 
 
 def make_photographs(folder: Path, count: int) -> Path:
-    """Write `count` JPEGs of 500 x 375 pixels, half of them upright, about 40 kB each, in folders by class. Return `folder`."""
+    """Write `count` JPEGs of 500 x 375 pixels, about 40 kB each, half of them in portrait format, in folders by class. Return `folder`."""
     rng = np.random.default_rng(0)
     for number in range(count):
         width, height = (500, 375) if number % 2 else (375, 500)
@@ -176,7 +179,7 @@ def make_photographs(folder: Path, count: int) -> Path:
 
 
 def prepare(folder: Path, store: Path, images: str) -> Path:
-    """Prepare a store of the photographs. Return its path."""
+    """Prepare a store of the photographs in `folder`, with the encoding `images` ("jpeg" or "raw"). Return its path."""
     with contextlib.redirect_stdout(io.StringIO()):
         words = ["image_folder", str(store), f"data.path={folder}", f"--images={images}", f"--short-side={SHORT_SIDE}", "--processes=1"]
         assert prepare_store.main(words) == 0
@@ -184,7 +187,7 @@ def prepare(folder: Path, store: Path, images: str) -> Path:
 
 
 def as_files(store: Path, folder: Path) -> Path:
-    """Write the photographs of a JPEG store to `folder`, as files by taxon. Return `folder`."""
+    """Write the photographs of a JPEG store as files to `folder`, in subfolders by taxon. Return `folder`."""
     stored = StoreFiles(store, read_lines(store / "names.txt"), read_array(store / "place.npy"), None)
     for row, name in enumerate(stored.names):
         taxon = folder / Path(name).parent.name
@@ -194,7 +197,9 @@ def as_files(store: Path, folder: Path) -> Path:
 
 
 def ours(data: list[str], workers: int, crop: str) -> Callable[[], Iterable[int]]:
-    """Return a function that runs an epoch of the training loader. It prepares each batch as for the model and yields its size."""
+    """Return a function that runs one epoch of the training loader of linnaeus and yields the size of each batch, prepared for the model.
+
+    `data`: settings that select the data."""
     area = [f"augment.crop_scale=[{SCALE[0]},{SCALE[1]}]", f"augment.crop_ratio=[{RATIO[0]},{RATIO[1]}]"]
     augment = [*(area if crop == "random" else [f"augment.crop_side={SIZE / SHORT_SIDE}"]), "augment.horizontal_flip=0.5"]
     sizes = [
@@ -223,7 +228,8 @@ def ours(data: list[str], workers: int, crop: str) -> Callable[[], Iterable[int]
 
 
 def image_folder(folder: Path, workers: int, crop: str) -> Callable[[], Iterable[int]]:
-    """Return the epochs of torchvision's usual loader: Pillow, one transform after the other, float32 for each photograph."""
+    """Return a function that runs one epoch of the usual torchvision loader: Pillow, transforms one after the other, float32 per
+    photograph."""
     from torchvision import transforms
     from torchvision.datasets import ImageFolder
 
@@ -234,7 +240,7 @@ def image_folder(folder: Path, workers: int, crop: str) -> Callable[[], Iterable
 
 
 def crops(crop: str) -> list[Any]:
-    """Return torchvision's transforms to crops of 224 pixels."""
+    """Return the torchvision transforms that crop a photograph to 224 pixels and mirror it at random."""
     from torchvision import transforms
 
     fixed = [transforms.Resize(SHORT_SIDE), transforms.RandomCrop(SIZE)]
@@ -242,7 +248,7 @@ def crops(crop: str) -> list[Any]:
 
 
 def timm_loader(folder: Path, workers: int, crop: str) -> Callable[[], Iterable[int]]:
-    """Return the epochs of timm's loader with its prefetcher, which normalises whole batches."""
+    """Return a function that runs one epoch of timm's loader with its prefetcher, which normalises whole batches."""
     from timm.data import create_dataset, create_loader
     from timm.data.transforms import ToNumpy
     from torchvision import transforms
@@ -270,7 +276,7 @@ def timm_loader(folder: Path, workers: int, crop: str) -> Callable[[], Iterable[
 
 
 class Decoded(Dataset):
-    """Reads, decodes and resizes photographs, and returns nothing of them."""
+    """Dataset that reads, decodes and resizes photographs, and returns only their numbers."""
 
     def __init__(self, folder: Path, crop: str) -> None:
         self.crop = crop
@@ -291,7 +297,7 @@ class Decoded(Dataset):
 
 
 def decoder(folder: Path, workers: int, crop: str) -> Callable[[], Iterable[int]]:
-    """Return passes over the photographs that read, decode and resize them: the work that no loader can leave out."""
+    """Return a function that reads, decodes and resizes all photographs once: the work that every loader must do."""
     loader = DataLoader(Decoded(folder, crop), BATCH, num_workers=workers, persistent_workers=workers > 0)
     return lambda: (len(numbers) for numbers in loader)
 

@@ -1,15 +1,15 @@
-"""Does the fast path from files to batches cost accuracy? Real runs with the pixels of Pillow, of the fast path and of the device.
+"""Compare the accuracy of runs whose photographs are decoded and resized by Pillow, by the fast path of linnaeus, and on the device.
 
     python -m benchmarks.data_accuracy biota                                                    40 minutes on one core
     python -m benchmarks.data_accuracy plants480 data.path=FOLDER/plants480/manifest.csv        50 minutes on one core
-    python -m benchmarks.data_accuracy biota --seeds 0 1 trainer.length=1epochs                 a look
+    python -m benchmarks.data_accuracy biota --seeds 0 1 trainer.length=1epochs                 a short trial
 
-Each path trains a run per seed; for plants480 the seed chooses the split, too. The table has the difference to Pillow's path at each rank,
-in points, paired by seed, with its 95 % interval (Student's t). The pixels differ by at most one level of 255, but trainings that differ in
-one bit part from each other, so the interval is that of two trainings with other seeds. Therefore the weights that the fast path has
-trained are scored with both kinds of pixels as well: that difference has no such noise. Bar: 0.3 points.
+Each of the three trains a run per seed; for plants480 the seed also chooses the split. The table shows the difference to Pillow at each
+rank, in points, paired by seed, with its 95 % interval (Student's t). The pixels differ by at most one level of 255, but two trainings that
+differ in one bit diverge, so the interval is as wide as that of two trainings with other seeds. Therefore the weights trained with the fast
+path are also evaluated with both kinds of pixels: that difference has no such noise. Bar: 0.3 points.
 
-Trials are `python main.py` in processes of their own, one thread each; the same command goes on where it was stopped.
+Each trial is `python main.py` in its own process with one thread. If the command is stopped, the same command continues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ BAR = 0.3  # points
 
 
 def scored_again(run: Path, words: Sequence[str]) -> dict[str, float]:
-    """Return the validation metrics of the newest weights of a run, with the overrides `words`. Raise `SystemExit` with the error."""
+    """Return the validation metrics of the newest weights of a run, evaluated with the settings `words`.
+
+    Raise `SystemExit` with the error output if that fails."""
     output = run / f"scored-{'pillow' if BY_PILLOW in words else 'fast'}"
     if not (output / "metrics.json").exists():
         command = [sys.executable, "-m", "linnaeus", "evaluate", str(run), "--checkpoint", "newest", "--output", str(output), *words]
@@ -47,7 +49,7 @@ def scored_again(run: Path, words: Sequence[str]) -> dict[str, float]:
 
 
 def row(title: str, ours: list[dict[str, float]], theirs: list[dict[str, float]], ranks: Sequence[str]) -> tuple[str, float]:
-    """Return a line of the table, and the greatest loss at any rank in points."""
+    """Return (a line of the table, the largest loss of accuracy at any rank in points). `theirs`: results with Pillow."""
     cells, losses = [], []
     for rank in ranks:
         d = Difference.of(*([100 * one[f"{rank}/top1"] for one in rows] for rows in (ours, theirs)))
@@ -57,7 +59,9 @@ def row(title: str, ours: list[dict[str, float]], theirs: list[dict[str, float]]
 
 
 def table(results: Results, again: dict[str, list[dict[str, float]]], ranks: Sequence[str]) -> tuple[list[str], float]:
-    """Return the lines of the table, and the greatest loss of the same weights in points."""
+    """Return (the lines of the table, the largest loss of accuracy of the same weights in points).
+
+    `again`: the weights trained with the fast path, evaluated with both kinds of pixels."""
     lines = [f"| | {' | '.join(f'{rank} | - Pillow' for rank in ranks)} |", f"|---|{'---:|' * (2 * len(ranks))}"]
     lines += [row(path, rows, results[PILLOW], ranks)[0] for path, rows in results.items()]
     line, loss = row("weights of the fast path, scored on it", again[FAST], again[PILLOW], ranks)

@@ -1,11 +1,11 @@
-"""Build the loaders of other libraries, each used as its own guide describes; a part of `python -m benchmarks.data --peers ROOT`.
+"""Run the loader of another library, used as its own guide describes. `python -m benchmarks.data --peers ROOT` starts this script.
 
     PYTHON -P benchmarks/data_peers.py NAME PHOTOGRAPHS PREPARED --workers N --crop fixed|random
 
-PHOTOGRAPHS are JPEGs in folders by class. A library with a format of its own packs their bytes into the folder PREPARED, unless it is
-there. The batches are those of `benchmarks.data`. Each line on standard input, until a line `end`, is answered after a pass over all
-photographs with a line of JSON on standard output: the `seconds` of a photograph (CPU seconds without workers, wall seconds with workers)
-and the `number` of photographs.
+PHOTOGRAPHS is a folder of JPEGs in folders by class. A library with its own format packs their bytes into the folder PREPARED, unless that
+exists. The batches are like those of `benchmarks.data`. For each line on standard input, until a line `end`, the script makes a pass over
+all photographs and writes a line of JSON to standard output: the `seconds` per photograph (CPU time without workers, wall time with
+workers) and the `number` of photographs.
 
 This file imports neither linnaeus nor other benchmarks: PYTHON is the interpreter of an environment with NAME, torch and torchvision.
 """
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def answer(lines: Iterable[str], answers: TextIO, passes: Passes, clock: Callable[[], float]) -> None:
-    """Make a pass for each of the `lines` before `end`, and write its numbers."""
+    """Make a pass for each of `lines` until a line `end`, and write its numbers to `answers` as a line of JSON."""
     for line in lines:
         if line == "end\n":
             break
@@ -60,7 +60,9 @@ def answer(lines: Iterable[str], answers: TextIO, passes: Passes, clock: Callabl
 
 
 def one_pass(passes: Passes, clock: Callable[[], float]) -> dict[str, float]:
-    """Return the seconds of a photograph in one pass and the number of photographs. Raise ValueError if a batch is not as asked for."""
+    """Make one pass. Return the seconds per photograph and the number of photographs.
+
+    Raise `ValueError` if a batch has a wrong shape or dtype."""
     start, number = clock(), 0
     for images in passes():
         if images.shape[1:] != (3, SIZE, SIZE) or images.dtype != torch.float32:
@@ -70,7 +72,7 @@ def one_pass(passes: Passes, clock: Callable[[], float]) -> dict[str, float]:
 
 
 def webdataset(photographs: Path, prepared: Path, workers: int, crop: str) -> Passes:
-    """Tar files, shuffled by shard and in a buffer, decoded by Pillow, batched in the worker."""
+    """Load from tar files with webdataset: shuffled by shard and in a buffer, decoded by Pillow, batched in the worker."""
     import webdataset as wds
 
     if not prepared.exists():
@@ -87,7 +89,7 @@ def webdataset(photographs: Path, prepared: Path, workers: int, crop: str) -> Pa
 
 
 def hugging_face(photographs: Path, prepared: Path, workers: int, crop: str) -> Passes:
-    """A data set on disk with the Image feature, which Pillow decodes, and a transform that is applied when rows are read."""
+    """Load from a Hugging Face dataset on disk with the Image feature, which Pillow decodes, and a transform applied when rows are read."""
     import datasets
 
     if not prepared.exists():
@@ -104,7 +106,7 @@ def hugging_face(photographs: Path, prepared: Path, workers: int, crop: str) -> 
 
 
 def litdata(photographs: Path, prepared: Path, workers: int, crop: str) -> Passes:
-    """Chunks of JPEGs that `optimize` writes, decoded by torchvision."""
+    """Load with litdata from chunks of JPEGs, which its `optimize` writes, decoded by torchvision."""
     import litdata as ld
 
     if not prepared.exists():
@@ -123,7 +125,7 @@ def litdata_sample(sample: tuple[str, int]) -> dict[str, Any]:
 
 
 def torchcodec(photographs: Path, prepared: Path, workers: int, crop: str) -> Passes:
-    """The files themselves, decoded to tensors in torch's DataLoader."""
+    """Load the JPEG files, decoded to tensors by torchcodec in torch's DataLoader."""
     from torchcodec.decoders import decode_image
 
     dataset = ImageFolder(str(photographs), of_tensors(crop), loader=decode_image)
@@ -132,7 +134,8 @@ def torchcodec(photographs: Path, prepared: Path, workers: int, crop: str) -> Pa
 
 
 def spdl(photographs: Path, prepared: Path, workers: int, crop: str) -> Passes:
-    """The files themselves, decoded, resized, cropped and mirrored by FFmpeg in threads, as many as there are workers, else one."""
+    """Load the JPEG files with SPDL: FFmpeg decodes, resizes, crops and mirrors them in as many threads as there are workers, at least
+    one."""
     import spdl.io
     from spdl.pipeline import PipelineBuilder
 
@@ -157,7 +160,7 @@ def spdl(photographs: Path, prepared: Path, workers: int, crop: str) -> Passes:
 
 
 def ffmpeg_filter(crop: str) -> str:
-    """Return a chain of FFmpeg filters with a random crop and, with probability 0.5, a mirror."""
+    """Return a description of FFmpeg filters that crop at random, resize, and mirror with probability 0.5."""
     place = f"(iw-ow)*{random.random()}:(ih-oh)*{random.random()}"
     to_rgb = "flags=bilinear,format=rgb24"  # in one pass with the resize
     if crop == "fixed":
@@ -170,17 +173,17 @@ def ffmpeg_filter(crop: str) -> str:
 
 
 def of_pillow(crop: str) -> Callable[[Any], torch.Tensor]:
-    """Return the transforms from a picture of Pillow to a normalised crop."""
+    """Return the transform of a Pillow image to a normalised crop, float32 [3, 224, 224]."""
     return transforms.Compose([*crops(transforms, crop), transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
 
 
 def of_tensors(crop: str) -> Callable[[Any], torch.Tensor]:
-    """Return the transforms from a uint8 tensor [3, H, W] to a normalised crop."""
+    """Return the transform of a uint8 tensor [3, H, W] to a normalised crop, float32 [3, 224, 224]."""
     return v2.Compose([*crops(v2, crop), v2.ToDtype(torch.float32, scale=True), v2.Normalize(list(MEAN), list(STD))])
 
 
 def crops(module: Any, crop: str) -> list[Any]:
-    """Return the transforms of torchvision's `module` to mirrored crops of 224 pixels."""
+    """Return the transforms that crop to 224 pixels and mirror at random, from torchvision's `module` (`transforms` or `v2`)."""
     fixed = [module.Resize(SHORT_SIDE), module.RandomCrop(SIZE)]
     return [*(fixed if crop == "fixed" else [module.RandomResizedCrop(SIZE, SCALE, RATIO)]), module.RandomHorizontalFlip()]
 

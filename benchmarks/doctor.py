@@ -1,12 +1,13 @@
-"""Time and memory of `linnaeus doctor` on photographs: the search of near pairs among a million hashes, and the pass over the files.
+"""Measure time and memory of `linnaeus doctor` on photographs: the search for similar pairs among a million hashes, and the pass over the
+files.
 
     python -m benchmarks.doctor                    about 2 minutes, one core
-    python -m benchmarks.doctor --quick            a look; no verdict on the pass
+    python -m benchmarks.doctor --quick            a short trial; no verdict on the pass
 
 The hashes are random, with 10,000 copies of which 1 to 8 bits differ, and ten series of 1,000 whose members differ from one hash in at
-most 4 bits. All pairs within 8 bits are searched, in a separate process. Bars: 60 seconds of CPU, 1 GB in all, every copy found.
-The pass over photographs is compared with decoding them once as training does, at an image size of 224. They are the photographs of
-`benchmarks.data`. Bar: 1.3 times the CPU seconds.
+most 4 bits. All pairs that differ in at most 8 bits are searched, in a separate process. Bars: 60 seconds of CPU, 1 GB in all, every copy
+found. The pass over photographs is compared with decoding them once as training does, at an image size of 224. They are the photographs of
+`benchmarks.data`. Bar: 1.3 times the CPU time.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def main() -> int:
 
 
 def made_hashes(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct hashes uint64 [about `count`], and the planted pairs of hashes, uint64 [COPIES, 2]."""
+    """Return (about `count` distinct random hashes, uint64; the pairs of a hash and its changed copy, uint64 [COPIES, 2])."""
     random = np.random.default_rng(0)
 
     def changed(hashes: np.ndarray, most: int) -> np.ndarray:
-        """Return copies with 1 to `most` different bits."""
+        """Return copies of `hashes` in which 1 to `most` bits differ."""
         order = random.random((len(hashes), 64)).argsort(axis=1)
         bits = order < random.integers(1, most + 1, (len(hashes), 1))
         return hashes ^ np.packbits(bits, axis=1).view(np.uint64)[:, 0]
@@ -59,7 +60,9 @@ def made_hashes(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def search(count: int) -> dict[str, Any]:
-    """Search the near pairs of `count` hashes. Return seconds of CPU, bytes of the process, and the numbers of pairs."""
+    """Search for similar pairs among `count` hashes.
+
+    Return CPU seconds, memory of the process in bytes, and the numbers of pairs found and missed."""
     from linnaeus.workloads.taxonomy.doctor.near_duplicates import near_pairs
 
     hashes, planted = made_hashes(count)
@@ -79,7 +82,7 @@ def search(count: int) -> dict[str, Any]:
 
 
 def search_table(found: dict[str, Any]) -> dict[str, Any]:
-    """Print the search and return it with its bars."""
+    """Print the results of the search, and return them with their bars."""
     title = f"pairs of {found['hashes']:,} hashes within {DISTANCE} bits"
     print(
         f"{title}: {found['pairs']:,} in {found['seconds']:.1f} s of CPU, {found['bytes'] / 2**20:.0f} MiB, {found['missed']} copies missed"
@@ -92,7 +95,9 @@ def search_table(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def compare(folder: Path, rounds: int, count: int) -> dict[str, Any]:
-    """Time the pass and the decoding of `count` photographs in `folder`, which is filled. Return the table with the bar."""
+    """Time the doctor's pass over `count` photographs and their decoding. Return the table with its bar.
+
+    `folder`: where they are written."""
     import torch
 
     from benchmarks.data import make_photographs

@@ -1,7 +1,7 @@
-"""The loops that are timed: ours, as `main.py` runs it, and its peers. All take the same batches from loaders of the same kind.
+"""Training loops that the benchmarks time: that of linnaeus, as `main.py` runs it, and those of peers, on the same batches.
 
-Every driver is called with the number of a round, makes one epoch of updates and returns the seconds that took. Seconds are CPU
-seconds of the process: one thread does all the work, and a neighbour that takes the processor away does not count.
+A driver is one of these loops as an object. Calling it with the number of a round runs one epoch of updates and returns the CPU seconds of
+the process: one thread does all the work, and time in which another process uses the core does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ LOG_EVERY = 50
 
 
 class Ours:
-    """`linnaeus.train.train_one_epoch` on a `Training` built as in `main.py`, with its real outputs in the run directory."""
+    """Driver that calls `linnaeus.train.train_one_epoch` on a `Training` built as in `main.py`, with the real outputs in a run
+    directory."""
 
     def __init__(self, config: Config, context: DistributedContext) -> None:
         setup_logging(is_master=True, style=config.logger.console)
@@ -53,7 +54,7 @@ class Ours:
 
 
 class Peer:
-    """A loop over the same batches, with a model of the same weights at the start."""
+    """Base class of the drivers of other loops. They use the same batches and a model with the same initial weights."""
 
     def __init__(self, config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> None:
         self.config, self.lr = config, plan.lr.base_lr
@@ -66,7 +67,7 @@ class Peer:
         raise NotImplementedError
 
     def train(self, batches: Iterator[dict[str, Tensor]]) -> None:
-        """One epoch."""
+        """Train on the batches of one epoch."""
         raise NotImplementedError
 
     def __call__(self, epoch: int) -> float:
@@ -81,7 +82,7 @@ class Peer:
 
 
 class Plain(Peer):
-    """The simplest loop: zero_grad, forward, backward, AdamW with its defaults; nothing else."""
+    """Driver with the simplest loop: zero_grad, forward, backward, AdamW with its defaults; nothing else."""
 
     def prepare(self) -> None:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.lr)
@@ -95,7 +96,8 @@ class Plain(Peer):
 
 
 class FusedAndClipped(Peer):
-    """A well-made loop: fused AdamW, foreach clipping, loss and top-1 summed on the device and read every 50 steps."""
+    """Driver with an optimized loop: fused AdamW, foreach clipping, loss and top-1 accuracy summed on the device and read every 50
+    steps."""
 
     def prepare(self) -> None:
         self.parameters = list(self.model.parameters())
@@ -121,8 +123,10 @@ class FusedAndClipped(Peer):
 
 
 class Timm(Peer):
-    """timm's way of one epoch, put together from its parts as its training script uses them: optimizer factory, a learning-rate
-    scheduler updated at every step, clipping, and an average of the loss that reads it at every step."""
+    """Driver with a loop built from timm's parts as in its training script.
+
+    These are its optimizer factory, a learning-rate scheduler updated at every step, clipping, and an average of the loss that reads it at
+    every step."""
 
     def prepare(self) -> None:
         from timm.optim import create_optimizer_v2
@@ -149,7 +153,7 @@ class Timm(Peer):
 
 
 class Accelerate(Peer):
-    """A plain loop under Hugging Face Accelerate, with its clipping."""
+    """Driver with a plain loop under Hugging Face Accelerate, with its clipping."""
 
     def prepare(self) -> None:
         from accelerate import Accelerator
@@ -169,7 +173,9 @@ class Accelerate(Peer):
 
 
 class Lightning(Peer):
-    """Lightning's Trainer with everything optional off; timed from its first batch to the end of its epoch, set-up excluded."""
+    """Driver with Lightning's Trainer, everything optional switched off.
+
+    It is timed from the first batch to the end of the epoch, without set-up."""
 
     def prepare(self) -> None:
         import logging
@@ -219,7 +225,7 @@ def lightning_module(model: nn.Module, lr: float) -> Any:
 
 @torch.no_grad()
 def loss_after(driver: Ours | Peer, workload: Workload) -> float:
-    """Mean loss of a driver's model on the first 64 samples it trained on: it shows that all drivers train the same thing."""
+    """Return the mean loss of a driver's model on the first 64 training samples, to show that all drivers train the same model."""
     driver.model.eval()
     held = workload.train_set
     return F.cross_entropy(driver.model({"x": held.x[:64]}), held.y[:64]).item()

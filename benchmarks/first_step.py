@@ -1,8 +1,8 @@
-"""Child processes of `benchmarks.start_up`: each ends at the end of its first optimizer step and prints the time (`time.time()`) then.
+"""Child processes of `benchmarks.start_up`. Each ends after its first optimizer step and prints the time (`time.time()`) at that moment.
 
-python benchmarks/first_step.py bare BATCH SIDE     imports torch, takes one step of the model, AdamW with its defaults
-python benchmarks/first_step.py hydra BATCH SIDE    the same inside a Hydra application that reads our configuration
-python benchmarks/first_step.py main ARGUMENTS      main.py with these arguments, as it is
+python benchmarks/first_step.py bare BATCH SIDE     imports torch, makes one step of the model, AdamW with its defaults
+python benchmarks/first_step.py hydra BATCH SIDE    the same inside a Hydra application that reads the configuration of linnaeus
+python benchmarks/first_step.py main ARGUMENTS      main.py with these arguments, unchanged
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ CLASSES = (5, 15, 40, 120)  # orders, families, genera and species of the embedd
 
 
 def stop() -> None:
-    """Say when, and leave without the exit of an interpreter that has torch loaded (0.3 s)."""
+    """Print the time and end the process at once, without the normal exit of an interpreter that has imported torch (0.3 s)."""
     print(f"first step at {time.time()!r}", flush=True)
     os._exit(0)
 
 
 def bare(batch: int, side: int) -> None:
-    """Network for the embedded data (mformer micro, four taxonomic ranks), on random pictures."""
+    """Make one training step of the network for the embedded data (mformer micro, four taxonomic ranks) on random images, then stop."""
     import torch
 
     from linnaeus.workloads.taxonomy.components import COMPONENTS, WIDTHS
@@ -57,7 +57,7 @@ def under_hydra(batch: int, side: int) -> None:
 
 
 class StopAfterUpdate:
-    """Wraps `Update.__call__` when `linnaeus.optim.update` is imported, and is not part of the program otherwise."""
+    """Import hook that ends the process after the first call of `Update`. It changes the class when `linnaeus.optim.update` is imported."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> object:
         if name != "linnaeus.optim.update":

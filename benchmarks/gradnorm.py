@@ -1,14 +1,15 @@
-"""Measure the cost of weighting the tasks at every update: CPU time of a step of ViT-tiny at 64 px with 4 heads, batch 32, one thread.
+"""Measure the cost of task weighting: CPU time of a training step of ViT-tiny at 64 px with 4 heads, batch 32, one thread.
 
     python -m benchmarks.gradnorm                      about 15 minutes
-    python -m benchmarks.gradnorm --quick              a look, 1 minute; no verdict
+    python -m benchmarks.gradnorm --quick              a short trial, 1 minute; no verdict
     python -m benchmarks.gradnorm --variants "GradNorm, last shared layer" --updates 2 --rounds 100
-                                                       the bar alone, finely interleaved, 3 minutes
+                                                       only the variant of the bar, finely interleaved, 3 minutes
 
-Ours is `linnaeus.train.train_one_epoch` with everything a run has; the plain step is the same with fixed weights and nothing measured.
-Bar: GradNorm at the last shared layer at most 1.10 of it, updating at every step (by default it does at every tenth). Beside it the
-other two places, the other weightings, GradNorm as it is often written (the model run forward again for each task, backward
-through all of the trunk) and torchjd (`pip install -e '.[surgery]'`), which forms the gradients of all tasks over all of the trunk.
+The variants of linnaeus run `linnaeus.train.train_one_epoch` as in a real run, and update the task weights at every step; the plain step
+is the same with fixed weights and without measurements. Bar: GradNorm at the last shared layer takes at most 1.10 of the plain step. (By
+default it updates only at every tenth step.) Further variants are the other two values of `weighting.place`, the other weightings, GradNorm
+as it is often written (a forward for each task, and a backward through the whole trunk) and torchjd (`pip install -e '.[surgery]'`), which
+computes the gradients of all tasks over the whole trunk.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ BARS = [Bar("GradNorm, last shared layer", PLAIN, 1.10)]
 
 
 class Clipped(Peer):
-    """Fused AdamW and clipping, as ours, around a way of its own to find the gradient."""
+    """Base class of drivers with fused AdamW and clipping, which differ in how they compute the gradient (`backward`)."""
 
     def prepare(self) -> None:
         self.parameters = list(self.model.parameters())
@@ -68,7 +69,7 @@ class Clipped(Peer):
 
 
 class ForwardAgain(Clipped):
-    """GradNorm with a forward and a backward for each task beside the step's own, weights towards equal norms."""
+    """Driver of GradNorm with an additional forward and backward for each task, and weights that make the gradient norms equal."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -86,7 +87,7 @@ class ForwardAgain(Clipped):
 
 
 class TorchJD(Clipped):
-    """torchjd's multi-task backward, one task at a time (its faster way on a CPU), combined by PCGrad."""
+    """Driver of torchjd's multi-task backward, one task at a time (its faster way on a CPU), combined by PCGrad."""
 
     def prepare(self) -> None:
         from torchjd.aggregation import PCGrad
@@ -125,7 +126,7 @@ def installed() -> bool:
 
 
 def compare(rounds: int, updates: int, variants: list[str]) -> dict[str, Any]:
-    """Time these variants and the plain step; returns the table."""
+    """Time `variants` and the plain step. Return the table."""
     context = DistributedContext().initialize(device="cpu")
     drivers: dict[str, Ours | Peer] = {}
     with tempfile.TemporaryDirectory() as root:
@@ -149,7 +150,7 @@ def compare(rounds: int, updates: int, variants: list[str]) -> dict[str, Any]:
 
 
 def weights_of(driver: Any) -> str:
-    """The weights at the end: they show that something was weighed."""
+    """Return the task weights of a driver at the end, to show that they have changed."""
     weights = driver.training.weighting.weights if isinstance(driver, Ours) else getattr(driver, "weights", torch.ones(0))
     return " ".join(f"{weight:.2f}" for weight in weights.tolist())
 

@@ -1,13 +1,14 @@
-"""Do calibrated answers keep their promise? Many calibrations drawn from one population, each judged on the whole population.
+"""Check the precision that `linnaeus calibrate` states: many calibrations drawn from one population, each applied to the whole population.
 
-    python -m benchmarks.guarantee RUN              scores of the validation rows of a run; 10 minutes on one core
+    python -m benchmarks.guarantee RUN              scores of the validation samples of a run; 10 minutes on one core
     python -m benchmarks.guarantee --synthetic      scores with known truth; 5 minutes
 
 A draw takes `--size` photographs with replacement, fits temperatures and thresholds as `linnaeus calibrate` does, and applies them to the
 whole population, whose precision is therefore exact. Bars: the stated precision is missed in at most 5 % of the draws plus two standard
-errors; the share of photographs with an answer is at least 0.95 of the best that a threshold chosen on the population has (at the size of
-5,000 and a precision of 0.95; with fewer photographs, or closer to 1, no method can know the best threshold); the sets cover as stated, on
-average over the draws. The interpolated quantile and a fixed threshold of 0.65 are shown beside them.
+errors; the share of photographs with an answer is at least 0.95 of the largest share that any threshold with this precision has in the
+population (at a size of 5,000 and a precision of 0.95; with fewer photographs, or a precision closer to 1, no method can find the best
+threshold); the sets of classes contain the true class as often as stated, on average over the draws. The table also shows the interpolated
+quantile and a fixed threshold of 0.65.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CONFIDENCE, SHARE, FIXED = 0.95, 0.95, 0.65
 
 
 class Population(NamedTuple):
-    """N photographs: log-probabilities of each rank float32 [N, C_r], paths and labels int64 [N, R]."""
+    """N photographs: log-probabilities of the classes of each rank, float32 [N, C_r]; predicted paths and labels, int64 [N, R]."""
 
     ranks: Sequence[str]
     log_probs: list[torch.Tensor]
@@ -40,7 +41,7 @@ class Population(NamedTuple):
     label: np.ndarray
 
     def evidence(self, temperature: Sequence[float]) -> Evidence:
-        """Return the evidence of all photographs under temperatures."""
+        """Return the evidence for a calibration from all photographs, with their scores divided by the temperature of each rank."""
         probabilities = tuple((z / t).log_softmax(1).exp().numpy() for z, t in zip(self.log_probs, temperature, strict=True))
         true = np.full(self.label.shape, np.nan)
         for r, probability in enumerate(probabilities):
@@ -50,7 +51,7 @@ class Population(NamedTuple):
 
 
 def of_run(run: Path, checkpoint: str | None) -> Population:
-    """Return the validation rows of a run."""
+    """Return the validation samples of a run as a population. `checkpoint`: "best", "newest" or a step; None: the default."""
     model = load_model(run, checkpoint=checkpoint)
     model.calibration = None
     data = labelled.of_run(run, "validation", model.tree)
@@ -66,7 +67,7 @@ def of_run(run: Path, checkpoint: str | None) -> Population:
 
 
 def synthetic(count: int, seed: int) -> Population:
-    """Return photographs of 40 genera with 4 species each, whose network is too sure of itself by a factor of 1.5 in its scores."""
+    """Return a population of 40 genera with 4 species each. The network is overconfident: its scores are too large by a factor of 1.5."""
     rng = np.random.default_rng(seed)
     scores = rng.normal(0.0, 1.0, (count, 160)) + rng.gamma(3.0, 2.2, (count, 1)) * np.eye(160)[rng.integers(0, 160, count)]
     scores += np.repeat(rng.normal(0.0, 1.0, (count, 40)), 4, axis=1)
@@ -79,7 +80,7 @@ def synthetic(count: int, seed: int) -> Population:
 
 
 def best_share(evidence: Evidence, precision: float) -> float:
-    """Return the largest share of answers of a threshold whose precision in the population is at least the stated one."""
+    """Return the largest share of answered photographs that any threshold has whose precision in the population is at least `precision`."""
     judged = outcomes(evidence.paths, evidence.label)
     found = 0.0
     for threshold in np.unique(evidence.paths.confidence)[:: max(1, len(evidence.label) // 500)]:
@@ -90,7 +91,7 @@ def best_share(evidence: Evidence, precision: float) -> float:
 
 
 class Draw(NamedTuple):
-    """Result of one calibration, on the whole population."""
+    """Results of one calibration, measured on the whole population."""
 
     missed: list[bool]  # per precision
     answered: list[float]
@@ -128,7 +129,7 @@ def draw(population: Population, size: int, seed: int, precisions: Sequence[floa
 def report(
     population: Population, draws: list[Draw], precisions: Sequence[float], coverages: Sequence[float], size: int
 ) -> tuple[list[str], bool]:
-    """Return the lines of the tables, and True if the bars are met."""
+    """Return (the lines of the tables, True if the bars are met)."""
     plain = population.evidence([1.0] * len(population.ranks))
     n = len(draws)
     most = 1 - CONFIDENCE + 2 * (CONFIDENCE * (1 - CONFIDENCE) / n) ** 0.5

@@ -1,15 +1,16 @@
-"""Do hierarchical heads and losses help? Real runs beside per-rank linear cross-entropy, paired by seed.
+"""Compare hierarchical heads and losses with per-rank linear cross-entropy (the baseline), in real runs paired by seed.
 
     python -m benchmarks.heads biota                                                about 80 minutes on one core, 2 trials at once 45
-    python -m benchmarks.heads plants480 data.path=FOLDER/plants480/manifest.csv    split seeds instead; no difference is an answer
-    python -m benchmarks.heads biota --variants marginal "conditional, HXE" --choose 0 --confirm 1 trainer.length=2epochs      a look
+    python -m benchmarks.heads plants480 data.path=FOLDER/plants480/manifest.csv    seeds also choose the split; no difference is a result
+    python -m benchmarks.heads biota --variants marginal "conditional, HXE" --choose 0 --confirm 1 trainer.length=2epochs      a short trial
 
-Every variant is trained on the seeds of `--choose`. Of those that lose no more than half a point of species top-1 on average, the one with
-the least hierarchical distance (HD@1) is trained again on the seeds of `--confirm`, which had no say, with the baseline beside it. It is
-confirmed when the paired 95 % interval of its HD@1 (Student's t over seeds) lies below 0 and it loses no more than that half a point.
-Severity is shown but proves nothing: it falls when easy samples are lost. CRM rows are the same trained models under another decision rule.
+Every variant is trained on the seeds of `--choose`. Of those that lose at most half a point of species top-1 on average, the one with the
+smallest hierarchical distance (HD@1) is trained again, with the baseline, on the seeds of `--confirm`, which the choice did not use. It is
+confirmed if the paired 95 % interval of its HD@1 (Student's t over seeds) lies below 0 and it loses at most half a point there too. Mistake
+severity is shown but proves nothing: it falls when easy samples are lost. Rows with CRM are the same trained models under another decision
+rule, conditional risk minimisation.
 
-Trials are `python main.py` in processes of their own, one thread each; the same command goes on where it was stopped.
+Each trial is `python main.py` in its own process with one thread. If the command is stopped, the same command continues.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ Results = dict[str, list[dict[str, float]]]  # variant -> measures by name in `f
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean over seeds of variant - baseline, with a 95 % interval; NaN ends with a single seed."""
+    """Mean over seeds of variant minus baseline, and its 95 % interval; the ends are NaN for a single seed."""
 
     mean: float
     low: float
@@ -86,7 +87,7 @@ class Difference:
 
 
 class Study:
-    """Trials of one experiment with each of `variants` (name -> overrides), in run directories below `root`."""
+    """Trials of one experiment with each of `variants` (name -> settings), in run directories below `root`."""
 
     def __init__(
         self, data: str, overrides: Sequence[str], root: Path, parallel: int, variants: Mapping[str, Sequence[str]] = VARIANTS
@@ -95,14 +96,14 @@ class Study:
         self.variants = variants
 
     def run(self, variants: Sequence[str], seeds: Sequence[int]) -> Results:
-        """Every variant with every seed; trials that have finished before are read."""
+        """Train every variant with every seed and return the results. Trials that finished earlier are read, not trained again."""
         pairs = [(variant, seed) for seed in seeds for variant in variants]
         with ThreadPoolExecutor(self.parallel) as pool:
             found = dict(zip(pairs, pool.map(lambda pair: self._trial(*pair), pairs), strict=True))
         return {variant: [found[variant, seed] for seed in seeds] for variant in variants}
 
     def folder(self, variant: str, seed: int) -> Path:
-        """Return the run directory of a trial."""
+        """Return the run directory of the trial of a variant with a seed."""
         return self.root / EXPERIMENTS[self.data] / f"{re.sub('[^a-z]+', '-', variant.lower())}-{seed}"
 
     def _trial(self, variant: str, seed: int) -> dict[str, float]:
@@ -120,7 +121,7 @@ class Study:
         return [f"data.split_seed={seed}"] if self.data == "plants480" else []
 
     def _train(self, name: str, overrides: Sequence[str]) -> None:
-        """Raises SystemExit with the end of its output when a run fails."""
+        """Train a run with the name `name`. Raise `SystemExit` with the end of its output if it fails."""
         fixed = [
             f"experiment={EXPERIMENTS[self.data]}",
             f"run.root={self.root}",
@@ -136,7 +137,7 @@ class Study:
 
 
 def under_crm(row: dict[str, float]) -> dict[str, float]:
-    """Return the measures of the same model under conditional risk minimisation, where that is another variant."""
+    """Return the measures of the same model under conditional risk minimisation (CRM); NaN for measures that do not exist there."""
     return {key: row[CRM[key]] if key in CRM else float("nan") for key in MEASURES.values()}
 
 
@@ -149,7 +150,8 @@ def with_crm(results: Results) -> Results:
 
 
 def choose(results: Results) -> str | None:
-    """The variant with the least mean HD@1 among those that keep top-1; None when none beats the baseline."""
+    """Return the variant with the smallest mean HD@1 among those that lose little top-1 accuracy; None if none is better than the
+    baseline."""
     kept = [v for v in results if v != BASELINE and difference(results, v, "species/top1").mean >= -TOP1_LOST]
     best = min(kept, key=lambda v: difference(results, v, "hd1").mean, default=None)
     return best if best is not None and difference(results, best, "hd1").mean < 0 else None
@@ -164,7 +166,7 @@ def difference(results: Results, variant: str, key: str) -> Difference:
 
 
 def markdown(results: Results) -> str:
-    """Means over the seeds, and differences to the baseline with their intervals in HD@1 and top-1."""
+    """Return a table of means over the seeds, and of the differences to the baseline in HD@1 and top-1 with their intervals."""
     lines = [f"| | {' | '.join(MEASURES)} | HD@1 - linear's | top-1 - linear's, points |", f"|---|{'---:|' * (len(MEASURES) + 2)}"]
     for variant, rows in with_crm(results).items():
         means = [float(np.mean([row[key] for row in rows])) for key in MEASURES.values()]

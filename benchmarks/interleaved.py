@@ -1,8 +1,8 @@
-"""How every benchmark here measures: rounds, ratios within a round, and a bootstrap interval of the median ratio.
+"""Measure variants in interleaved rounds: ratios within a round, and a bootstrap interval of the median ratio. All benchmarks use this.
 
-A round runs every variant once, in an order that moves on by one each round, so that a busy machine or a warm cache meets all of
-them alike. A ratio is taken within a round and its median over the rounds; two medians of different rounds are never divided. A bar fails
-only when the whole 95 % interval of the median ratio lies above it, after at least `ROUNDS` rounds.
+A round runs every variant once. The order is rotated by one in each round, so that a busy machine or a warm cache affects all variants
+alike. A ratio is taken within a round, and its median over the rounds; medians of different rounds are never divided. A bar is missed
+only if the whole 95 % interval of the median ratio lies above it, after at least `ROUNDS` rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Seconds = dict[str, list[float]]  # variant -> seconds of each round
 
 @dataclass(frozen=True)
 class Bar:
-    """Median ratio of `variant` over `peer` is at most `at_most`."""
+    """A claim: the median ratio of `variant` to `peer` is at most `at_most`."""
 
     variant: str
     peer: str
@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median over rounds of a ratio taken within rounds, and its bootstrap interval (percentile, 95 %)."""
+    """Median over rounds of a ratio taken within each round, and its bootstrap interval (percentile, 95 %)."""
 
     median: float
     low: float
@@ -41,7 +41,9 @@ class Ratio:
 
 
 def measure(variants: Mapping[str, Callable[[int], float]], rounds: int) -> Seconds:
-    """Seconds of every variant in every round; each is called with the number of the round, 0 being a warm-up that is not kept."""
+    """Run every variant in every round and return the seconds. `variants`: name -> function from the number of a round to seconds.
+
+    Round 0 is a warm-up, whose seconds are discarded."""
     names, seconds = list(variants), {name: [] for name in variants}
     for number in range(rounds + 1):
         shift = number % len(names)
@@ -53,7 +55,7 @@ def measure(variants: Mapping[str, Callable[[int], float]], rounds: int) -> Seco
 
 
 def ratio(seconds: Seconds, variant: str, peer: str, resamples: int = 10_000) -> Ratio:
-    """`variant` over `peer`. The resamples are drawn from a fixed seed: the same rounds give the same interval."""
+    """Return the ratio of `variant` to `peer`. The bootstrap uses a fixed seed, so the same seconds give the same interval."""
     ratios = np.array(seconds[variant]) / np.array(seconds[peer])
     draws = np.random.default_rng(0).integers(0, len(ratios), (resamples, len(ratios)))
     low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
@@ -61,7 +63,7 @@ def ratio(seconds: Seconds, variant: str, peer: str, resamples: int = 10_000) ->
 
 
 def verdict(found: Ratio, bar: Bar, rounds: int) -> str:
-    """held, missed, or why neither can be said."""
+    """Return "held" or "MISSED" for a bar, or the reason why neither can be decided."""
     if rounds < ROUNDS:
         return f"no verdict under {ROUNDS} rounds"
     if found.high <= bar.at_most:
@@ -72,7 +74,9 @@ def verdict(found: Ratio, bar: Bar, rounds: int) -> str:
 def report(
     title: str, seconds: Seconds, base: str, bars: Sequence[Bar], unit: tuple[float, str], notes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Print the table of one comparison and return it for `--json`. `unit`: (factor on seconds, name); `notes`: per variant."""
+    """Print the table of one comparison and return it for `--json`.
+
+    `base`: the variant to which ratios are computed. `unit`: (factor on seconds, name). `notes`: variant -> text at the end of its row."""
     factor, name = unit
     print(f"\n{title}\n{'':34}{'median ' + name:>14}{'lowest':>10}{'over ' + base:>16}{'95 % interval':>18}")
     rows = {}
@@ -95,7 +99,7 @@ def _check(seconds: Seconds, bar: Bar) -> dict[str, Any]:
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Add the options of every benchmark."""
+    """Return an argument parser with the options of every benchmark. `description` is the text of its `--help`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"interleaved rounds; fewer than {ROUNDS} give no verdict")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
@@ -103,7 +107,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def conclude(tables: Sequence[dict[str, Any]], file: Path | None) -> int:
-    """Write the JSON and return the exit status: 1 when a bar was missed."""
+    """Print the machine and write the tables to `file`, if given. Return the exit status: 1 if a bar was missed."""
     machine = describe_machine()
     print("\n" + ", ".join(f"{key} {value}" for key, value in machine.items()))
     if file is not None:

@@ -1,20 +1,20 @@
-"""Tokens per second: our loop beside a plain one of the same model, data, optimizer and number of threads, in one run.
+"""Measure tokens per second: the loop of linnaeus and a plain loop with the same model, data, optimizer and number of threads.
 
-    python -m benchmarks.language              4 minutes on one CPU core; where there is a GPU, 3 more there
-    python -m benchmarks.language --quick      a look at each; no verdict
+    python -m benchmarks.language              4 minutes on one CPU core; 3 more if there is a GPU
+    python -m benchmarks.language --quick      a short trial of each; no verdict
     python -m benchmarks.language --only gpu --micro-batch 16
 
-On the CPU the model of `experiment=shakespeare_char_cpu` on letters of a Markov chain, one thread. Ours is
+On the CPU it is the model of `experiment=shakespeare_char_cpu` on letters of a Markov chain, with one thread. The loop of linnaeus is
 `linnaeus.train.train_one_epoch` with metrics, finite check, and a row and a report every 20 updates, as in a run of 2,000. The plain loop
 is written by hand: batches at random offsets, learning rate by the same schedule, forward, backward, clipping, fused AdamW, the loss read
-every 20 updates. Bar: at most 1.02 of its time, by the clock on the wall and by that of the process, which a neighbour on a busy machine
-does not move.
+every 20 updates. Bar: at most 1.02 of its time, in wall time and in CPU time of the process; other processes on a busy machine do not
+affect the latter.
 
-Three letters may follow each letter, and all are as frequent: a loop that learns nothing stays at ln 65 = 4.17 nats. One that has not got
-half-way to ln 3 after 300 updates ends the benchmark, for it does not do the work of the others.
+Each letter can be followed by three letters, and all are equally frequent: a loop that learns nothing stays at ln 65 = 4.17 nats. If a loop
+is not half-way to ln 3 after 300 updates, the benchmark ends with an error, because that loop does not do the same work.
 
-On a GPU `experiment=gpt2`, 124M parameters, bf16 and compiled: tokens per second, and the share of what the device can do (MFU), by
-`flops_per_token` of the model and the maker's figure.
+On a GPU it is `experiment=gpt2`, 124M parameters, bf16 and compiled: tokens per second, and MFU (the share of the device's peak FLOP/s),
+from `flops_per_token` of the model and the maker's peak.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.set_num_threads(options.threads)
         tables += on_cpu(rounds, options.updates or few or 40, options.threads)
     if options.only != "cpu" and torch.cuda.is_available():
-        tables += on_gpu(rounds, options.updates or few or 20, options.micro_batch_size)
+        tables += on_gpu(rounds, options.updates or few or 20, options.micro_batch)
     elif options.only != "cpu":
         print("\nno CUDA device here: gpt2 was not measured")
     return conclude(tables, options.json)
@@ -104,7 +104,7 @@ def on_gpu(rounds: int, updates: int, micro_batch_size: int) -> list[dict[str, A
 
 
 def cpu_config(root: Path, updates: int, epochs: int, threads: int) -> Config:
-    """A run of `epochs` epochs of `updates` updates each: an epoch is what a loop does in a round."""
+    """Return the configuration of a run of `epochs` epochs with `updates` updates each. An epoch is what a loop runs in one round."""
     batch, block = 12, 64
     wanted = batch * block * updates + 1
     text = "".join(LETTERS[number] for number in markov_chain(wanted * 10 // 9 + 2))
@@ -114,7 +114,9 @@ def cpu_config(root: Path, updates: int, epochs: int, threads: int) -> Config:
 
 
 def gpu_config(root: Path, updates: int, epochs: int, micro_batch_size: int, device: str, *more: str, block: int = 1024) -> Config:
-    """Time `experiment=gpt2` in the same way, every update one micro-batch, on the first 65 tokens of its vocabulary."""
+    """Return the configuration of `experiment=gpt2` with as many epochs and updates, each update one micro-batch.
+
+    The data use only the first 65 tokens of its vocabulary. `more`: further settings."""
     training = micro_batch_size * updates * block + 1
     tokens = np.array(markov_chain(training + 2 * block + 1), "<u2")
     tokens[:training].tofile(root / "train.bin")
@@ -125,7 +127,7 @@ def gpu_config(root: Path, updates: int, epochs: int, micro_batch_size: int, dev
 
 
 def markov_chain(length: int) -> list[int]:
-    """Numbers of letters, each drawn from the successors of the one before."""
+    """Return `length` numbers of letters, each drawn from the possible successors of the one before."""
     draws = np.random.default_rng(0)
     successors = np.stack([draws.permutation(len(LETTERS)) for _ in range(SUCCESSORS)], 1).tolist()  # permutations: all as frequent
     found = [0]
@@ -138,7 +140,7 @@ def markov_chain(length: int) -> list[int]:
 
 
 class PlainLoop(Peer):
-    """Time an optimized plain loop on the batches of our loader."""
+    """Driver of an optimized plain loop on the batches of linnaeus's loader."""
 
     def __init__(self, config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> None:
         self.device, self.schedule, self.updates = context.device, plan.lr, 0
@@ -177,7 +179,7 @@ class PlainLoop(Peer):
 
 
 class DrawnByHand(PlainLoop):
-    """The same, its batches cut from the tokens at random offsets, one window after the other."""
+    """Driver of the same loop with batches cut from the tokens at random offsets."""
 
     def __init__(self, config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> None:
         self.tokens: np.ndarray = workload.train_set.array.tokens  # type: ignore[attr-defined]  # of the language workload
@@ -188,7 +190,7 @@ class DrawnByHand(PlainLoop):
             self.step(*self.draw(self.config.trainer.micro_batch_size, self.config.data.block))
 
     def draw(self, batch: int, block: int) -> tuple[Tensor, Tensor]:
-        """Tokens and targets, int64 [batch, block]."""
+        """Return the tokens and the targets of a random batch, both int64 [batch, block]."""
         offsets = torch.randint(len(self.tokens) - block, (batch,)).tolist()
         tokens = torch.stack([torch.from_numpy(self.tokens[i : i + block].astype(np.int64)) for i in offsets])
         targets = torch.stack([torch.from_numpy(self.tokens[i + 1 : i + 1 + block].astype(np.int64)) for i in offsets])
@@ -198,7 +200,7 @@ class DrawnByHand(PlainLoop):
 
 
 def mean_loss(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
-    """In float32 whatever the scores are; a target beyond the end of the text is none."""
+    """Return the mean cross-entropy, computed in float32. Targets beyond the end of the text are ignored."""
     return F.cross_entropy(model.logits(model.features(tokens)).flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED)
 
 
@@ -206,7 +208,7 @@ def mean_loss(model: Any, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 class Clocked:
-    """A loop whose rounds are timed on the wall, to the end of what the device was given; `process`: CPU seconds besides."""
+    """A driver whose rounds are timed in wall seconds, until the device has finished. `process`: the CPU seconds of each round."""
 
     def __init__(self, driver: Ours | Peer, device: torch.device) -> None:
         self.driver, self.device = driver, device
@@ -228,7 +230,7 @@ class Clocked:
 
 @dataclass(frozen=True)
 class Found:
-    """Seconds of an update by variant and round, and what a token of the model takes."""
+    """Seconds per update by variant and round, and the numbers from which tokens per second and MFU are computed."""
 
     wall: Seconds
     process: Seconds
@@ -237,7 +239,7 @@ class Found:
     flops_per_token: int
 
     def rate(self, variant: str, seconds: Seconds) -> float:
-        """Tokens per second in the median round."""
+        """Return the tokens per second in the median round."""
         return self.tokens / statistics.median(seconds[variant])
 
     def table(self, title: str, seconds: Seconds, bars: Sequence[Bar], peak: float | None = None) -> dict[str, Any]:
@@ -252,7 +254,7 @@ class Found:
 
 
 def compare(config: Config, context: DistributedContext, peers: Mapping[str, Callable[..., Peer]], rounds: int, updates: int) -> Found:
-    """Run our loop and its peers in interleaved rounds."""
+    """Run the loop of linnaeus and those of `peers` in interleaved rounds. Return the times and losses."""
     ours = Ours(config, context)
     drivers: dict[str, Ours | Peer] = {"linnaeus": ours}
     drivers |= {name: peer(config, context, ours.workload, ours.plan) for name, peer in peers.items()}
@@ -273,7 +275,7 @@ def compare(config: Config, context: DistributedContext, peers: Mapping[str, Cal
 
 @torch.no_grad()
 def held_out_loss(model: Any, workload: Workload, device: torch.device) -> float:
-    """On the first windows that validate; see `check_learnt`."""
+    """Return the mean loss of `model` on the first validation windows, for `check_learnt`."""
     windows = range(min(4, len(workload.validation_set)))
     batch = workload.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in windows])
     model.eval()
@@ -281,7 +283,7 @@ def held_out_loss(model: Any, workload: Workload, device: torch.device) -> float
 
 
 def check_learnt(losses: Mapping[str, float], updates: int) -> None:
-    """Ends the benchmark where a loop that has made enough updates has not learnt what may follow a letter."""
+    """Raise `SystemExit` if a loop has made at least `LEARNT_AFTER` updates and its loss shows that it has learnt too little."""
     idle = [f"{name} {loss:.2f}" for name, loss in losses.items() if not loss <= LEARNT]
     if updates >= LEARNT_AFTER and idle:
         raise SystemExit(f"after {updates} updates the loss is above {LEARNT:.2f}, so nothing was trained: {', '.join(idle)}")

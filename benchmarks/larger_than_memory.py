@@ -1,12 +1,12 @@
-"""Rate of reading a store that is four times as large as the memory of the reader.
+"""Measure the rate of reading a store that is four times as large as the memory of the reading process.
 
     python -m benchmarks.larger_than_memory             15 rounds; needs root, control groups (v1 or v2), and 5 GB of disk
-    python -m benchmarks.larger_than_memory --quick     a look at a small store without a limit; no verdict
+    python -m benchmarks.larger_than_memory --quick     a short trial with a small store and without a limit; no verdict
 
-The store has raw pixels of photographs with a short side of 256. A reader is a separate process that makes training batches on one core.
-Its memory is limited by a control group to a quarter of the store; its own memory and the photographs that it has mapped both count. Before
-it starts, the photographs are removed from the page cache. In memory: the same order without a limit, with the photographs in the page
-cache. Bar: `data.order=blocks` at 70 % of its rate in memory.
+The store contains raw pixels of photographs with a short side of 256. A reader is a separate process that makes training batches on one
+core. A control group limits its memory to a quarter of the size of the store; its own memory and the photographs that it has mapped both
+count. Before it starts, the photographs are removed from the page cache. The variant "in memory" has the same order without a limit, and
+the photographs are in the page cache. Bar: `data.order=blocks` reads at 70 % of its rate in memory or more.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def main() -> int:
 
 
 def enlarge(store: Path, copies: int) -> Path:
-    """Repeat the records of a store of one part, each copy with a file for its photographs. Return its path."""
+    """Repeat the records of a store with one part `copies` times, each copy with its own file of photographs.
+
+    Return the path of the store."""
     place = np.load(store / "place.npy")
     for path in store.glob("*.npy"):
         np.save(path, np.concatenate([np.load(path)] * copies))
@@ -80,7 +82,7 @@ def enlarge(store: Path, copies: int) -> Path:
 
 
 def limited_group(size: int) -> Path:
-    """Make a control group whose processes have `size` bytes of memory. Raise SystemExit with a line if this is not possible."""
+    """Create a control group whose processes have `size` bytes of memory. Raise `SystemExit` with one line if this is not possible."""
     first = (GROUPS / "cgroup.controllers").exists()
     group = (GROUPS if first else GROUPS / "memory") / f"linnaeus-{os.getpid()}"
     try:
@@ -92,9 +94,9 @@ def limited_group(size: int) -> Path:
 
 
 def reader(store: Path, order: str, count: int, group: Path | None, warm: bool = False) -> Callable[[int], float]:
-    """Return the function that times a photograph in a process of `group`, in seconds.
+    """Return a function that reads photographs in a process of the control group `group` and returns the seconds per photograph.
 
-    `warm`: the photographs are read into the page cache before; otherwise they are removed from it."""
+    `warm=True`: the photographs are read into the page cache first; otherwise they are removed from it."""
     command = [sys.executable, "-m", "benchmarks.larger_than_memory", "--read", str(store), order, str(count)]
     join = [] if group is None else ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
 
@@ -111,7 +113,7 @@ def reader(store: Path, order: str, count: int, group: Path | None, warm: bool =
 
 
 def read(store: str, order: str, count: str) -> float:
-    """Return the seconds of a photograph of the first `count` of an epoch."""
+    """Read the first `count` photographs of an epoch. Return the seconds per photograph."""
     import torch
 
     from linnaeus.workloads.taxonomy.manifest import photographs

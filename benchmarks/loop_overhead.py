@@ -1,10 +1,10 @@
-"""Measure our training loop and others: CPU time per update, one thread, same batches, same model.
+"""Measure the CPU time per update of the training loop of linnaeus and of others: one thread, same batches, same model.
 
     python -m benchmarks.loop_overhead                                    about 5 minutes
-    python -m benchmarks.loop_overhead --model mlp --rounds 5 --updates 200  a look; no verdict
+    python -m benchmarks.loop_overhead --model mlp --rounds 5 --updates 200  a short trial; no verdict
 
-Ours is `linnaeus.train.train_one_epoch` with everything a run has: clipping, schedule, metrics, progress, finite check, a row of metrics
-every 50 updates, reports. Bars: at most 0.90 of the plain loop, which has none of these, and at most 1.12 of a well-made loop with
+The loop of linnaeus is `linnaeus.train.train_one_epoch` as in a real run: clipping, schedule, metrics, progress, finite check, a row of
+metrics every 50 updates, reports. Bars: at most 0.90 of the plain loop, which has none of these, and at most 1.12 of an optimized loop with
 fused AdamW, clipping and the same metrics. Frameworks that are not installed are left out (`pip install -e .[bench]`).
 """
 
@@ -53,7 +53,7 @@ def installed_frameworks() -> dict[str, Callable[..., Peer]]:
 
 
 def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Callable[..., Peer]]) -> dict[str, Any]:
-    """Time our loop and `peers` on one model; returns the table, with the bars where frameworks play no part."""
+    """Time the loop of linnaeus and those of `peers` on one model. Return the table, with the bars if no framework is among the peers."""
     batch, usual, overrides = MODELS[model]
     updates = updates or usual
     context = DistributedContext().initialize(device="cpu")
@@ -71,7 +71,7 @@ def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Ca
 
 
 def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str) -> Config:
-    """A run of `epochs` epochs of `updates` updates each: an epoch is what a driver does in a round."""
+    """Return the configuration of a run of `epochs` epochs with `updates` updates each. An epoch is what a driver runs in one round."""
     sizes = [
         f"trainer.global_batch_size={batch}",
         f"trainer.micro_batch_size={batch}",

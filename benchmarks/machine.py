@@ -1,4 +1,4 @@
-"""Record the circumstances of a measurement: processor, load, versions, commit, command and date; and how numbers are kept."""
+"""Describe the circumstances of a measurement (processor, load, versions, commit, command, date), and write numbers to a JSON file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = ("torch", "timm", "lightning", "accelerate", "pillow", "simplejpeg")
 
 
 def describe_machine() -> dict[str, str]:
-    """Where and when, in words; the load is that of the last minute."""
+    """Return {name: text} with date, command, commit, processor, load of the last minute, and versions."""
     found = {
         "date": time.strftime("%Y-%m-%d %H:%M"),
         "command": " ".join(["python -m " + _module(), *sys.argv[1:]]),
@@ -52,6 +52,6 @@ def _commit() -> str:
 
 
 def write_numbers(file: Path, found: Any) -> None:
-    """As JSON; a list of numbers, such as the seconds of all rounds, is one line."""
+    """Write `found` to `file` as JSON. A list of numbers, such as the seconds of all rounds, is on one line."""
     text = json.dumps(found, indent=1)
     file.write_text(re.sub(r"\[\s[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n")

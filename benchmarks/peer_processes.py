@@ -1,7 +1,7 @@
-"""Peers of a benchmark that run in environments of their own, one process each, so that none of their packages is needed here.
+"""Run peers of a benchmark in separate processes and environments, so that their packages need not be installed with linnaeus.
 
-An environment is made under a folder when it is first used, with exact versions. It sees the packages of this interpreter (torch,
-torchvision), which are not downloaded again, and its own before them.
+An environment is created in a folder when it is first used, with exact versions. It can import the packages of the present interpreter
+(torch, torchvision), which are not downloaded again; its own packages have precedence.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ INSTALLED = "installed.txt"  # in an environment: its requirements, written last
 
 
 class PeerFailed(Exception):
-    """A peer could not be installed or did not run. The text is one line."""
+    """A peer could not be installed or did not run. The message is one line."""
 
 
 class Peer:
-    """A process with the loader of one peer. Raise PeerFailed from `seconds` if it ends without an answer."""
+    """A process that runs the loader of one peer. `seconds` raises `PeerFailed` if the process ends without an answer."""
 
     def __init__(self, command: list[str], environment: Mapping[str, str] | None = None) -> None:
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `close`)
@@ -44,7 +44,7 @@ class Peer:
         )
 
     def seconds(self) -> float:
-        """Have the peer read all photographs once. Return its seconds for each."""
+        """Let the peer read all photographs once. Return the seconds per photograph that it reports."""
         answer = self._ask("\n")
         if not answer:
             status = self.process.wait()
@@ -53,7 +53,7 @@ class Peer:
         return float(json.loads(answer)["seconds"])
 
     def close(self) -> None:
-        """End the process. Its input is not closed for that: worker processes that were forked meanwhile have it open, too."""
+        """End the process. Its input is not closed for this, because worker processes that were forked meanwhile have it open too."""
         self._ask("end\n")
         self.process.wait()
         self.errors.close()
@@ -67,9 +67,10 @@ class Peer:
 
 @contextlib.contextmanager
 def running_peers(root: Path | None, folders: Mapping[str, Path], prepared: Path, workers: int, crop: str) -> Iterator[dict[str, Peer]]:
-    """Yield each peer that runs, after a first pass, once for each of the named folders of photographs. Name the others with the reason.
+    """Yield {name: peer} for each peer that completes a first pass, once for each of the named folders of photographs.
 
-    `root`: of the environments; None for no peers. `prepared`: where peers keep photographs in formats of their own."""
+    Print the names of the other peers with the reason. `root`: folder of their environments; None: no peers. `prepared`: folder in which
+    peers store photographs in their own formats."""
     if root is None:
         yield {}
         return
@@ -93,7 +94,9 @@ def running_peers(root: Path | None, folders: Mapping[str, Path], prepared: Path
 
 
 def make_environment(root: Path, name: str) -> Path:
-    """Return the interpreter of a peer's environment, made on first use. Raise PeerFailed or CalledProcessError if it cannot be made."""
+    """Return the Python interpreter of a peer's environment, which is created on first use.
+
+    Raise `PeerFailed` or `CalledProcessError` if it cannot be created."""
     folder = root.absolute() / name.replace(" ", "_")
     python, installed, wanted = folder / "bin" / "python", folder / INSTALLED, "\n".join(REQUIREMENTS[name])
     if installed.exists() and installed.read_text() == wanted:
@@ -111,7 +114,8 @@ def make_environment(root: Path, name: str) -> Path:
 
 
 def variables(python: Path) -> dict[str, str]:
-    """Return the environment variables of a peer: no modules of this repository, no network, freed memory kept as here, FFmpeg found."""
+    """Return the environment variables for a peer: no modules of this repository, no network, freed memory kept as in linnaeus, FFmpeg
+    found."""
     libraries = _packages(python.parents[1]) / "av.libs"
     path = os.pathsep.join([str(libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
     own = {"HF_HUB_OFFLINE": "1", "MALLOC_MMAP_THRESHOLD_": str(KEPT), "MALLOC_TRIM_THRESHOLD_": str(KEPT), "LD_LIBRARY_PATH": path}
@@ -123,7 +127,8 @@ def _packages(folder: Path) -> Path:
 
 
 def _name_libraries(folder: Path) -> None:
-    """Link `libavutil.so.60` to `libavutil-5809ad29.so.60.26.102`, and all others alike: SPDL looks for the first name."""
+    """Create links such as `libavutil.so.60` to `libavutil-5809ad29.so.60.26.102` for all libraries, since SPDL looks for the first
+    name."""
     for library in folder.glob("*-*.so.*"):
         stem, version = library.name.split(".so.")
         link = folder / f"{stem.rsplit('-', 1)[0]}.so.{version.split('.')[0]}"
@@ -131,7 +136,7 @@ def _name_libraries(folder: Path) -> None:
 
 
 def _reason(text: str) -> str:
-    """Return the line of the first error in what a process has printed, which later ones follow from; without one, the last line."""
+    """Return the first error line in the output of a process, from which later ones follow; without an error line, the last line."""
     lines = [line.strip(" |") for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception|ERROR): ", line)]
     return (errors[:1] or lines[-1:] or [""])[0][:300]

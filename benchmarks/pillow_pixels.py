@@ -1,6 +1,7 @@
-"""Decode and resize photographs by Pillow alone: a plugin, `plugins=[benchmarks.pillow_pixels]`.
+"""Plugin that decodes and resizes photographs by Pillow alone: `plugins=[benchmarks.pillow_pixels]`.
 
-It replaces functions of the decoder and of the augmentation. `benchmarks.data_accuracy` trains with it and without it."""
+When it is imported, it replaces functions of the decoder and of the augmentation. `benchmarks.data_accuracy` trains with it and without it.
+"""
 
 import numpy as np
 from PIL import Image
@@ -10,7 +11,7 @@ from linnaeus.workloads.taxonomy.manifest import decoding, jpeg
 
 
 def resize(pixels: np.ndarray, out: np.ndarray) -> None:
-    """Resize uint8 [H, W, 3] `pixels` into uint8 [h, w, 3] `out` by Pillow's bilinear filter."""
+    """Resize `pixels`, uint8 [H, W, 3], into `out`, uint8 [h, w, 3], by Pillow's bilinear filter."""
     height, width = out.shape[:2]
     out[...] = np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
 

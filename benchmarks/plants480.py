@@ -1,10 +1,10 @@
-"""A real manifest: accuracy on 480 plant photographs beside the majority class and ridge regression on 16x16 pixels.
+"""Compare the accuracy on a real manifest of 480 plant photographs with the majority class and with ridge regression on 16x16 pixels.
 
     python -m benchmarks.plants480 FOLDER/manifest.csv [--splits 0 1 2] [--json FILE] [OVERRIDE ...]
 
 Trains `experiment=plants480` once per split (at most 10 CPU minutes each), evaluates both baselines on the same split, and prints the
-means with the standard error of the paired difference. Exits 1 when the classifier is below the better baseline at any rank, or not
-two standard errors above it at genus and species.
+means with the standard error of the paired difference. Exits with status 1 if the classifier is below the better baseline at any rank, or
+not two standard errors above it at genus and species.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MUST_WIN = ("genus", "species")
 
 
 def thumbnails(source: Source) -> np.ndarray:
-    """[N, 768] pixels in [0, 1] of every photograph, squeezed to 16x16."""
+    """Return the pixels of every photograph resized to 16x16, in [0, 1], float64 [N, 768]."""
     from PIL import Image
 
     images = source.images.read(np.arange(len(source.ids)))
@@ -39,8 +39,10 @@ def thumbnails(source: Source) -> np.ndarray:
 
 
 def ridge_predictions(x: np.ndarray, y: np.ndarray, x_new: np.ndarray, classes: int) -> np.ndarray:
-    """Argmax of ridge regression on one-hot targets; the penalty is the best by leave-one-out accuracy on the training rows, whose
-    residual is e / (1 - h) (Allen 1974)."""
+    """Fit ridge regression on one-hot targets to `x` [N, D] and `y` [N]. Return the predicted classes of `x_new`.
+
+    The penalty is the one with the best leave-one-out accuracy on the training rows, computed from the residuals e / (1 - h) (Allen 1974).
+    """
     mean = x.mean(0)
     u, s, vt = np.linalg.svd(x - mean, full_matrices=False)
     targets = np.eye(classes)[y]
@@ -57,7 +59,7 @@ def ridge_predictions(x: np.ndarray, y: np.ndarray, x_new: np.ndarray, classes: 
 
 
 def baselines(source: Source) -> dict[str, dict[str, float]]:
-    """Validation accuracy of both baselines per rank."""
+    """Return {baseline: {rank: validation accuracy}} for both baselines."""
     pixels = thumbnails(source)
     train, new = source.split == TRAIN, source.split == VALIDATION
     results: dict[str, dict[str, float]] = {"majority": {}, "ridge 16x16": {}}
@@ -71,7 +73,7 @@ def baselines(source: Source) -> dict[str, dict[str, float]]:
 
 
 def train(overrides: list[str], root: str) -> dict[str, float]:
-    """Top-1 per rank after a run of the real application."""
+    """Train a run of the real program with these settings. Return {rank: top-1 validation accuracy}."""
     import main
 
     config = compose(overrides)
@@ -94,7 +96,7 @@ def one_split(manifest: str, split: int, overrides: list[str]) -> dict[str, dict
 
 
 def table(splits: list[dict[str, dict[str, float]]]) -> tuple[list[str], bool]:
-    """Lines of the table and whether the bar is met."""
+    """Return (the lines of the table, True if the bar is met)."""
     ranks = list(splits[0]["majority"])
     lines = [f"{'rank':10s}{'majority':>10s}{'ridge':>10s}{'linnaeus':>10s}{'difference':>12s}{'2 s.e.':>8s}"]
     passed = True

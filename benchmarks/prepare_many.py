@@ -1,20 +1,20 @@
-"""Memory, rate and restarts of `linnaeus prepare` with many small photographs.
+"""Measure memory, rate and restarts of `linnaeus prepare` with many small photographs.
 
     python -m benchmarks.prepare_many                       200,000 records and 50 kills: about 20 minutes on 2 cores, 2 GB of disk
     python -m benchmarks.prepare_many --records 1000000     9 GB of disk
-    python -m benchmarks.prepare_many --source webdataset   tar files, in place of a CSV and a file for each photograph
-    python -m benchmarks.prepare_many --quick               a look; no verdict on memory and rate
+    python -m benchmarks.prepare_many --source webdataset   tar files instead of a CSV and a file for each photograph
+    python -m benchmarks.prepare_many --quick               a short trial; no verdict on memory and rate
 
 The photographs are JPEGs of 128 x 96 pixels, all different, and are stored with a short side of 64. N / 10 records and N records are
-prepared. The difference of the largest memories, divided by that of the records, is the growth per record, of the first process and of
-the workers. The memory is looked at 20 times a second, and is the resident memory without that of mapped files. Bars: 300 bytes in the
-first process, which has the arrays of the records, and 10 in a worker.
+prepared. The growth per record is the difference of the peak memories divided by the difference of the numbers of records; it is computed
+for the first process and for the workers. The memory is the resident memory without mapped files, read 20 times a second. Bars: 300 bytes
+in the first process, which has the arrays of the records, and 10 in a worker.
 
 The rate is N divided by the wall seconds of the whole command. It is compared with the rate of the functions that decode and encode
-alone, on bytes in memory, in as many processes. That rate is measured before and after. Bar: 0.8.
+alone, on bytes in memory, in as many processes. That rate is measured before and after the command. Bar: 0.8.
 
-The preparation of N / 10 records is killed after a random time, with all its processes, and started again, until it is complete; then
-again from an empty folder, until there have been all kills. Bar: every store has the bytes of the one that was not disturbed.
+The preparation of N / 10 records is killed after a random time, with all its processes, and started again, until it is complete; this is
+repeated from an empty folder until the number of kills is reached. Bar: every store has the same bytes as the one that was not killed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> int:
 
 
 def pictures() -> Iterator[bytes]:
-    """Yield JPEGs of `SIZE` without end. Three entries of the quantisation table number those of a base."""
+    """Yield different JPEGs of `SIZE` without end. Copies of a few base images differ in three entries of the quantisation table."""
     rng = np.random.default_rng(0)
     bases = []
     for _ in range(BASES):
@@ -98,7 +98,7 @@ def pictures() -> Iterator[bytes]:
 
 
 def make_source(folder: Path, count: int, source: str) -> list[str]:
-    """Write `count` photographs with their taxa and places. Return the words of `linnaeus prepare` for them."""
+    """Write `count` photographs with their taxa and places to `folder`. Return the arguments of `linnaeus prepare` that read them."""
     folder.mkdir()
     photographs, lines = pictures(), []
     for start in range(0, count, FOLDER):
@@ -133,21 +133,23 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 class Preparation(NamedTuple):
-    """The command that prepares `store`."""
+    """A `linnaeus prepare` command that writes the store `store`."""
 
     source: list[str]
     store: Path
     processes: int
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the command in a group of processes of its own."""
+        """Start the command in a new process group."""
         source, *settings = self.source
         options = [f"--short-side={SHORT_SIDE}", f"--quality={QUALITY}", f"--processes={self.processes}"]
         command = [sys.executable, "-m", "linnaeus", "prepare", source, str(self.store), *settings, *options]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
 
     def run(self) -> dict[str, float]:
-        """Run the command to its end. Return its seconds and the largest memory, in bytes, of its processes."""
+        """Run the command to its end.
+
+        Return its seconds (wall and CPU), and the peak memory in bytes of its first process and of a worker."""
         start, peak = time.monotonic(), dict[int, int]()
         process = self.start()
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
@@ -164,13 +166,13 @@ class Preparation(NamedTuple):
         return {**seconds, "first_process": first, "worker": max(peak.values(), default=0)}
 
     def content(self) -> dict[str, str]:
-        """Return the hash of each file of the store."""
+        """Return {path in the store: hash of the file}."""
         files = (path for path in sorted(self.store.rglob("*")) if path.is_file())
         return {str(path.relative_to(self.store)): hashlib.blake2b(path.read_bytes()).hexdigest() for path in files}
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that the first thread and the others of a process have started."""
+    """Return the ids of the child processes that any thread of the process `pid` has started."""
     found = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -181,7 +183,7 @@ def children(pid: int) -> list[int]:
 
 
 def resident(pid: int) -> int:
-    """Return the resident memory of a process, in bytes, without that of files, such as libraries; 0 if it has ended."""
+    """Return the resident memory of a process in bytes, without mapped files such as libraries; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -190,7 +192,7 @@ def resident(pid: int) -> int:
 
 
 def compare(few: Preparation, many: Preparation, records: int, quick: bool) -> dict[str, Any]:
-    """Run both preparations. Print memory and rate, and return them with their bars."""
+    """Run both preparations. Print memory and rate, and return the table with its bars."""
     small = few.run()
     codec = [] if quick else [alone(few.processes, SECONDS)]
     large = many.run()
@@ -217,7 +219,7 @@ def _bar(name: str, found: float, most: float, records: int = 0, judged: int = 0
 
 
 def alone(processes: int, seconds: float) -> tuple[float, float]:
-    """Return photographs per second, and seconds of CPU of a photograph, of decoding and encoding in `processes` processes."""
+    """Decode and encode photographs in `processes` processes for `seconds`. Return (photographs per second, CPU seconds per photograph)."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(processes, context, _set_barrier, (context.Barrier(processes),)) as pool:
         found = [future.result() for future in [pool.submit(_encode, seconds) for _ in range(processes)]]
@@ -233,7 +235,7 @@ def _set_barrier(barrier: Barrier) -> None:
 
 
 def _encode(seconds: float) -> tuple[float, float]:
-    """Return photographs per second and seconds of CPU of a photograph."""
+    """Decode and encode photographs for `seconds` in this process. Return (photographs per second, CPU seconds per photograph)."""
     encoding = Encoding("jpeg", SHORT_SIDE, QUALITY, 1 << 28)
     photographs = list(islice(pictures(), 8 * BASES))
     encoding.encode(photographs[0])
@@ -247,7 +249,9 @@ def _encode(seconds: float) -> tuple[float, float]:
 
 
 def restarts(prepared: Preparation, kills: int, seconds: float) -> list[dict[str, Any]]:
-    """Kill the preparation `kills` times, within `seconds` after a start, and let it end. Return the bar on the bytes of the stores."""
+    """Kill the preparation `kills` times, each within `seconds` after a start, and let it finish.
+
+    Return the bar on the bytes of the stores."""
     expected, rng = prepared.content(), random.Random(0)
     undisturbed, prepared = prepared, prepared._replace(store=prepared.store.with_name("disturbed"))
     assert undisturbed.source == prepared.source

@@ -1,10 +1,10 @@
-"""Measure the cost of the reports: the time inside the reporter over that of a whole run, from its own timings.
+"""Measure the cost of progress reports: the time spent on them divided by that of the whole run, from the timings of the run.
 
     python -m benchmarks.reporting                   a report every 1 %, every section; about a minute
-    python -m benchmarks.reporting --updates 200     a look
+    python -m benchmarks.reporting --updates 200     a short trial
 
-One real run of the ViT of `benchmarks.loop_overhead` (about 55 ms an update). The bar is 0.1 % of the run. A report costs the same whatever
-the model, so it is also said how long a run has to be to stay under the bar.
+One real run of the ViT of `benchmarks.loop_overhead` is made (about 55 ms per update). Bar: 0.1 % of the run. The time of a report does not
+depend on the model, so the shortest run that stays under the bar is printed too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def measure(updates: int) -> dict[str, Any]:
-    """Make the run in a directory of its own."""
+    """Make a run of `updates` updates in a temporary directory. Return the numbers of reports and the times."""
     batch, _, overrides = MODELS["vit"]
     sizes = [f"trainer.global_batch_size={batch}", f"trainer.micro_batch_size={batch}", f"data.samples={16 * batch}"]
     with tempfile.TemporaryDirectory() as root:

@@ -1,15 +1,15 @@
-"""How long a person waits from `python main.py` to the end of the first optimizer step, beside a bare script that imports torch.
+"""Measure the time from `python main.py` to the end of the first optimizer step, compared with a bare script that imports torch.
 
     python -m benchmarks.start_up                     about 2 minutes
     python -m benchmarks.start_up --records 3000000   from a store with that many records, and from one with few; 5 minutes, 500 MB of disk
 
-Processes are started one after the other, the variants interleaved; the time is wall time from just before the spawn to the end of
-the first update, with a warm file cache. `linnaeus` is `python main.py trainer.num_workers=0` on the embedded data, outputs and all, in
-a fresh directory. The bare script takes one step of the same network with `torch.optim.AdamW` on random pictures and does nothing
-else. Bar: at most 0.80 of it.
+Processes are started one after the other, the variants interleaved; the time is wall time from just before the start of the process to the
+end of the first update, with a warm file cache. `linnaeus` is `python main.py trainer.num_workers=0` on the embedded data, with all
+outputs, in a new directory. The bare script makes one step of the same network with `torch.optim.AdamW` on random images and does nothing
+else. Bar: at most 0.80 of the bare script.
 
 With `--records`, the time from a store with many records is compared with that from a store with 3,000, whose tree is the same. All names
-differ; 1,024 photographs are shared by the records. Bar: 3 seconds more. The seconds of CPU are printed, too.
+differ; 1,024 photographs are shared by the records. Bar: 3 seconds more. The CPU seconds are printed too.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def compare_stores(records: int, rounds: int) -> dict[str, Any]:
-    """Time the first step from a store of `records` records, and from one of `FEW`. Return the table with the bar."""
+    """Time the first step from a store of `records` records, and from one of `FEW` records. Return the table with its bar."""
     few, many = f"{FEW:,} records", f"{records:,} records"
     cpu: dict[str, list[float]] = {few: [], many: []}
     with tempfile.TemporaryDirectory() as temporary:
@@ -86,7 +86,7 @@ def compare_stores(records: int, rounds: int) -> dict[str, Any]:
 
 
 def write_store(store: Path, count: int) -> Path:
-    """Write a store of `count` records and 1,024 photographs. Return its path."""
+    """Write a store of `count` records that share 1,024 photographs. Return its path."""
     rng = np.random.default_rng(0)
     (store / "parts").mkdir(parents=True)
     species = np.arange(count) * 7919 % SPECIES
@@ -116,7 +116,7 @@ def first_step(*words: str) -> float:
 
 
 def seconds_of(command: list[str]) -> float:
-    """From just before the spawn to the time that the child prints as the last word of its output."""
+    """Run a command. Return the seconds from just before its start to the time that it prints as the last word of its output."""
     start = time.time()
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHILD.parents[1])
     if done.returncode != 0:

@@ -1,14 +1,15 @@
-"""Measure the cost of heads, losses and metrics from a thousand to a million leaves, beside the plain softmax over the leaves.
+"""Measure the cost of heads, losses and metrics for trees of a thousand to a million leaves, compared with a plain softmax over the leaves.
 
     python -m benchmarks.tree_scale                    about 40 minutes, one core, 7 GB of memory at a million leaves
-    python -m benchmarks.tree_scale --quick            1,000 and 10,000 leaves, two rounds: a look, no verdict
+    python -m benchmarks.tree_scale --quick            1,000 and 10,000 leaves, two rounds: a short trial, no verdict
     python -m benchmarks.tree_scale --leaves 100000 --heads marginal --losses cross_entropy
 
-Every head with every loss (the two sampling routings with cross-entropy), one thread, batch 64, width 384; `tree_step.py` says what a
-step is and how memory is counted, `big_trees.py` what the trees are like. Each head at each size has a process of its own, in which rounds
-interleave its losses and the plain softmax. Bars, at 100,000 leaves: the best hierarchical head with its loss at most 1.2 of the plain
-softmax, every other at most 2, training metrics at most 0.1; time and memory over the last two decades grow with an exponent of at most
-1.1. `mixed`, with two labels a sample where the plain softmax has one, has no bar. Exits 1 when one is missed for certain.
+Every head is measured with every loss (the two sampling routings only with cross-entropy), with one thread, batch 64, width 384.
+`tree_step.py` defines a step and how its memory is counted, `big_trees.py` makes the trees. Each head at each size runs in its own process,
+in which rounds interleave its losses and the plain softmax. Bars at 100,000 leaves: the best combination of a hierarchical head and a loss
+takes at most 1.2 of the plain softmax, every other one at most 2, training metrics at most 0.1. Time and memory over the last two decades
+grow with an exponent of at most 1.1. `mixed` has two labels per sample where the plain softmax has one, and has no bar. Exits with status 1
+if a bar is missed beyond doubt.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Found = dict[tuple[int, str], dict[str, Any]]  # (leaves, head) -> what `measure
 
 @dataclass(frozen=True)
 class Exponent:
-    """Least-squares slope of log cost over log leaves, with a bootstrap interval (95 %) over the rounds of each size."""
+    """Least-squares slope of log cost over log leaves, with a 95 % bootstrap interval over the rounds of each size."""
 
     median: float
     low: float
@@ -67,7 +68,7 @@ def main() -> int:
 
 
 def measured(sizes: Sequence[int], holes: float, heads: Sequence[str] | None, losses: Sequence[str] | None, rounds: int) -> Found:
-    """Every head at every size, one process after the other."""
+    """Measure every head at every size, one process after the other. Return the results of `measure_head`."""
     from benchmarks.tree_step import HEADS, LOSSES, measure_head
 
     found: Found = {}
@@ -85,7 +86,7 @@ def measured(sizes: Sequence[int], holes: float, heads: Sequence[str] | None, lo
 
 
 def table_of(leaves: int, heads: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Print the costs at one size and return them, with the bars where there are any."""
+    """Print the costs at one size and return the table, with bars if the size has any."""
     plain = [second for head in heads.values() for second in head["variants"]["plain"]["seconds"]]
     title = f"{leaves:,} leaves: CPU time of head, loss and training metrics, over the plain leaf softmax alone"
     print(f"\n{title} ({1000 * statistics.median(plain):.1f} ms)")
@@ -133,7 +134,7 @@ def _bars(ratios: dict[tuple[str, str], Ratio], metrics: dict[tuple[str, str], R
 
 
 def _checked(key: tuple[str, ...], found: Ratio | Exponent, at_most: float, rounds: int, peer: str) -> dict[str, Any]:
-    """The verdict on one bar, printed unless it is held with room to spare."""
+    """Return the result of one bar. Print it if it is missed, undecided, or the bar of the best combination."""
     name = " + ".join(key)
     said = verdict(Ratio(**asdict(found)), Bar(name, peer, at_most), rounds)
     if said.startswith(("MISSED", "open")) or at_most == BEST:
@@ -145,7 +146,7 @@ def _checked(key: tuple[str, ...], found: Ratio | Exponent, at_most: float, roun
 
 
 def growth(found: Found, sizes: Sequence[int]) -> dict[str, Any]:
-    """Print exponents of time and memory over the last two decades and return them."""
+    """Print the exponents of time and memory over the last two decades, and return the table with its bars."""
     title = "growth with the leaves over the last two decades: exponents of CPU time and of peak memory"
     print(f"\n{title}\n{'head':30}{'loss':21}{'time':>8}{'95 % interval':>17}{'memory':>9}")
     last = [size for size in sizes if size >= max(sizes) / 100]
@@ -164,7 +165,7 @@ def growth(found: Found, sizes: Sequence[int]) -> dict[str, Any]:
 
 
 def exponent(leaves: Sequence[int], costs: Sequence[Sequence[float]], resamples: int = 10_000) -> Exponent:
-    """Of the medians over the rounds; `costs`: of each size, its rounds."""
+    """Return the exponent of the growth of the medians over the rounds. `costs`: for each size, the cost in each round."""
     logs = np.log(np.array(leaves, dtype=float))
     weights = (logs - logs.mean()) / ((logs - logs.mean()) ** 2).sum()
     generator = np.random.default_rng(0)

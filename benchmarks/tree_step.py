@@ -1,11 +1,11 @@
-"""One training step of head, loss and training metrics on a tree, beside the plain softmax over its leaves: made, timed and weighed.
+"""One training step of head, loss and training metrics on a tree, and one of a plain softmax over its leaves, with their time and memory.
 
-A step is what the loop does after the trunk: features [64, 7, 384] that want a gradient, the head, the loss sums, the denominators of
-the host batch, backward, the training metrics; then all gradients are dropped. No trunk and no optimizer. The plain softmax is
-`Linear` and `F.cross_entropy` on the finest labels, forward and backward, and nothing else.
+A step is the part of a real update after the trunk: features [64, 7, 384] that require a gradient, the head, the loss sums, the
+denominators of the host batch, backward, the training metrics; then all gradients are deleted. There is no trunk and no optimizer. The
+plain softmax is `Linear` and `F.cross_entropy` on the finest labels, forward and backward, and nothing else.
 
-Memory is counted at torch's allocator: the most that is allocated at any instant of one step above what is there before it (weights,
-tables, features), gradients of the weights included. It does not depend on what the process has kept of earlier steps.
+Memory is counted in torch's allocator: the peak during one step minus the memory allocated before it (weights, tables, features). It
+includes the gradients of the weights and does not depend on memory that the process has kept from earlier steps.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ LOSSES = (
 
 @dataclass
 class Step:
-    """Calls make one step and return its seconds of CPU. `metrics`, `wall`: seconds of CPU in the metrics, and of clock in all, a call."""
+    """A training step of a head with a loss. Calling it makes one step and returns its CPU seconds.
+
+    For each call `metrics` gets the CPU seconds of the training metrics, and `wall` the wall seconds of the step."""
 
     head: Head
     loss: TaxonomyLoss
@@ -80,7 +82,7 @@ class Step:
 
 @dataclass
 class PlainStep:
-    """The plain softmax over the leaves; see `Step`."""
+    """A training step of the plain softmax over the leaves; see `Step`."""
 
     leaves: nn.Linear
     features: Tensor
@@ -98,7 +100,7 @@ class PlainStep:
 
 @dataclass
 class ValidationStep:
-    """Metrics of a whole validation batch; the seconds are those of the metrics alone, not of the head before them."""
+    """The metrics of a validation batch. Calling it returns the CPU seconds of the metrics alone, without those of the head."""
 
     head: Head
     validation_metrics: TaxonomyMetrics
@@ -126,7 +128,7 @@ def drop_gradients(module: nn.Module, features: Tensor) -> None:
 
 
 class Bench:
-    """Data that the steps of one tree have in common; `labels` int64 [N, R] stand for the training rows."""
+    """Data common to all steps on one tree. The random `labels`, int64 [N, R], serve as the labels of the training set."""
 
     def __init__(self, leaves: int, holes: float) -> None:
         self.tree: TaxonomyTree = big_tree(leaves, holes)
@@ -145,7 +147,7 @@ class Bench:
         return head
 
     def loss(self, name: str) -> TaxonomyLoss:
-        """That of a file of conf/loss, made once."""
+        """Return the loss configured in the file `name` of conf/loss. It is built once."""
         if name not in self.losses:
             self.losses[name] = TaxonomyLoss(compose([f"loss={name}"]).loss, self.tree, self.counts)
         return self.losses[name]
@@ -166,8 +168,10 @@ def _normals(count: int) -> np.ndarray:
 
 
 def measure_head(leaves: int, holes: float, head_name: str, losses: tuple[str, ...], rounds: int, repeats: int) -> dict[str, Any]:
-    """For a process of its own. Of `plain`, each loss, `mixed` (cross-entropy) and `validation`: per round seconds of CPU, those of the
-    metrics, and of the clock; bytes at most. `parameters` of the head."""
+    """Measure one head with each loss, in a process of its own. Return times and memory of each variant, and the number of parameters.
+
+    The variants are `plain`, each loss, `mixed` (cross-entropy) and `validation`. Times per round: CPU seconds, those of the metrics, and
+    wall seconds. Memory: peak bytes of a step."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     bench = Bench(leaves, holes)
@@ -193,12 +197,12 @@ def _repeated(step: Callable[[], float], repeats: int) -> Callable[[int], float]
 
 
 def _per_round(seconds: list[float], repeats: int) -> list[float]:
-    """Means of each round, the warm-up left out."""
+    """Return the mean of each round, without the warm-up round."""
     return np.reshape(seconds, (-1, repeats)).mean(1)[1:].tolist()
 
 
 def peak_bytes(step: Callable[[], object]) -> int:
-    """Return the peak of the memory allocated by torch during a step, minus the memory allocated before it."""
+    """Return the peak of the memory that torch allocates during a step, in bytes, minus the memory allocated before it."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:

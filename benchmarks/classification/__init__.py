@@ -1,4 +1,6 @@
-"""A workload that costs nothing but its model: standing tensors and one classification task, for timing the loop itself."""
+"""A workload with one classification task on fixed tensors in memory, so that almost all time is spent in the model and the training
+loop.
+"""
 
 from benchmarks.classification.workload import build_workload
 

@@ -1,4 +1,4 @@
-"""Groups of the classification workload."""
+"""Define the configuration classes of the classification workload of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Fixed random tensors, an MLP or a timm vision transformer, summed cross-entropy, top-1. A `linnaeus.workloads.base.Workload`."""
+"""Implement the classification workload: fixed random tensors, an MLP or a timm vision transformer, summed cross-entropy, top-1
+accuracy.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from linnaeus.workloads.base import Model, Workload
 
 
 class StandingTensors(PositionedDataset):
-    """Random samples and labels; sample i of an epoch is row i mod `held`."""
+    """Dataset of random samples and labels that stay in memory. Sample i of an epoch is row i mod `held`."""
 
     fingerprint = "standing-tensors"
 
@@ -36,7 +38,7 @@ class StandingTensors(PositionedDataset):
 
 
 class Network(Model):
-    """`model(batch)` are logits [B, classes]."""
+    """Model whose output is the logits [B, classes]."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class Network(Model):
 
 
 class LossAndTop1(Metrics):
-    """Loss and accuracy of a validation pass."""
+    """Loss and top-1 accuracy of a validation pass."""
 
     width = 2
 
@@ -79,7 +81,7 @@ class LossAndTop1(Metrics):
 
 
 class TrainingTop1(TrainingMetrics):
-    """Loss and accuracy between two log rows."""
+    """Loss and top-1 accuracy of the training samples between two log rows."""
 
     def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
         super().__init__(tasks)

@@ -1,4 +1,4 @@
-"""A timm vision transformer with several heads on standing random tensors: what `benchmarks/gradnorm.py` weighs the tasks of."""
+"""A workload with several tasks for `benchmarks/gradnorm.py`: a timm vision transformer with several heads on fixed random tensors."""
 
 from benchmarks.ranks.workload import build_workload
 

@@ -1,4 +1,4 @@
-"""Groups of the ranks workload."""
+"""Define the configuration classes of the multi-task workload `ranks` of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several classifications of one sample: a linear head for each on the pooled feature of a vision transformer."""
+"""Implement the workload `ranks`: several classifications of one sample, by linear heads on the pooled feature of a vision transformer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Outputs = dict[str, Any]
 
 
 class RankedTensors(StandingTensors):
-    """Random samples with a random label per task; y int64 [N, T]."""
+    """Dataset of random samples with a random label for each of T tasks, int64 [N, T]."""
 
     def __init__(self, data: Any, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -29,7 +29,7 @@ class RankedTensors(StandingTensors):
 
 
 class Heads(Model):
-    """`model(batch)`: logits, one [B, C] per task, and `per_rank`, the features [B, D] they are made of."""
+    """Model that returns `logits`, one tensor [B, C] per task, and `per_rank`, the features [B, D] that the heads read."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Heads(Model):
 
 
 class TaskLosses(Metrics):
-    """Mean loss of each task, from loss sums and valid labels [2T]."""
+    """Mean validation loss of each task, computed from loss sums and valid labels [2T]."""
 
     def __init__(self, tasks: tuple[str, ...]) -> None:
         self.tasks, self.width = tasks, 2 * len(tasks)
@@ -62,7 +62,7 @@ class TaskLosses(Metrics):
         return torch.cat([torch.stack(task_sums(outputs, batch)).double(), valid])
 
     def count(self, outputs: Outputs, batch: Batch) -> None:
-        """Nothing but the losses is looked at."""
+        """Do nothing, because only losses are measured."""
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         losses, valid = sums.view(2, -1)
@@ -96,7 +96,7 @@ class RanksWorkload(ClassificationWorkload):
 
 
 def task_sums(outputs: Outputs, batch: Batch) -> list[Tensor]:
-    """T scalars: each task's sum of losses."""
+    """Return the sum of the losses of each task, a list of T scalars."""
     return [F.cross_entropy(logits, y, reduction="sum") for logits, y in zip(outputs["logits"], batch["y"].unbind(1), strict=True)]
 
 

@@ -1,18 +1,18 @@
-"""Comparison on real photographs at equal CPU time: linnaeus, a flat timm script, and a timm script with a classifier per rank.
+"""Compare linnaeus with a flat timm script and a timm script with a classifier per rank, on real photographs at equal CPU time.
 
-    python -m benchmarks.recipes --data FOLDER                        every set, 5 seeds; hours; goes on where it was stopped
-    python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1      a look, 15 minutes
-    python -m benchmarks.recipes --data FOLDER --tune-only            the table of the settings, without test rows
+    python -m benchmarks.recipes --data FOLDER                        every set, 5 seeds; hours; the same command continues
+    python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1      a short trial, 15 minutes
+    python -m benchmarks.recipes --data FOLDER --tune-only            the table of the settings, without test samples
     python -m benchmarks.recipes --data FOLDER --half-labels          also without half of the training labels at the finest rank
     python -m benchmarks.recipes --data FOLDER --sets mine --ranks family genus species --group observation      FOLDER/mine/manifest.csv
 
-FOLDER has the sets as folders with `manifest.csv` (`sets.py`). For each set and kind, every setting of `recipe_list.py` is trained once, on
-seed 0. The one with the best validation accuracy at the finest rank is trained with each of the seeds 1, 2, ..., and scored on the test
-rows, which are not read before. A training takes `--cpu-seconds` of CPU time as a whole, start and validations included, on one thread.
-Differences are paired by seed, with the 95 % interval of Student's t.
+FOLDER contains the sets as folders with `manifest.csv` (`sets.py`). A kind is linnaeus or one of the scripts. For each set and kind, every
+setting of `recipe_list.py` is trained once, with seed 0. The one with the best validation accuracy at the finest rank is trained with each
+of the seeds 1, 2, ..., and evaluated on the test samples, which are not read before. A training takes `--cpu-seconds` of CPU time as a
+whole, start and validations included, on one thread. Differences are paired by seed, with the 95 % interval of Student's t.
 
-With `--half-labels` the same settings are trained again with half of the labels of the training rows removed at the finest rank. The flat
-script leaves these rows out; the script with ranks learns their coarser labels; so does linnaeus.
+With `--half-labels` the same settings are trained again after half of the labels of the training samples at the finest rank were removed.
+The flat script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ Results = dict[str, list[Measures]]  # kind -> measures of the test rows, one en
 
 
 def train(study: Study, name: str, kind: str, setting: str, seed: int) -> dict[str, Measures]:
-    """Train a setting of a kind of trial. Return split -> measures, and "cost" -> CPU seconds."""
+    """Train one setting of a kind with a seed. Return {split: measures}, and the CPU seconds under "cost"."""
     words = settings_of(kind)[setting]
     return study.ours(name, words, seed) if kind == "linnaeus" else study.plain(name, kind != "flat script", words, seed)
 
 
 def tune(study: Study, name: str, parallel: int) -> dict[str, str]:
-    """Train every setting on seed 0. Print validation accuracies and return the best setting of each kind. The script in bf16 has that of
-    the script with ranks."""
+    """Train every setting with seed 0 and print the validation accuracies. Return {kind: best setting}.
+
+    The script in bf16 gets the best setting of the script with ranks."""
     finest = f"{SETS[name].finest}/top1"
     pairs = [(kind, setting) for kind in TUNED for setting in settings_of(kind)]
     with ThreadPoolExecutor(parallel) as pool:
@@ -59,7 +60,7 @@ def tune(study: Study, name: str, parallel: int) -> dict[str, str]:
 
 
 def test(study: Study, name: str, chosen: dict[str, str], seeds: Sequence[int], parallel: int) -> Results:
-    """Train the chosen settings on every seed. Print the table of the test rows and return their measures."""
+    """Train the chosen setting of each kind with every seed. Print the table of the test samples and return their measures."""
     pairs = [(kind, seed) for seed in seeds for kind in KINDS]
     with ThreadPoolExecutor(parallel) as pool:
         found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], chosen[pair[0]], pair[1]), pairs), strict=True))
@@ -70,7 +71,7 @@ def test(study: Study, name: str, chosen: dict[str, str], seeds: Sequence[int], 
 
 
 def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
-    """Return the lines of means over the seeds, and of the differences to the better script."""
+    """Return the lines of the table: means over the seeds, and differences between linnaeus and the better script."""
     measures = {title: key.format(finest=SETS[name].finest) for title, key in MEASURES.items()}
     ranks = {rank: f"{rank}/top1" for rank in SETS[name].ranks[:-1]}
     keys = measures | ranks | {"CPU s": "cpu_seconds"}
@@ -86,9 +87,10 @@ def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
 
 
 def losses(name: str, full: Results, half: Results) -> list[str]:
-    """Return the lines of the accuracy at the finest rank that each kind loses without half of the labels.
+    """Return the lines of a table: the accuracy at the finest rank that each kind loses without half of the labels.
 
-    The last column is the loss of linnaeus minus half of the loss of the kind: below 0, linnaeus loses less than half as much."""
+    `full`, `half`: results with all labels and without half of them. The last column is the loss of linnaeus minus half of the loss of the
+    kind: below 0, linnaeus loses less than half as much."""
     key = f"{SETS[name].finest}/top1"
     lost = {kind: [a[key] - b[key] for a, b in zip(full[kind], half[kind], strict=True)] for kind in KINDS}
     lines = ["| | all labels | half of the labels | lost | loss of linnaeus - half of this loss |", "|---|---:|---:|---:|---:|"]
@@ -101,25 +103,25 @@ def losses(name: str, full: Results, half: Results) -> list[str]:
 
 
 def compared(key: str, ours: Sequence[Measures], theirs: Sequence[Measures]) -> str:
-    """Return the mean difference of a measure over the seeds, with its interval."""
+    """Return the mean difference of the measure `key` over the seeds, with its interval, as text."""
     d = Difference.of(*([row.get(key, np.nan) for row in rows] for rows in (ours, theirs)))
     factor, digits = scale(key)
     return f"{factor * d.mean:+.{digits}f} ({factor * d.low:+.{digits}f} to {factor * d.high:+.{digits}f})"
 
 
 def shown(key: str, value: float) -> str:
-    """Return the value of a measure for the table."""
+    """Return a value of the measure `key` as text for the table."""
     factor, digits = scale(key)
     return f"{factor * value:.{digits}f}"
 
 
 def scale(key: str) -> tuple[int, int]:
-    """Return factor and digits: percent for shares, else the value itself."""
+    """Return (factor, digits) with which the measure `key` is shown: shares in percent, other measures as they are."""
     return (1, 3) if key == "hd1" else (1, 0) if key == "cpu_seconds" else (100, 1)
 
 
 def read_options() -> argparse.Namespace:
-    """Return the options of the command line. A set of one's own is added to `SETS`."""
+    """Return the parsed options of the command line. With `--ranks`, the sets that `--sets` names are added to `SETS`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of the sets")
     parser.add_argument("--sets", nargs="+", default=list(SETS), help="names of sets (%(default)s), or a folder of your own with --ranks")

@@ -1,10 +1,11 @@
-"""A plain training script without linnaeus: timm, torchvision transforms, AdamW, cosine, label smoothing.
+"""Train a classifier by a plain script without linnaeus: timm, torchvision transforms, AdamW, cosine schedule, label smoothing.
 
     python -m benchmarks.recipes.plain_script manifest.csv --ranks genus species --cpu-seconds 240 --out scores.npz
 
-`--ranks` with the finest column alone is a flat classifier, with all columns a classifier with one linear layer per rank, whose losses are
-averaged. The run takes `--cpu-seconds` of CPU time from the start of the process, validation included; the schedule follows the share that
-is used. The weights with the best validation accuracy at the finest rank (of 10 evaluations) give the scores of the val and test rows.
+`--ranks` with only the finest column trains a flat classifier; with all columns, a classifier with one linear layer per rank, whose losses
+are averaged. The run takes `--cpu-seconds` of CPU time from the start of the process, validation included; the schedule depends on the
+share of this time that is used. The validation accuracy at the finest rank is computed 10 times. The weights with the best one give the
+scores of the val and test samples.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Photographs(Dataset[tuple[Tensor, Tensor]]):
-    """Photographs and their classes at each rank, int64 [R]; -1 for a missing label and for a class without training rows."""
+    """Dataset of photographs and their classes at each rank, int64 [R]; -1 for a missing label and for a class without training samples."""
 
     def __init__(self, rows: list[dict[str, str]], classes: list[list[str]], ranks: list[str], transform: v2.Transform) -> None:
         self.paths = [row["path"] for row in rows]
@@ -68,7 +69,7 @@ class Classifier(nn.Module):
 
 
 def transforms(size: int, strong: bool) -> tuple[v2.Transform, v2.Transform]:
-    """Return the transforms of training and validation photographs."""
+    """Return (the transform of training photographs, the transform of validation photographs). `strong`: stronger augmentation."""
     end = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)]
     policy = [v2.TrivialAugmentWide()] if strong else [v2.ColorJitter(0.2, 0.2, 0.2)]
     erasing = [v2.RandomErasing(0.25)] if strong else []
@@ -78,28 +79,28 @@ def transforms(size: int, strong: bool) -> tuple[v2.Transform, v2.Transform]:
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Return parameter groups with weight decay for matrices only."""
+    """Return optimizer parameter groups with weight decay for matrices only."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     return [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 def learning_rate(share: float) -> float:
-    """Return the factor of the peak rate at a share of the run: linear warm-up, then a half cosine to 0."""
+    """Return the factor on the peak learning rate when `share` (0 to 1) of the run is done: linear warm-up, then a half cosine to 0."""
     if share < WARMUP:
         return (share + 1e-3) / WARMUP
     return 0.5 * (1 + math.cos(math.pi * min((share - WARMUP) / (1 - WARMUP), 1)))
 
 
 def endless(loader: DataLoader[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the batches of one epoch after the other."""
+    """Yield the batches of the loader, one epoch after the other, without end."""
     while True:
         yield from loader
 
 
 @torch.no_grad()
 def predict(model: nn.Module, loader: DataLoader[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """Return the logits of each rank, float32 [N, C_r]."""
+    """Return the logits of all samples of the loader at each rank, float32 [N, C_r]."""
     model.eval()
     parts = [model(image) for image, _ in loader]
     model.train()

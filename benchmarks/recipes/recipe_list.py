@@ -1,4 +1,4 @@
-"""Settings to try for each kind of trial: the flat script, the script with a classifier per rank, and linnaeus."""
+"""List the settings to try for each kind of trial: the flat script, the script with a classifier per rank, and linnaeus."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OURS = {  # name -> overrides on top of `COMMON`
 
 
 def settings_of(kind: str) -> dict[str, list[str]]:
-    """Return name -> overrides or words of the settings of a kind of trial."""
+    """Return {name: command-line arguments} of the settings to try for a kind of trial."""
     if kind == "linnaeus":
         return {name: ["experiment=photos", *words] for name, words in OURS.items()}
     return {name: [*words, *(["--bf16"] if kind == BF16 else [])] for name, words in SCRIPT.items()}

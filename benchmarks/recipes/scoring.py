@@ -1,4 +1,4 @@
-"""Measures of the scores of a plain script, by the metrics of linnaeus on the same rows.
+"""Compute measures from the scores of a plain script, by the metrics of linnaeus on the same samples.
 
 For a flat classifier, the probability of a taxon is the sum of the probabilities of the finest classes below it.
 """
@@ -23,7 +23,9 @@ BATCH = 256
 
 
 def score_logits(settings: Sequence[str], scores: Mapping[str, np.ndarray], ranks: Sequence[str], split: str) -> dict[str, float]:
-    """Return the measures of the rows of `split`. `settings`: overrides that read the manifest."""
+    """Return the measures of the samples of `split`. `settings`: settings with which linnaeus reads the manifest.
+
+    `scores`: the file that the script has written. `ranks`: the ranks that it has classified."""
     source = build_source(compose([*settings]).data, split == "test")
     rows = np.flatnonzero(source.split == VALIDATION)
     place = {path: i for i, path in enumerate(scores[f"{split}/paths"].tolist())}
@@ -45,13 +47,13 @@ def score_logits(settings: Sequence[str], scores: Mapping[str, np.ndarray], rank
 
 
 def columns_of(tree: TaxonomyTree, rank: str, names: Sequence[str]) -> list[int]:
-    """Return the place in `names` of each class of the tree."""
+    """Return, for each class of the tree at `rank`, its index in `names`."""
     place = {name: i for i, name in enumerate(names)}
     return [place[name] for name in tree.names[tree.ranks.index(rank)]]
 
 
 def summed_upwards(tree: TaxonomyTree, finest: Tensor) -> list[Tensor]:
-    """Return the log-probabilities of every rank [B, C_r] from those of the finest [B, C]."""
+    """Return the log-probabilities of every rank, [B, C_r], from those of the finest rank, [B, C]."""
     first = tree.offsets[len(tree.sizes) - 1]
     paths = torch.from_numpy(tree.paths[first : first + tree.sizes[-1]])
     result = []

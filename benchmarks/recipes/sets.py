@@ -1,4 +1,4 @@
-"""Sets of photographs, each a manifest with train, val and test rows, and the overrides that read them."""
+"""Define the sets of photographs, each a manifest with train, val and test samples, and the settings with which linnaeus reads them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEST_SHARE, VALIDATION_SHARE = 0.25, 0.15  # of a set without a split column
 
 @dataclass(frozen=True)
 class PhotographSet:
-    """A folder with `manifest.csv`. `ranks`: its columns of labels, coarse to fine. `group`: column whose equal values stay together."""
+    """A folder with `manifest.csv`. `ranks`: its label columns, coarse to fine. `group`: column whose equal values stay in one split."""
 
     name: str
     ranks: tuple[str, ...]
@@ -20,11 +20,11 @@ class PhotographSet:
 
     @property
     def finest(self) -> str:
-        """Return the finest rank."""
+        """Finest rank of the labels."""
         return self.ranks[-1]
 
     def settings(self, manifest: Path) -> list[str]:
-        """Return the overrides with which linnaeus reads the manifest."""
+        """Return the settings with which linnaeus reads the manifest."""
         columns = ",".join(f"{rank}:{rank}" for rank in self.ranks)
         group = [f"data.group_column={self.group}"] if self.group else []
         return ["data=manifest", f"data.path={manifest}", f"data.rank_columns={{{columns}}}", "data.split_column=split", *group]
@@ -42,10 +42,11 @@ SETS = {
 
 
 def write_manifest(own: PhotographSet, source: Path, out: Path, seed: int, unlabelled: float = 0.0) -> Path:
-    """Write the manifest of the set in the folder `source`, with absolute paths and a split, as `out`/manifest-<seed>.csv. Return its path.
+    """Write the manifest of the set in the folder `source`, with absolute paths and a split, to `out`/manifest-<seed>.csv. Return its path.
 
-    The split of the set is used for every seed. A set without one is split by the hash of (seed, group). `unlabelled`: share of the
-    training rows whose label at the finest rank is removed, by the hash of (seed, path); each finest class keeps at least one label."""
+    A split column of the set is used for every seed. A set without one is split by the hash of (seed, group). `unlabelled`: share of the
+    training samples whose label at the finest rank is removed, chosen by the hash of (seed, path); each finest class keeps at least one
+    label."""
     with (source / "manifest.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:

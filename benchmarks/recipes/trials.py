@@ -1,4 +1,4 @@
-"""Trials in separate processes, whose CPU time is measured. Results are files: a study that was stopped continues."""
+"""Run trials in separate processes and measure their CPU time. Results are files, so that a study that was stopped can continue."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ Measures = dict[str, float]
 
 @dataclass(frozen=True)
 class Study:
-    """Trials with equal CPU time. `root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: of each whole training.
+    """Trials with equal CPU time. `root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: CPU time of a training as a
+    whole.
 
-    `unlabelled`: share of the training rows without their label at the finest rank."""
+    `unlabelled`: share of the training samples without their label at the finest rank."""
 
     root: Path
     data: Path
@@ -35,15 +36,17 @@ class Study:
     unlabelled: float = 0.0
 
     def folder(self, name: str) -> Path:
-        """Return the folder for the trials of a set."""
+        """Return the folder for the trials on the set `name`."""
         return self.root / (f"{name}-{self.unlabelled:g}-unlabelled" if self.unlabelled else name)
 
     def manifest(self, name: str, seed: int) -> Path:
-        """Write the manifest of a set with the split of a seed. Return its path."""
+        """Write the manifest of the set `name` with the split for `seed`. Return its path."""
         return write_manifest(SETS[name], self.data / name, self.folder(name), seed, self.unlabelled)
 
     def plain(self, name: str, hierarchical: bool, settings: Sequence[str], seed: int) -> dict[str, Measures]:
-        """Train the plain script. Return split -> measures, and "cost" -> CPU seconds."""
+        """Train the plain script on the set `name`. Return {split: measures}, and the CPU seconds under "cost".
+
+        `hierarchical`: with a classifier per rank instead of a flat one."""
         own, manifest = SETS[name], self.manifest(name, seed)
         ranks = list(own.ranks) if hierarchical else [own.finest]
 
@@ -59,7 +62,7 @@ class Study:
         return self._once(name, ["plain", *ranks, *settings, f"{seed}"], train)
 
     def ours(self, name: str, overrides: Sequence[str], seed: int) -> dict[str, Measures]:
-        """Train linnaeus for as many epochs as the CPU time allows. Return the same as `plain`."""
+        """Train linnaeus on the set `name` for as many epochs as the CPU time allows. Return the same as `plain`."""
         fixed = [*SETS[name].settings(self.manifest(name, seed)), *COMMON, f"seed={seed}"]
         epochs = self._epochs(name, [*SETS[name].settings(self.manifest(name, 0)), *COMMON], overrides)
 
@@ -71,7 +74,7 @@ class Study:
         return self._once(name, [*overrides, f"{seed}"], train)
 
     def _epochs(self, name: str, fixed: Sequence[str], overrides: Sequence[str]) -> int:
-        """Return the length in epochs that takes the CPU time, from a run of one epoch and a run of about a quarter of the time."""
+        """Return the number of epochs that fit into the CPU time, from two short runs: one epoch, and about a quarter of the time."""
 
         def measure(folder: Path) -> dict[str, Measures]:
             short = train_ours(folder / "short", [*fixed, *overrides, "trainer.length=1epochs"])
@@ -84,7 +87,9 @@ class Study:
         return max(int((MARGIN * self.cpu_seconds - cost["rest"]) / cost["epoch"]), 1)
 
     def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
-        """Return the result of `work` in a folder named by a hash of `words`, or read it from there."""
+        """Call `work` with a folder named by a hash of `words` and write its result there.
+
+        If the result exists already, read it instead."""
         key = hashlib.blake2b(json.dumps([self.cpu_seconds, *words]).encode(), digest_size=6).hexdigest()
         folder = self.folder(name) / key
         result = folder / "result.json"
@@ -98,13 +103,13 @@ class Study:
 
 
 def train_ours(folder: Path, overrides: Sequence[str]) -> float:
-    """Train in `folder`. Return the CPU seconds."""
+    """Train a run of linnaeus in `folder`. Return the CPU seconds."""
     place = [f"run.root={folder.parent}", f"run.experiment={folder.name}", "run.name=run"]
     return run_child([sys.executable, "main.py", *place, *overrides], folder)
 
 
 def evaluate(folder: Path, split: str) -> Measures:
-    """Return the measures of the best checkpoint of the run in `folder`."""
+    """Evaluate the best checkpoint of the run in `folder` on the samples of `split`. Return the measures."""
     out = folder / split
     run_child([sys.executable, "-m", "linnaeus", "evaluate", str(folder / "run"), "--split", split, "--output", str(out)], folder)
     metrics = json.loads((out / "metrics.json").read_text())["metrics"]
@@ -113,7 +118,9 @@ def evaluate(folder: Path, split: str) -> Measures:
 
 
 def run_child(command: Sequence[str], folder: Path) -> float:
-    """Run a command from the repository. Return its CPU seconds. Raise SystemExit with the end of its output when it fails."""
+    """Run a command in the directory of the repository. Return its CPU seconds.
+
+    Raise `SystemExit` with the end of its output if it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     with (folder / "output.txt").open("w") as output:

@@ -3,12 +3,12 @@
     python main.py                                   the embedded data, about two minutes on two CPU cores
     python main.py experiment=plants480              an experiment file of conf/experiment
     torchrun --nproc-per-node=2 main.py experiment=plants480
-    python main.py plan=true                         the whole schedule, nothing trained
+    python main.py plan=true                         print the whole schedule, train nothing
     python main.py -m seed=0,1,2                     a sweep
     python main.py --help                            every key with its type, value and meaning
     python main.py --cfg job                         the configuration as YAML
 
-The same command continues a run that has ended at any instant. This file is the table of contents: it builds the parts in the order
+If a run is killed at any instant, the same command continues it. This file is the table of contents: it builds the parts in the order
 in which they depend on each other and runs the epochs. The loop is `linnaeus/train/loop.py`.
 """
 

@@ -127,7 +127,7 @@ def sync_file(path: Path | str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError as error:  # the one from fsync contains no file name
+    except OSError as error:  # an error of fsync does not contain the file name
         raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         os.close(descriptor)
@@ -224,7 +224,7 @@ def text_digest(text: str) -> str:
 # -- reading ------------------------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
-RETRY_DELAYS = (0.5, 1.5, 4.0)  # seconds before each further attempt; longer failures are reported instead of waited for
+RETRY_DELAYS = (0.5, 1.5, 4.0)  # seconds before each further attempt; a failure that lasts longer is reported
 ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR))  # no readable file has that name; a retry is useless
 
 

@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 
-# simplejpeg is the one dependency without which the program runs: Pillow decodes JPEG to the same pixels.
+# simplejpeg is not in this list: without it Pillow decodes JPEG to the same pixels.
 PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",

@@ -59,7 +59,7 @@ def _monitored(run: Path) -> tuple[str, str]:
     """Return the metric by which the best checkpoint of a run is chosen, and its direction, "max" or "min"."""
     import yaml
 
-    for folder in (run, run.parent):  # `run` may be its folder of checkpoints
+    for folder in (run, run.parent):  # `run` may be the directory `checkpoints` of a run
         try:
             schedule = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["schedule"]
             return str(schedule["best_monitor"]), str(schedule["best_mode"])

@@ -43,7 +43,7 @@ class HashingWriter:
                 piece = view[start : start + PIECE]
                 self._hash.update(piece)
                 self.size += len(piece)
-                while piece:  # after a short write the next call reports the error
+                while piece:  # `os.write` may write a part only; the next call then raises the error
                     piece = piece[os.write(self._descriptor, piece) :]
         except OSError as error:
             self.error = OSError(error.errno, error.strerror, str(self.path))

@@ -31,7 +31,7 @@ from linnaeus.files import file_digest
 if TYPE_CHECKING:
     from torch import Tensor
 
-PUBLISHED = "config.json"  # beside published weights; a checkpoint of this program has no such file, so it is never read unverified
+PUBLISHED = "config.json"  # exists in a directory of published weights, but not in a checkpoint of this program, which must be verified
 STATE_DICT_KEYS = ("model_state_dict", "model", "state_dict")  # keys of a torch file, in the order in which they are tried
 
 

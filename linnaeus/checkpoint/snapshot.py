@@ -89,7 +89,7 @@ class HostSnapshot:
         """Return a host tensor for each of `sources`, in the memory of the last call if dtypes, shapes and strides are the same."""
         import torch
 
-        layout = [(tensor.dtype, tensor.shape, torch.empty_like(tensor, device="meta").stride()) for tensor in sources]  # dense strides
+        layout = [(tensor.dtype, tensor.shape, torch.empty_like(tensor, device="meta").stride()) for tensor in sources]  # without gaps
         if layout != self._layout:
             needed = sum(_padded(tensor.nbytes) for tensor in sources)
             pinned = any(tensor.is_cuda for tensor in sources)
@@ -109,7 +109,7 @@ class _HostMemory:
 
         self.size, self.pinned = size, False
         self._map = mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):  # if the system supports them
+        for advice in ("MADV_DONTFORK", "MADV_HUGEPAGE"):  # only on systems that define them
             if hasattr(mmap, advice):
                 with contextlib.suppress(OSError):  # a kernel without huge pages
                     self._map.madvise(getattr(mmap, advice))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from linnaeus.checkpoint.initial_weights import InitialWeights
 
-_SHOWN = 3  # names of a list in one line
+_SHOWN = 3  # number of names in a line
 
 
 @dataclass(frozen=True)

@@ -124,13 +124,13 @@ class CheckpointWriter:
             before_write()
             clean_directory(self.directory)  # temporary files that an earlier save could not delete take up space
             check_sizes(save_checkpoint(self.directory, step, **content, parents=False))
-            if self.committed != step:  # a step with validation is saved before and after it
+            if self.committed != step:  # a step with validation is saved twice, before and after the passes
                 log.info("step %d is saved", step)
             self.committed = step
             self._prune(step)
         except (OSError, CheckpointDamaged) as error:
             self._fail(step, error)
-        except BaseException as error:  # raised by `wait`
+        except BaseException as error:  # `wait` raises it in the training thread
             self._thread_error = error
 
     def _prune(self, step: int) -> None:

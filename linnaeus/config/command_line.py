@@ -1,6 +1,6 @@
 """Parse the command line of `python main.py`, and refuse mistakes before Hydra composes the configuration.
 
-Refused: unknown options, options and settings without effect, and a key that is given twice (Hydra would use the last value).
+It refuses unknown options, options and settings without effect, and a key that is given twice (Hydra would use the last value).
 """
 
 import argparse

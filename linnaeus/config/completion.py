@@ -68,7 +68,7 @@ def candidates(line: str) -> list[str]:
     groups = {group: sorted({file.stem for file in files}) for group, files in group_files(config_dir).items()}
     try:
         config = compose(settings, config_dir, missing_ok=True)
-    except Exception:  # any mistake in front of the word, also one of Hydra: complete as without those words
+    except Exception:  # a mistake in the earlier words, which Hydra may raise too: complete without them
         config = compose(missing_ok=True)
     rows = {key: kind for key, kind, *_ in describe(config)}
     key, equals, _ = word.partition("=")

@@ -42,7 +42,7 @@ def check_members(instance: T, base: type, origin: str = "", pending: Sequence[s
         if inspect.isfunction(vars(base)[name]) and inspect.isroutine(getattr(instance, name)):
             expected = list(inspect.signature(vars(base)[name]).parameters)[1:]
             check_arguments(getattr(instance, name), expected, f"{class_name(cls)}.{name}")
-    if is_protocol or not base.__module__.startswith("linnaeus."):  # own names of a network may resemble those of nn.Module
+    if is_protocol or not base.__module__.startswith("linnaeus."):  # attributes of a network may have names similar to those of nn.Module
         return instance
     members = {name for c in base.__mro__ for name in (*vars(c), *inspect.get_annotations(c))}
     optional = [name for name in public if not hasattr(vars(base)[name], "__isabstractmethod__")]

@@ -32,7 +32,7 @@ HIDDEN_LENGTH = 6  # characters; shorter values are not hidden in log lines, whe
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([^,}'\"\s]+)")
 
 _read: set[str] = set()  # names of the variables that were read since `_reading` began
-_hidden: dict[str, str] = {}  # value -> text, of the run of this process
+_hidden: dict[str, str] = {}  # value -> the text that replaces it in messages
 
 
 def _environment_variable(name: str, *default: Any) -> Any:

@@ -42,7 +42,7 @@ def user_errors(status: int) -> Iterator[None]:
         flush_or_discard(sys.stdout)
         return
     except BrokenPipeError:
-        if flush_or_discard(sys.stdout):  # another pipe
+        if flush_or_discard(sys.stdout):  # stdout is intact, so another pipe has broken
             raise
         raise SystemExit(READER_ENDED) from None
     except (FloatingPointError, RunFailed) as error:  # FloatingPointError: the run diverged
@@ -178,8 +178,9 @@ def unknown_key(error: Exception, overrides: Sequence[str], config_dir: Path | s
     names = {"plugins", *group_files(config_dir)}
     choices = [text for text in overrides if text.lstrip("+").partition("=")[0] in names]
     try:
-        config = compose(choices if len(choices) < len(overrides) else (), config_dir, missing_ok=True)  # else a choice is the mistake
-    except (ConfigError, HydraException):  # the choices do not fit each other; this key is the first mistake
+        # if all overrides choose groups, one of these is the mistake
+        config = compose(choices if len(choices) < len(overrides) else (), config_dir, missing_ok=True)
+    except (ConfigError, HydraException):  # the chosen options contradict each other; report the unknown key first
         config = compose()
     return ConfigError(f"unknown key {found[1]}; {nearest_key(found[1], config)}")
 

@@ -28,8 +28,8 @@ Variants = Mapping[str, Mapping[str, type]]
 
 log = logging.getLogger("linnaeus")
 _BRACES = re.compile(r"\s*[\w.-]+\s*=\s*\{")
-# Hydra refuses to add a key three names deep. With `++` it adds the key, and `typed_config` checks it. Except null: it would hide an
-# entry whose name is mistyped.
+# Hydra refuses to add a key of three names. With `++` it adds the key, and `typed_config` checks it. This does not match the value null,
+# which would hide an entry with a mistyped name.
 _DEEP = re.compile(r"\s*(?!hydra\.)([\w-]+\.[\w-]+)\.([\w-]+\.|[^=]*=(?!\s*null\s*$))")
 
 

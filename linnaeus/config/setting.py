@@ -12,7 +12,7 @@ import types
 import typing
 from typing import Any
 
-Durations = list[str]  # "500steps", "2epochs", "10%", "15min"; an empty list is never
+Durations = list[str]  # "500steps", "2epochs", "10%", "15min"; an empty list means never
 
 
 def setting(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from linnaeus.data.workers import WorkerPool
 
 
-RUN_FILES = 64  # open files of a run without workers, at most
-WORKER_FILES = 4  # more for each worker
+RUN_FILES = 64  # upper limit of the files that a run without workers opens
+WORKER_FILES = 4  # further ones for each worker
 SHORT_WAIT = 1e-4  # seconds; after a shorter wait the GPU is not queried
 
 
@@ -103,7 +103,7 @@ class DevicePrefetcher:
         import torch
 
         iterator, stream = iter(self.loader), torch.cuda.Stream(self.device)
-        copying = deque[tuple[torch.cuda.Event, Any]]()  # keeps host batches until their copies end: freed memory is used again
+        copying = deque[tuple[torch.cuda.Event, Any]]()  # host batches, alive until their copies end: freed memory is reused
 
         def fetch() -> tuple[Any, Any] | None:
             host = self._next(iterator)

@@ -58,7 +58,7 @@ class Resampling:
 
         Samples without a class occur once."""
         quotas = self.quotas(epoch)
-        drawn_before = self.whole * epoch + self.rest * epoch // self.scale  # per class, to within one sample
+        drawn_before = self.whole * epoch + self.rest * epoch // self.scale  # samples of each class drawn in earlier epochs, to within one
         of_class = np.repeat(np.arange(len(quotas)), quotas)
         number = np.arange(self.total) - np.repeat(np.cumsum(quotas) - quotas, quotas)
         first = len(self._by_class) - self.total + np.cumsum(self.counts) - self.counts

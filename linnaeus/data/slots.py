@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-STRIDE, MOST = 2**36, 2**14  # largest size of a slot in bytes, largest number of slots; memory is used where it is written
+STRIDE, MOST = 2**36, 2**14  # largest size of a slot in bytes, largest number of slots; only pages that are written use memory
 ALIGNMENT = 64  # bytes
 
 
@@ -101,7 +101,7 @@ class _TensorPickler(pickle.Pickler):
             return NotImplemented
         value = value.detach()
         order = sorted(range(value.dim()), key=value.stride, reverse=True)
-        dense = value.permute(order)  # channels last stays channels last
+        dense = value.permute(order)  # keeps the memory format, such as channels last
         if not dense.is_contiguous():
             value = dense = value.contiguous()
         data = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()

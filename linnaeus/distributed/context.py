@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from linnaeus.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
-RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for the other nodes to start; the configuration is not read yet
+RENDEZVOUS_TIMEOUT = timedelta(minutes=30)  # for the other nodes to start; `trainer.startup_timeout` is not known yet
 AGENT_STORE_TIMEOUT = timedelta(seconds=20)  # for a store that the launcher made before it started this process
 
 

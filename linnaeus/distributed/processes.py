@@ -64,7 +64,7 @@ def write_torchrun_error(line: str) -> None:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         error = {"message": {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}}
-        with contextlib.suppress(OSError):  # the line has its own place on stderr
+        with contextlib.suppress(OSError):  # the line is printed to stderr in any case
             Path(path).write_text(json.dumps(error))
 
 
@@ -109,8 +109,8 @@ def process_state(pid: int) -> str | None:
 class CoreSeconds(NamedTuple):
     """CPU seconds since the start of the machine, summed over the cores that this process may use."""
 
-    busy: float  # of all processes
-    own: float  # of this process and its ended children
+    busy: float  # used by all processes
+    own: float  # used by this process and its ended children
     disk: float  # idle while a process waited for the disk
 
 

@@ -29,7 +29,7 @@ from linnaeus.errors import RunFailed
 T = TypeVar("T")
 STATUS_INTERVAL = 1.0  # seconds between two statuses
 LOST_AFTER = 30.0  # seconds of silence after which a process is lost; a thread that holds the interpreter lock delays statuses
-LOST_AFTER_DISCONNECT = 15.0  # the same once the connection to it is broken
+LOST_AFTER_DISCONNECT = 15.0  # the same after the connection to the process has broken
 LAUNCHER_GRACE = 5.0  # seconds for the launcher to end a group after a process has died
 CONNECTION_WORDS = ("gloo", "nccl", "socket", "connection", "store")  # in the text of errors that only report a broken connection
 
@@ -125,7 +125,7 @@ class Watchdog:
             if lost or seconds_since_error > LAUNCHER_GRACE:  # the failed process usually ends this one by the broken connection
                 self._abort(lost or str(error))
         if self.activity == ENDING:
-            with contextlib.suppress(RuntimeError):  # rank 0 held the store and has ended
+            with contextlib.suppress(RuntimeError):  # the store has ended together with rank 0
                 self._publish_status()
 
     def _watch_store(self) -> None:
@@ -138,7 +138,7 @@ class Watchdog:
                 os._exit(1)
             now = self.clock.now()
             if self._launcher_is_suspended() and now - self._last_answer < self.timeout:
-                suspended = now  # training does not need the store: the launcher may be continued
+                suspended = now  # training goes on without the store until the launcher is continued
             elif now - max(self._last_answer, suspended) > LOST_AFTER:
                 self._abort(self._store_lost())
 
@@ -156,7 +156,7 @@ class Watchdog:
         return PeerMonitor(self.context.rank, self.context.world_size, self._store, self.clock, self.statuses, self._status)
 
     def _stuck_after(self) -> float:
-        saving = self.activity == "saving"  # a slow disk
+        saving = self.activity == "saving"  # may take long on a slow disk
         return self.startup_timeout if self.long_timeout or saving else self.timeout
 
     def _status(self) -> Status:

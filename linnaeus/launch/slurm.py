@@ -68,7 +68,7 @@ class SlurmLauncher:
         self.config = config
         self._queue: dict[str, QueueEntry] = {}
         self._queried_at = -math.inf
-        self._query_error = ""  # of the last squeue
+        self._query_error = ""  # error of the last squeue, "" if it succeeded
 
     def start(self, job: Job) -> SlurmHandle:
         """Submit `job`, or return a handle to the queued or running job that an earlier command submitted for the same run directory.
@@ -124,7 +124,7 @@ class SlurmLauncher:
             if is_new:
                 shutil.rmtree(directory)
                 with contextlib.suppress(OSError):
-                    os.removedirs(directory.parent)  # only empty ones
+                    os.removedirs(directory.parent)  # deletes parent directories as long as they are empty
             text = " ".join(re.sub(r"sbatch: (error: )?", "", str(error)).split())
             raise ConfigError(f"sbatch refuses the job ({text}); check launch.partition and the other launch keys") from None
 

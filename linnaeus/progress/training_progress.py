@@ -51,7 +51,7 @@ class TrainingProgress:
         self.steps_per_epoch = 0
         self.pending_validations: list[PassKey] = []
         self.completed_validations: list[PassKey] = []
-        self.validation_step = 0  # the step the two lists belong to
+        self.validation_step = 0  # the step of the passes in the two lists
         length = re.fullmatch(r"(\d+)(steps?|epochs?)", str(getattr(getattr(config, "trainer", None), "length", "")))
         self.expected_total_steps = int(length[1]) if length and length[2].startswith("step") else 0
         self._epochs = int(length[1]) if length and length[2].startswith("epoch") else 0

@@ -191,7 +191,7 @@ class RunDirectory:
             raise ConfigError(f"run.root: {self.path} cannot be created ({error.strerror}); choose a directory you may write to") from None
         self._lock = RunLock(self.path / "lock")
         self._lock.acquire()
-        self._inspect()  # again: before the lock another process may have changed it
+        self._inspect()  # again: another process may have changed the directory before the lock was acquired
         for folder in (self.path, *(self.path / "launches").glob("*")):
             remove_stale(folder)
         self._check_fingerprint(self.record, record)

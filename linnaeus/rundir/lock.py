@@ -94,7 +94,7 @@ class RunLock:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        with contextlib.suppress(OSError):  # if the disk refuses, the note names a process that has ended
+        with contextlib.suppress(OSError):  # if this fails, the note names a process that has ended, so the lock is free
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._descriptor = None

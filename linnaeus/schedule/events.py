@@ -31,7 +31,7 @@ class Every:
     first: int = 1
     last: int = 0
     cadences: tuple[str, ...] = ()  # as the user wrote them
-    seconds: tuple[float, ...] = ()  # intervals by the clock, for `TimeTrigger`
+    seconds: tuple[float, ...] = ()  # intervals in wall time, for `TimeTrigger`
 
     @classmethod
     def resolve(

@@ -1,4 +1,4 @@
-"""Progressive resizing: the side of the training images as a function of the step (`schedule.image_size`).
+"""Progressive resizing: the side length of the training images as a function of the step (`schedule.image_size`).
 
 Small images take a fraction of the time, and details matter only late in training (Howard 2018; Tan and Le 2021, "EfficientNetV2").
 """
@@ -58,7 +58,7 @@ class ImageSizes:
             raise ConfigError(f"{KEY}.until={ramp.until} is step 0, before the first update; set a later one")
         changes = len(sizes) - 1
         starts = [0, *(first_step_at(begin + (until - begin) * i / changes) for i in range(1, changes + 1))]
-        stages = dict(zip(starts, sizes, strict=True))  # the last of several stages that start at one step is kept
+        stages = dict(zip(starts, sizes, strict=True))  # if several stages start at one step, the last one remains
         return cls(tuple(stages.items()))
 
     def at(self, step: int) -> int:

@@ -119,7 +119,7 @@ def check_values(request: Request) -> Trial:
 def _distribution(p: Parameter) -> Any:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    if p.choices is not None:  # a range by index, so that the value of a trial is exactly one of its numbers
+    if p.choices is not None:  # a range is sampled by index, so that each value is exactly one of its numbers
         return IntDistribution(0, len(p.choices) - 1) if p.ordered else CategoricalDistribution(p.choices)
     assert p.interval is not None
     low, high, log = p.interval.low, p.interval.high, p.interval.log

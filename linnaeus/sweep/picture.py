@@ -13,7 +13,7 @@ from linnaeus.sweep.parameters import Parameter
 from linnaeus.sweep.trial import short_value
 from linnaeus.sweep.trial_source import TrialSource
 
-WIDTH, HEIGHT, COLUMNS = 460, 300, 2  # of a panel with its axes, in pixels; panels beside each other
+WIDTH, HEIGHT, COLUMNS = 460, 300, 2  # size of a panel with its axes in pixels; panels in a row
 LEFT, RIGHT, TOP, BOTTOM, HEAD = 66, 22, 18, 56, 52
 LOG_RATIO = 20.0  # ratio of the largest to the smallest positive value from which an axis is logarithmic
 MAX_VALUES = 8  # numbers that are labelled one by one; more get round ticks

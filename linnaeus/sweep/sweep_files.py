@@ -24,7 +24,7 @@ from linnaeus.sweep.trial import short_value
 from linnaeus.sweep.trial_results import TrialResult
 from linnaeus.sweep.trial_source import TrialSource
 
-CLOCK_GROUPS = ("time/", "memory/")  # columns that differ between two runs of the same trial
+CLOCK_GROUPS = ("time/", "memory/")  # prefixes of columns that differ between two runs of the same trial
 REPEATED = ("seed", "data.fold")  # parameters over whose values means are taken
 
 

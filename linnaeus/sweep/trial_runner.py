@@ -83,7 +83,7 @@ class TrialRunner:
         self.source, self.launcher, self.sweep, self.directory = source, launcher, sweep, directory
         self.interrupted, self.is_recorded = False, True
         self._running: list[RunningTrial] = []
-        self._next: Trial | None = None  # cannot start yet
+        self._next: Trial | None = None  # a trial that cannot start yet
         self._requests = StopRequests()
         self._error: ConfigError | None = None
 

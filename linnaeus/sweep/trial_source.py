@@ -122,6 +122,6 @@ def sweep_name(request: Request, first: Trial) -> str:
         "run": first.config.run.name,
         "method": request.sweep.method,
     }
-    if request.sweep.method == "optuna":  # its proposals depend on these too
+    if request.sweep.method == "optuna":  # the proposals of Optuna depend on these too
         content["study"] = [request.sweep.seed, request.sweep.metric, request.sweep.mode]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:10]

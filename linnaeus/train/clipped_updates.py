@@ -7,7 +7,7 @@ import statistics
 
 log = logging.getLogger("linnaeus")
 
-ROWS = 20  # of metrics before the notice
+ROWS = 20  # number of log rows before the notice
 MOST = 0.5  # share of clipped updates above which it is logged
 OUTLIER = 4.0  # proposed limit over the median norm
 

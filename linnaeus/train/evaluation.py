@@ -48,7 +48,7 @@ class Scored(NamedTuple):
     variant: Variant
     overrides: list[str]
     tasks: Sequence[str]
-    rows: int  # scored
+    rows: int  # number of evaluated samples
     all_rows: int
     metrics: dict[str, float]
     classes: list[dict[str, Any]]  # rows of classes.csv

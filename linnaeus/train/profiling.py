@@ -14,7 +14,7 @@ from linnaeus.files import write_atomic
 
 log = logging.getLogger("linnaeus")
 
-ROWS = 15  # operations in the log; summary.txt has 60
+ROWS = 15  # number of operations in the log; summary.txt has 60
 
 
 def profile_notes(steps: Sequence[int], last_step: int) -> list[str]:

@@ -133,7 +133,7 @@ def start_reports(t: Training) -> None:
     restart_throughput(t)
     t.output.display.start(t.progress.global_step)
     t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)
-    if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # a checkpoint of step 0 counts the report
+    if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # else a checkpoint counts the report
         with reports.timed():
             reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)
 

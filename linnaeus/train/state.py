@@ -87,7 +87,7 @@ class Clock:
     started: float = field(default_factory=time.perf_counter)
     validating: float = 0.0
     saving: float = 0.0
-    waiting: float = 0.0  # for the loader; counts as training
+    waiting: float = 0.0  # time spent waiting for the loader; part of the training time
 
     @contextlib.contextmanager
     def measure(self, activity: str) -> Iterator[None]:

@@ -20,7 +20,7 @@ log = logging.getLogger("linnaeus")
 
 def end_step(t: Training) -> None:
     """Log, save, validate and stop, as far as due at the step just reached. If `t.run.running` is True afterwards, training continues."""
-    if t.sync.data_unreadable:  # no update was made, and what was due at this step is done
+    if t.sync.data_unreadable:  # no update was made since the last step end, so nothing else is due
         interrupt_for_unreadable_data(t)
         return
     step = t.progress.global_step
@@ -31,7 +31,7 @@ def end_step(t: Training) -> None:
     schedule_due_validations(t)
     if t.ops.should_report(step):
         report(t)
-    if t.output.display.due():  # after the report, which the panel shows
+    if t.output.display.due():  # after the report, because the panel shows it
         t.output.display.update(step, *readings.seconds_left(t))
     for mark in FRACTIONS:
         if t.progress.is_fraction_point(mark):

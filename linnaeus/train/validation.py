@@ -53,7 +53,7 @@ STAGES = {  # event of the schedule -> stage
 }
 
 
-ShowBatches = Callable[[int], None]  # of the number of batches done
+ShowBatches = Callable[[int], None]  # called with the number of batches done
 
 
 def _show_nothing(done: int) -> None:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from linnaeus.weighting.task_weighting import Measurements, Requirements, load_tensors, means, set_weights, usable
 
-BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # of Adam, as in the paper
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # constants of Adam, as in the paper
 
 
 class FAMO:

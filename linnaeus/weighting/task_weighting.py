@@ -25,7 +25,7 @@ class Requirements:
     losses: bool = False  # loss sums and label counts of every task
     gradients: bool = False  # norms and scalar products of the tasks' gradients
     losses_after: bool = False  # losses of the same samples after the update; costs a second forward pass
-    every_update: bool = False  # at every update, not only at those that move the weights
+    every_update: bool = False  # measure at every update, not only at those that update the weights
     same_update: bool = False  # the weights act on the update they were measured in, before its backward
 
 
@@ -36,7 +36,7 @@ class Measurements:
     A measurement that is not required is None."""
 
     update: int  # number of the update: `global_step` after it
-    due: bool  # True if the weights must move
+    due: bool  # True if the weights must be updated
     loss_sums: Tensor | None = None  # float64 [T]: sums of each task's losses
     valid: Tensor | None = None  # float64 [T]: number (or total weight) of the labels in these sums
     loss_sums_after: Tensor | None = None  # float64 [T]: sums over the same labels after the update
@@ -99,7 +99,7 @@ class WeightingMeter:
         gradients are computed from the stacked loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
         self.all_reduce, self.separate_loss_sums = all_reduce, separate_loss_sums
-        self._for_weighting = self._gradients = False  # measure for the weighting; measure gradients, for the weighting or the conflict
+        self._for_weighting = self._gradients = False  # measure for the weighting; measure gradients for it or the conflict
         self._loss_sums: Tensor | None = None  # float64 [T]; None: not required
 
     def start(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:

@@ -34,7 +34,8 @@ _DEEP = re.compile(r"\s*(?!hydra\.)([\w-]+\.[\w-]+)\.([\w-]+\.|[^=]*=(?!\s*null\
 
 
 def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
-    """Return the settings with the prefix `++` where Hydra would refuse to add a key that may be valid."""
+    """Return the settings of the command line for Hydra, with `++` before each one that Hydra would refuse although its key may be
+    valid."""
     return [f"++{text.lstrip()}" if _BRACES.match(text) or _may_add(text) else text for text in overrides]
 
 

@@ -25,7 +25,8 @@ def top_entries(scores: Tensor, count: int) -> Tensor:
 
 
 def initial_mask(shape: torch.Size, count: int, stream: int, device: torch.device) -> Tensor:
-    """Return the mask at the start of growth, bool [shape]: the first `count` (at least 1) entries of the parameter's random order."""
+    """Return the mask at the start of growth, bool [shape]: True for the first `count` (at least 1) entries in the random order of
+    `stream`."""
     return top_entries(uniforms_on(device, stream, shape.numel()), count).view(shape)
 
 

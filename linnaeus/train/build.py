@@ -307,5 +307,5 @@ def build_early_stopping(config: Config) -> EarlyStopping | None:
 
 
 def build_watchdog(config: Config, context: DistributedContext) -> Watchdog:
-    """Return the watchdog of the process group, with the timeouts of the configuration, not started yet."""
+    """Return the watchdog of the process group, with its timeouts read from the configuration. It is not started yet."""
     return Watchdog(context, Duration.parse(config.trainer.timeout).seconds, Duration.parse(config.trainer.startup_timeout).seconds)

@@ -129,7 +129,7 @@ def _check_prefixes(key: str, prefixes: Sequence[str], names: Sequence[str]) -> 
     unused = [prefix for prefix in prefixes if not any(matches_prefix([prefix], name) for name in names)]
     if unused:
         parts = sorted({name.partition(".")[0] for name in names})
-        raise ConfigError(f"{key}: no weight begins with {', '.join(unused)}; they begin with {', '.join(parts[:12])}")
+        raise ConfigError(f"{key}: no weight name begins with {', '.join(unused)}; the names begin with {', '.join(parts[:12])}")
 
 
 def _check_tied_skips(tied: Mapping[str, list[str]], skipped: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[str]:
     for prefix in prefixes:
         if not any(_has_prefix(name, prefix) for name in parameters):
             parts = dict.fromkeys(name.partition(".")[0] for name in parameters)
-            raise ConfigError(f"trainer.freeze: no weight begins with {prefix}; they begin with {', '.join(parts)}")
+            raise ConfigError(f"trainer.freeze: no weight name begins with {prefix}; the names begin with {', '.join(parts)}")
     for name, parameter in parameters.items():
         if any(_has_prefix(name, prefix) for prefix in prefixes):
             parameter.requires_grad_(False)

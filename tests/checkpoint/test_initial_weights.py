@@ -240,7 +240,7 @@ def test_a_skipped_weight_is_not_loaded_although_it_matches(tmp_path: Path) -> N
     other = saved(tmp_path / "other.pt", Net(1, classes=7).state_dict())
     assert initial_weights(str(other), Net(2), skip=["head"]).mismatched == {}, "of another tree, and skipped"
     for skip, message in (
-        (["tail"], "run.init_skip: no weight begins with tail"),
+        (["tail"], "run.init_skip: no weight name begins with tail"),
         (["embed"], "embed.weight and unembed.weight are one weight"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -250,7 +250,7 @@ def test_a_skipped_weight_is_not_loaded_although_it_matches(tmp_path: Path) -> N
 @pytest.mark.parametrize("allow", [["heads"], ["hea"], ["head.genus", "tail"]])
 def test_an_entry_of_init_allow_without_effect_is_refused(allow: list[str], tmp_path: Path) -> None:
     line = refused(saved(tmp_path / "w.pt", Net(1).state_dict()), Net(2), allow)
-    assert f"no weight begins with {allow[-1]}" in line and "begin with block, embed, head, trunk, unembed" in line
+    assert f"no weight name begins with {allow[-1]}" in line and "begin with block, embed, head, trunk, unembed" in line
 
 
 def test_a_prefix_in_the_middle_of_a_name_stays(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ BUILDING = {  # mistakes that are found when the parts of a run are built
     "head=marginal loss=marginal head.nulls=predict": "no null class would be learnt",
     "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
     "optimizer.param_groups=[{filter:{name:nope},lr_scale:0}]": "matches no parameter",
-    "trainer.freeze=[nose]": "no weight begins with nose",
+    "trainer.freeze=[nose]": "no weight name begins with nose",
     "weighting=dwa weighting.weights={genus:0}": "dwa needs positive weights",
     "model=timm model.backbone=nope": "model.backbone",
 }

@@ -90,7 +90,7 @@ def test_a_prefix_ends_at_a_dot():
 
 @pytest.mark.parametrize(
     "prefixes, message",
-    [(["nose"], "no weight begins with nose; they begin with trunk, head"), (["trunk", "head"], "leaves nothing to train")],
+    [(["nose"], "no weight name begins with nose; the names begin with trunk, head"), (["trunk", "head"], "leaves nothing to train")],
 )
 def test_mistakes_are_named(prefixes, message):
     with pytest.raises(ConfigError, match=message):

@@ -100,7 +100,7 @@ class PlainStep:
 
 @dataclass
 class ValidationStep:
-    """The metrics of a validation batch. Calling it returns the CPU seconds of the metrics alone, without those of the head."""
+    """Metrics of a validation batch. Calling it returns the CPU seconds of the metrics alone, without those of the head."""
 
     head: Head
     validation_metrics: TaxonomyMetrics

@@ -1,17 +1,18 @@
-"""Photographs and labels from records: `build_source(config)` for `data=manifest` and the formats of `sources/`.
+"""Read a manifest (a table of photographs) as the data source of a run: `build_source(config)`, also for the formats of `sources/`.
 
-records                        the table and the image files of a source; the reader of `data=manifest`
-
-table, column, columns         read the file into columns, find those that are used, and choose the ranks
+records                        what a reader of a format returns; the reader of `data=manifest`
+table, column, columns         read the file into columns, and find those that are used
 image_files, decoding, jpeg    check and read the image files
 cleaning, metadata_columns      convert cells to metadata; impossible values become missing
 row_labels                     labels from columns of names, or from ids in a table of taxa
-taxon_table, taxa              read a table of taxa and place its taxa on ranks
-clean_records                  all of the above: records on a tree, with metadata as numbers
-split                          training and validation rows
-manifest_source                the records as one `Source`
-photographs                    the reader of photographs
-quarantine                     the record of photographs that cannot be decoded
+taxon_table, taxa              read a table of taxa with their parents, and find the taxon of each label at each rank
+clean_records                  does all of the above: records with labels in a tree of taxa and metadata as numbers
+ranks                          the order of taxonomic ranks, and the choice of those to predict
+split, folds                   divide rows into training and validation
+contents                       find replaced photographs, and copies of training photographs in validation
+manifest_source                builds the `Source` of a run from the records
+photographs                    reads photographs during training
+quarantine                     records photographs that cannot be decoded
 """
 
 from linnaeus.workloads.taxonomy.manifest.manifest_source import build_source

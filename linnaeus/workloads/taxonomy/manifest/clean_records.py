@@ -1,6 +1,6 @@
-"""`CleanRecords`: the records of a source on a tree of taxa, with metadata as numbers, before split and ranks are chosen.
+"""`CleanRecords`: the records of a data source with labels as classes of a tree and metadata as numbers, before the split is made.
 
-`read_clean` reads a table, checks the files, cleans the cells and numbers the taxa. Rows that are left out are counted by reason.
+`read_clean` reads a table, checks the image files, cleans the cells and numbers the taxa. Rows that are left out are counted by reason.
 Impossible cells become null and are counted in the notes.
 """
 
@@ -33,13 +33,13 @@ class CleanRecords:
     """N rows that have a readable file and a label at some rank."""
 
     tree: TaxonomyTree
-    labels: np.ndarray  # int64 [N, R] at `tree.ranks`, -1 for null
+    labels: np.ndarray  # int64 [N, R]: class at each rank of `tree`, -1 for null
     files: ImageFiles
-    sizes: np.ndarray  # int64 [N], bytes of the files
+    sizes: np.ndarray  # int64 [N]: sizes of the files in bytes
     metadata: Metadata
     weight: np.ndarray | None  # float64 [N], NaN for null; None without data.weight_column
     split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT; None without data.split_column
-    columns: dict[str, Column]  # those that group rows, or look as if they did, and those asked for
+    columns: dict[str, Column]  # the group column, columns whose names are those of groups, and columns that the caller requested
     excluded: LeftOut
     unreadable: tuple[tuple[str, str], ...]  # name and reason of each missing or empty file
     notes: list[str]
@@ -47,7 +47,7 @@ class CleanRecords:
     digests: np.ndarray | None = None  # uint64 [N], `digests` of the names; None: not computed yet
 
     def take(self, rows: np.ndarray) -> "CleanRecords":
-        """Return the records of the given rows, int64 [M]."""
+        """Return the records with the numbers `rows`, int64 [M]."""
         return replace(
             self,
             labels=self.labels[rows],
@@ -63,10 +63,10 @@ class CleanRecords:
 
 
 def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence[str] = ()) -> tuple[CleanRecords, ManifestConfig]:
-    """Return the records of a source, and the configuration with the names of its columns.
+    """Return the records of a data source, and the configuration with names of columns in place of `auto`.
 
-    `test`: see `without_test`; None keeps the test rows. `more`: other columns that are kept. Raise ConfigError when the table or a column
-    does not exist, or too many files or ids are bad."""
+    `test`: as of `without_test`; None keeps the test rows. `more`: names of further columns to read. Raise `ConfigError` if the table or a
+    column does not exist, or if too many files cannot be used or ids are unknown."""
     records, columns = read_columns(config, lambda header: _existing(more, header))
     config = columns.config
     reader = label_reader(columns)
@@ -100,9 +100,9 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
 def read_columns(
     config: ManifestConfig, more: Callable[[Sequence[str]], Sequence[str]] = lambda header: (), labels: bool = True
 ) -> tuple[Records, Columns]:
-    """Return the records of a source and their columns: those that training reads, and those that `more` returns for a header.
+    """Return the records of a data source with the columns that training reads, and the description of these columns.
 
-    `labels`: False for a manifest whose labels are not read."""
+    `more`: function that returns further columns to read for a header. `labels`: False if columns of labels are not read."""
     found: list[Columns] = []  # set when the header has been read
 
     def choose(header: Sequence[str], **keys: Any) -> list[str]:
@@ -114,14 +114,14 @@ def read_columns(
 
 
 def _existing(names: Sequence[str], header: Sequence[str]) -> Sequence[str]:
-    """Return `names`. Raise ConfigError for one that is not in the header."""
+    """Return `names`. Raise `ConfigError` if one of them is not in the header."""
     if absent := [name for name in names if name not in header]:
         raise ConfigError(f"the manifest does not have a column {quoted(absent[0])}; the columns are {list_some(header)}")
     return names
 
 
 def label_reader(columns: Columns) -> NameLabels | IdLabels:
-    """Return the reader of the labels of a source with these columns."""
+    """Return the reader of labels for these columns: from names of taxa, or from ids in a table of taxa."""
     config = columns.config
     return NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
 
@@ -129,11 +129,12 @@ def label_reader(columns: Columns) -> NameLabels | IdLabels:
 def without_test(
     split: np.ndarray | None, names: Names, config: RecordsConfig, test: bool, excluded: LeftOut
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return the split, int8 [N] or None, and the rows that are not test rows, bool [N]. Add the others to `excluded`.
+    """Return the split without test rows, int8 [N] or None, and bool [N], False for rows that are left out. Add those to `excluded`.
 
-    `names` [N]: the photographs. `test`: test rows take the place of validation rows. With data.folds, validation rows become training
-    rows, which are divided later.
-    Raise ConfigError if `test` and there are no test rows."""
+    `names`: [N], names of the photographs. `test`: if True, test rows take the place of validation rows, which are left out. With
+    data.folds, validation rows become training rows, which are divided later.
+
+    Raise `ConfigError` if `test` is True and there are no test rows."""
     if split is None:
         if test:
             raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
@@ -148,11 +149,11 @@ def without_test(
 
 @dataclass(frozen=True)
 class UsableRows:
-    """Rows of a table that are used, and the counts and reasons of the others."""
+    """N rows of the source's table that are used, and the reasons why others are not."""
 
-    numbers: np.ndarray  # int64 [N], in the table of the source
-    left_out: dict[str, np.ndarray]  # reason -> rows of the table of the source (int64), without those called test
-    all_sizes: np.ndarray  # int64, bytes of the file of each row of the table of the source
+    numbers: np.ndarray  # int64 [N]: row numbers in the source's table
+    left_out: dict[str, np.ndarray]  # reason -> numbers of the rows that are not used (int64), except test rows
+    all_sizes: np.ndarray  # int64: bytes of the file of each row of the source's table
     table: Table
     files: ImageFiles
     sizes: np.ndarray
@@ -163,9 +164,9 @@ class UsableRows:
 
 
 def usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> UsableRows:
-    """Return the rows that have a readable file and a label and are not test rows. `test`: as for `read_clean`.
+    """Return the rows that have a readable file and a label and are not test rows. `test`: as of `read_clean`.
 
-    Raise ConfigError when more than data.max_bad_fraction of the files cannot be used, or no row is left."""
+    Raise `ConfigError` if more than data.max_bad_fraction of the files cannot be used, or if no row is left."""
     table = records.table
     notes = list(table.notes)
     excluded = LeftOut(table.excluded)
@@ -205,7 +206,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
 
 
 def _outside_note(files: ImageFiles) -> list[str]:
-    """Return a line with the number of paths that lead out of the folder of the photographs, and the first of them."""
+    """Return a line with the number of image paths that lead out of the folder of the photographs, and an example; [] if there are none."""
     if not isinstance(files, FolderFiles):
         return []
     outside = {path for path in files.names if path.startswith("/") or (".." in path and os.path.normpath(path).split("/")[0] == "..")}

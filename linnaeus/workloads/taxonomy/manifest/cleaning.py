@@ -1,4 +1,4 @@
-"""Null cells and names of taxa in a manifest, and a `Tally` of what was set to missing."""
+"""Recognise null cells, clean names of taxa, and count the cells of a manifest that are set to missing (`Tally`)."""
 
 import re
 import unicodedata
@@ -16,12 +16,12 @@ from linnaeus.workloads.taxonomy.tree import distinct_lineages, fill_holes, numb
 _NULLS = "- -- ? . na n/a #n/a nan null none nil nat <na> missing undefined unknown unidentified undetermined unassigned indet indet."
 NULLS = {*_NULLS.split(), "", "not identified", "not determined", "incertae sedis", r"\n"}  # MySQL exports write \N
 _FIRST = "".join(word[:1] + word[:1].upper() for word in NULLS) + "\n"
-_MAY_BE_NULL = np.isin(np.arange(256), [ord(letter) for letter in _FIRST]) | (np.arange(256) > 127)  # by the first byte
+_MAY_BE_NULL = np.isin(np.arange(256), [ord(letter) for letter in _FIRST]) | (np.arange(256) > 127)  # first byte -> may be a null cell
 _UNDETERMINED = re.compile(r".*\bs(?:p|pp)\.?$", re.IGNORECASE)  # "Quercus sp." is not the name of a species
 
 
 class Tally:
-    """Number of rows and first row of each reason. `names` [N] are the names of the rows."""
+    """Number of rows, and the first row, for each reason why cells were changed. `names`: [N], names of the rows."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -29,23 +29,25 @@ class Tally:
         self.first: dict[str, str] = {}
 
     def add(self, reason: str, rows: np.ndarray, emptied: str = "") -> None:
-        """Count the rows where `rows`, bool [N], is True. `emptied`: role of the column whose cells are set to missing, if there is one."""
+        """Count the rows where `rows`, bool [N], is True, under `reason`.
+
+        `emptied`: role of the column whose cells are set to missing, such as "date"; "" if no cells are."""
         if rows.any():
             self.counts[reason] = self.counts.get(reason, 0) + int(rows.sum())
             self.first.setdefault(reason, str(self.names[int(np.argmax(rows))]))
 
     def notes(self) -> list[str]:
-        """Return a line for each reason."""
+        """Return a line of text for each reason."""
         return [f"{reason}: {n} of {len(self.names)} rows, first {shorten(self.first[reason])}" for reason, n in self.counts.items()]
 
 
 def is_null(cell: str) -> bool:
-    """Return True if the cell is empty or a word for a missing value, in any case."""
+    """Return True if a cell is empty or a word for a missing value, such as "NA", in any case of letters."""
     return cell.lower() in NULLS
 
 
 def null_values(values: Sequence[str]) -> np.ndarray:
-    """Return bool [V]: True where `is_null`. Of `TextLines`, only lines whose first byte allows it are decoded."""
+    """Return `is_null` of each of V values, bool [V]. Lines of `TextLines` are decoded only if their first byte occurs in null values."""
     if not isinstance(values, TextLines):
         return np.array([is_null(value) for value in values], dtype=bool)
     null = np.zeros(len(values), dtype=bool)
@@ -55,7 +57,7 @@ def null_values(values: Sequence[str]) -> np.ndarray:
 
 
 def value_numbers(column: Column) -> np.ndarray:
-    """Return the number of the value of each cell, int32 [N]; -1 for a null cell."""
+    """Return the index of each cell's value in `column.values`, int32 [N]; -1 for a null cell."""
     return np.where(null_values(column.values)[column.codes], -1, column.codes)
 
 
@@ -74,9 +76,10 @@ def has_label(table: Table, ranks: dict[str, str]) -> np.ndarray:
 
 
 def read_codes(table: Table, ranks: dict[str, str], notes: list[str]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the sorted names of each rank, and the rows as indices into them (int64 [N, R], -1 for null). Append to `notes`.
+    """Return the sorted names of each rank, and the labels of the rows as indices into them, int64 [N, R], -1 for null.
 
-    A missing name between two known ranks is filled in from other rows of the same taxon."""
+    `ranks`: rank -> column, coarse to fine. A missing name between two known ranks is filled in from other rows of the same taxon. Lines
+    for the user are appended to `notes`."""
     names, codes = [], np.full((len(table), len(ranks)), -1, dtype=np.int64)
     for r, column in enumerate(table.columns[c] for c in ranks.values()):
         own, number = number_column(np.array([clean_name(v) for v in column.values], dtype=str))
@@ -94,7 +97,7 @@ def read_codes(table: Table, ranks: dict[str, str], notes: list[str]) -> tuple[l
 
 
 def _case_notes(rank: str, names: np.ndarray) -> list[str]:
-    """Return a line on names that differ only in upper and lower case, with up to three examples."""
+    """Return a line about names that differ only in upper and lower case, with up to three examples; [] without such names."""
     _, inverse, count = np.unique([n.casefold() for n in names.tolist()], return_inverse=True, return_counts=True)
     alike = [names[inverse == i].tolist() for i in np.flatnonzero(count > 1)[:3]]
     return [f"{rank}: names that differ only in case are different taxa: {list_some([' / '.join(a) for a in alike])}"] if alike else []

@@ -1,4 +1,4 @@
-"""`Column`: the cells of a table at one position, as numbers of distinct values; and how it is made, cell by cell or from Arrow."""
+"""`Column`: a dictionary-encoded column of a table (distinct values, and a code per row), made cell by cell or from an Arrow array."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ import numpy as np
 from linnaeus.workloads.taxonomy.text_arrays import numbered, strings
 from linnaeus.workloads.taxonomy.text_lines import BLOCK, TextLines, lines_of
 
-CHUNK = 512  # rows of a CSV in memory as Python strings; 65536 take twice the time (caches, garbage collection)
-FEW = 1 << 16  # distinct cells of a column that are Python objects
+CHUNK = 512  # rows of a CSV that are in memory as Python strings; 65536 rows take twice the time (caches, garbage collection)
+FEW = 1 << 16  # a column with more distinct cells stores them as bytes, not as Python objects
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of N cells, `values[codes]`. `codes` is int32 [N]; `values` are stripped of spaces and distinct before stripping."""
+    """Column of N cells. The text of cell i is `values[codes[i]]`."""
 
-    codes: np.ndarray
-    values: Sequence[str]
+    codes: np.ndarray  # int32 [N]
+    values: Sequence[str]  # the distinct cells, stripped of surrounding spaces; two may be equal if they differed in these spaces
 
     def cells(self, rows: np.ndarray) -> Iterator[str]:
-        """Yield the cells of `rows`, numbers or bool [N]; the number of the row, from 1, in place of an empty one."""
+        """Yield the texts of `rows`, row numbers or bool [N]; for an empty cell "row " and its number, from 1."""
         places = np.flatnonzero(rows) if rows.dtype == bool else rows
         return (self.values[code] or f"row {row + 1}" for row, code in zip(places.tolist(), self.codes[places].tolist(), strict=True))
 
     def text(self) -> np.ndarray:
-        """Return the cells as an array of strings [N], each with its own length."""
+        """Return the cells as an array of variable-length strings, [N]."""
         return strings(self.values)[self.codes]
 
 
 class ColumnBuilder:
-    """A column that grows cell by cell. A cell takes four bytes, and once the memory of its text.
+    """Builder of a column, to which cells are appended. Each cell takes four bytes, each distinct text is stored once.
 
-    Distinct cells are Python objects, of 200 bytes each, up to `FEW`. If most cells are distinct then, they become lines of bytes."""
+    Up to `FEW` distinct texts are Python strings, of about 200 bytes each. If most cells are distinct then, texts are stored as bytes."""
 
     def __init__(self, clean: Callable[[str], str] = str.strip) -> None:
-        """`clean`: the function from a distinct cell to its value."""
+        """Start an empty column. `clean`: function from the text of a cell to its value, called once per distinct text."""
         self._clean = clean
         self._number: defaultdict[str, int] = defaultdict()
         self._number.default_factory = self._number.__len__  # a new cell gets the next number
         self._codes = array("i")
-        self._chunk: list[str] = []  # cells without a code
-        self._lines: bytearray | None = None  # first the distinct cells of `_codes`, then each further cell
-        self._distinct = self._further = 0  # number of these
+        self._chunk: list[str] = []  # last cells, which have no code yet
+        self._lines: bytearray | None = None  # the distinct cells of `_codes`, then all further cells; None while there are few
+        self._distinct = self._further = 0  # numbers of distinct and of further cells in `_lines`
 
     def __len__(self) -> int:
         return len(self._codes) + self._further + len(self._chunk)
@@ -62,7 +62,7 @@ class ColumnBuilder:
             self._finish_chunk()
 
     def column(self) -> Column:
-        """Return the column."""
+        """Return the column of all cells that were appended."""
         self._finish_chunk()
         codes = np.array(self._codes, dtype=np.int32)
         if self._lines is None:
@@ -85,7 +85,7 @@ class ColumnBuilder:
 
 
 def from_arrow(column) -> Column:
-    """Return a ChunkedArray of pyarrow, of numbers, texts or dates, as a column."""
+    """Convert a pyarrow ChunkedArray of numbers, texts or dates to a column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

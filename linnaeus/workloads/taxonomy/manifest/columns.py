@@ -1,6 +1,6 @@
-"""Find the columns of a manifest: named by `data.*_column`, or recognised by their own names.
+"""Find the columns of a manifest that are used: named in `data.*_column`, or, where such a key is `auto`, recognised by their names.
 
-A key that is `auto` finds its column by `NAMES`. The columns of a metadata component are looked for only if the model reads the component.
+`NAMES` lists the names that are recognised. Columns of a metadata component are recognised only if the model reads the component.
 """
 
 import difflib
@@ -43,16 +43,16 @@ GROUP_NAMES = {name + end for name in (*_GROUPS.split(), "observer", "photograph
     "rightsholder",
 }
 USED, NOT_USED = "columns used: ", "columns not used: "  # beginnings of notes
-SPLIT_NAMES = ("set", "subset", "partition", "fold", "usage")  # too general to be used unasked
+SPLIT_NAMES = ("set", "subset", "partition", "fold", "usage")  # possible names of a split column; too general to be recognised
 
 
 class Columns(NamedTuple):
-    """Columns of a manifest. `config` has the names of columns in place of `auto`, and None where there is none."""
+    """Columns of a manifest that are used."""
 
-    config: ManifestConfig
+    config: ManifestConfig  # the configuration with names of columns in place of `auto`; None if the manifest has no such column
     ranks: dict[str, str]  # taxonomic rank -> column, coarse to fine; empty if the labels are ids
-    group_like: list[str]  # columns whose names are those of groups, if no column is used as group
-    notes: list[str]
+    group_like: list[str]  # columns whose names are those of groups, if no group column is used
+    notes: list[str]  # lines for the user
 
     def read(self) -> list[str]:
         """Return the names of all columns to read."""
@@ -60,16 +60,16 @@ class Columns(NamedTuple):
 
 
 def roles(config: ManifestConfig) -> dict[str, str]:
-    """Return role -> column for the roles that have one."""
+    """Return role (such as "image" or "date") -> name of its column, for the roles that have a column."""
     named = {role: getattr(config, f"{role}_column") for role in ROLES}
     return {role: column for role, column in named.items() if column is not None}
 
 
 def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = True) -> Columns:
-    """Return the columns of a manifest with this header. `labels`: False for a manifest whose labels are not read.
+    """Return the columns that are used of a manifest with this header. `labels`: False if columns of labels are not needed.
 
-    Raise ConfigError for a configured column that does not exist, keys that do not fit together, and a manifest without a column of
-    image paths or of ranks."""
+    Raise `ConfigError` for a configured column that does not exist, keys that do not fit together, and a manifest without a column of
+    image paths or (with `labels`) of a rank."""
     _check_label_keys(config)
     named = {f"data.{role}_column": column for role, column in roles(config).items() if column != AUTO or role not in NAMES}
     named |= {f"data.rank_columns.{rank}": column for rank, column in config.rank_columns.items()}
@@ -94,7 +94,7 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a column in lower case, without a prefix (`dwc:`), a unit in brackets, spaces and punctuation."""
+    """Return the name of a column in lower case, without a prefix (`dwc:`), a unit in brackets, spaces, and punctuation."""
     without_unit = re.sub(r"\(.*?\)|\[.*?\]", "", name.rpartition(":")[2])
     return "".join(letter for letter in without_unit.casefold() if letter.isalnum())
 
@@ -118,14 +118,16 @@ def _find_ranks(config: ManifestConfig, header: Sequence[str]) -> dict[str, str]
 
 
 def _drop_halves(config: ManifestConfig, found: dict[str, str | None]) -> None:
-    """Leave out recognised columns that need another: a latitude without longitude, an uncertainty without either."""
+    """Set recognised columns to None in `found` (role -> column) that have no use without another one.
+
+    These are a latitude without a longitude, a longitude without a latitude, and an uncertainty without coordinates."""
     place = {role: found.get(role, getattr(config, f"{role}_column")) for role in ("latitude", "longitude")}
     if None in place.values():
         found |= {role: None for role in ("latitude", "longitude", "uncertainty") if role in found}
 
 
 def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str], unread: dict[str, str]) -> list[str]:
-    """Return the lines about the columns that are used, those that are not, and those that may be a split.
+    """Return lines of text about the columns that are used, those that are not used, and those that may be a split.
 
     `unread`: recognised column -> its metadata component, which the model does not read."""
     named = {"image": config.image_column, **ranks, **roles(config)}
@@ -140,7 +142,7 @@ def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str],
 
 
 def with_group(notes: Sequence[str], column: str) -> list[str]:
-    """Return notes of a preparation, with `column` among the columns that are used, as a group."""
+    """Return the notes of a prepared store, changed so that `column` is listed as used, as a group."""
     found: list[str] = []
     for note in notes:
         unused = note.removeprefix(NOT_USED).split(", ") if note.startswith(NOT_USED) else []
@@ -178,7 +180,7 @@ def _check_label_keys(config: ManifestConfig) -> None:
 
 
 def _check_exists(key: str, column: str, header: Sequence[str]) -> None:
-    """Raise ConfigError, with a similar name as a hint, if the manifest does not have the column."""
+    """Raise `ConfigError`, with a similar name as a hint, if `column` is not in the header. `key`: configuration key of the column."""
     if column in header:
         return
     close = {name.lower(): name for name in header}.get(column.lower()) or next(iter(difflib.get_close_matches(column, header, 1)), None)

@@ -1,8 +1,8 @@
-"""Compare photographs by content at the start: a replaced photograph of the same size, and equal photographs on both sides of the split.
+"""Hash the contents of photographs at the start of a run, to find replaced photographs, and equal ones in training and validation.
 
-At most `MOST_FILES` photographs with `MOST_BYTES` in all are read, a few seconds of a local disk at each start. Data within these limits
-are compared completely. Of larger data, photographs are chosen by their size, so that equal ones are chosen together and the choice is
-the same at every start; the others are compared by size alone. Of a million photographs of 100 kB, 1 % is read.
+At most `MOST_FILES` photographs with `MOST_BYTES` in all are read, which takes a few seconds from a local disk. If the data are larger, the
+photographs to read are chosen by their size in bytes: equal photographs are then chosen together, and the choice is the same at every
+start. The others are compared by size only. Of a million photographs of 100 kB, 1 % is read.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from linnaeus.workloads.taxonomy.text_arrays import Names, strings
 MOST_BYTES = 1 << 30
 MOST_FILES = 50_000  # on a network file system a file takes milliseconds
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: multiplication by it orders sizes as if at random
-BLOCK = 64  # photographs that a thread reads at once
-NOT_READ = 0
+BLOCK = 64  # photographs per task of a thread
+NOT_READ = 0  # in place of a hash
 
 
 def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
-    """Return a hash of the content of each of N files, uint64 [N]; `NOT_READ` beyond the limits and for files that cannot be opened.
+    """Return a hash of the content of each of N files, uint64 [N]; `NOT_READ` for files beyond the limits or that cannot be opened.
 
-    `sizes`: bytes, int64 [N]. Raise OSError for an error that may be temporary and remains after three attempts."""
+    `sizes`: int64 [N], in bytes. Raise `OSError` for an error that may be temporary and remains after three attempts."""
     _, first, row = np.unique(strings(files.names), return_index=True, return_inverse=True)
     own_sizes = sizes[first]
     order = np.argsort(own_sizes.astype(np.uint64) * _ODD, kind="stable")
@@ -42,7 +42,7 @@ def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
 
 
 def content_hash(data: bytes) -> int:
-    """Return the hash of a file with these bytes: BLAKE2b of 8 bytes, a uint64."""
+    """Return the hash of the content of a file: 8 bytes of BLAKE2b as an integer from 0 to 2^64 - 1."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
@@ -59,9 +59,9 @@ def _hash_of_row(files: ImageFiles, row: int) -> int:
 
 
 def content_notes(ids: Names, hashes: np.ndarray, split: np.ndarray) -> list[str]:
-    """Return lines on validation photographs with the bytes of a training photograph, and on photographs that were not compared.
+    """Return lines of text about validation photographs that equal a training photograph, and about photographs that were not compared.
 
-    `ids`: names [N]; `hashes`: of `content_hashes`; `split`: int8 [N]."""
+    `ids`: [N], names of the photographs. `hashes`: result of `content_hashes`. `split`: int8 [N]."""
     notes = []
     read = hashes != NOT_READ
     training, validation = (np.flatnonzero(read & (split == side)) for side in (TRAIN, VALIDATION))

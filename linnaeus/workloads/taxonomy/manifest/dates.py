@@ -1,6 +1,6 @@
-"""Dates and times of a manifest: ISO 8601, partial dates, intervals, dates as in EXIF and as Java writes them, or a format.
+"""Parse dates and times of a manifest: ISO 8601, partial dates, intervals, dates of EXIF and of Java, or a given strptime format.
 
-A function that reads a text returns a number, or the reason for which it cannot.
+Functions that parse a text return a number, or, if they cannot, a text with the reason, such as "impossible date".
 """
 
 import calendar
@@ -33,15 +33,15 @@ def check_format(form: str) -> None:
 
 
 def fitting_formats(values: Sequence[str]) -> list[str]:
-    """Return those of `FORMATS` that read every value."""
+    """Return the formats in `FORMATS` that fit all values."""
     return [form for form in FORMATS if all(isinstance(day_of_year(value, form), float) for value in values)]
 
 
 def day_of_year(text: str, form: str | None = None, later: int = 0) -> float | str:
-    """Return the fraction of the year, in [0, 1), at the start of the day that is `later` days after a date, or a reason.
+    """Return a date as the fraction of its year, in [0, 1), at the start of the day, or a reason. `later`: days to add to the date.
 
-    With `form`, a strptime format, the text must have that format. Without, it may be a date, a date with time, or an interval of up to a
-    month, which counts as its middle date."""
+    If `form`, a strptime format, is given, the text must have this format. Otherwise it may be a date, a date with time, or an interval of
+    up to a month, of which the middle date is used."""
     date = _day(text, form)
     try:
         return date if isinstance(date, str) else _fraction_of_year(date + datetime.timedelta(days=later))
@@ -66,7 +66,7 @@ def _day(text: str, form: str | None) -> datetime.date | str:
 
 
 def first_date(text: str, form: str | None = None) -> datetime.date | str:
-    """Return the date that a text, as for `day_of_year`, starts with, or a reason."""
+    """Return the date of a text, or the first date of an interval, or a reason. Arguments are those of `day_of_year`."""
     if form is not None:
         when = _formatted(text, form)
         return when if isinstance(when, str) else when.date()
@@ -79,9 +79,9 @@ def is_utc(text: str) -> bool:
 
 
 def hour_of_day(text: str, form: str | None = None) -> float | str:
-    """Return the hours, in [0, 24), of a time or of a date with time, as it is written, or a reason.
+    """Return the hours, in [0, 24), of a time or of a date with time, or a reason. Time zones are not converted.
 
-    With `form`, a strptime format, the text must have that format."""
+    If `form`, a strptime format, is given, the text must have this format."""
     if form is not None:
         when = _formatted(text, form)
         return when if isinstance(when, str) else when.hour + when.minute / 60 + when.second / 3600
@@ -106,7 +106,7 @@ def _has_date(text: str) -> bool:
 
 
 def _date(text: str) -> datetime.date | str:
-    """Return the date of a date, or of a date with time, or a reason."""
+    """Parse a date, or a date with time. Return the date, or a reason."""
     text = text.strip()
     if (java := _JAVA_DATE.match(text)) and java[1] in _MONTHS:
         text = f"{java[3]}-{_MONTHS.index(java[1]) + 1}-{java[2]}"
@@ -124,7 +124,7 @@ def _date(text: str) -> datetime.date | str:
 
 
 def _complete_end(start: str, end: str) -> str:
-    """Return the end of an interval with the part it shares with the start, which ISO 8601 allows to omit: 2021-04-27/30."""
+    """Return the full end date of an interval. ISO 8601 allows to omit the part that equals the start, as in 2021-04-27/30."""
     start = re.split(r"[T ]", start, maxsplit=1)[0]
     return start[: len(start) - len(end)] + end if re.match(r"\d{1,2}(-\d{1,2})?$", end) else end
 

@@ -1,11 +1,11 @@
 """Decode the bytes of an image file to RGB pixels.
 
-The content of a file decides on its format, not its name. Only `FORMATS` are decoded: Pillow opens others with programs of their own
-(PostScript with Ghostscript) or with decoders that are rarely checked. Of an animation, the first picture is decoded.
+The format is recognised by the content of a file, not by its name. Only `FORMATS` are decoded: for others Pillow starts external programs
+(Ghostscript for PostScript) or uses decoders that are rarely checked. Of an animation, the first image is decoded.
 
 The result is upright, with transparency on white and 16-bit values scaled to 8 bits. Its short side is at most `short_side`; a much
 larger JPEG is decoded at a half, a quarter or an eighth of its size (a quarter of the time or less). Colour profiles are not applied.
-The pixels are a function of the bytes and the limits alone: a JPEG has the same ones by simplejpeg (`jpeg.py`) and by Pillow.
+The pixels depend only on the bytes and the limits: simplejpeg (`jpeg.py`) and Pillow decode a JPEG to the same pixels.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _DECODER_ERRORS += (AttributeError, RuntimeError, struct.error, zlib.error)
 
 
 def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
-    """Return uint8 [H, W, 3] RGB of the bytes of an image file.
+    """Decode the bytes of an image file to pixels, uint8 [H, W, 3] RGB, scaled down if the shorter side is above `short_side`.
 
-    Raises NotAnImage for bytes that are not a complete image, and, before decoding, for an image of more than `max_pixels` pixels."""
+    Raise `NotAnImage` for bytes that are not a complete image, and, before decoding, for an image of more than `max_pixels` pixels."""
     return decode_sized(data, short_side, max_pixels)[0]
 
 
 def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the pixels as `decode` does, and the (width, height) of the picture in the file. Raises as `decode`."""
+    """Return the pixels as `decode` does, and the (width, height) of the image in the file. Raise as `decode` does."""
     with _decoding_errors():
         plain = _decode_plain(data, short_side, max_pixels)
         if plain is not None:
@@ -63,7 +63,7 @@ def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndar
 
 
 def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
-    """Return pixels and size as `decode_sized` for a JPEG that needs nothing of Pillow. Return None for others, and for damaged ones."""
+    """Return the result of `decode_sized` for a JPEG that can be decoded without Pillow; None for other files and for damaged ones."""
     size = plain_size(data)
     if size is None or size[0] * size[1] > max_pixels:
         return None
@@ -76,14 +76,14 @@ def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.nda
 
 
 def decoded(image: Image, short_side: int) -> np.ndarray:
-    """Return a PIL picture as `decode` returns its file, uint8 [H, W, 3]. Raise as `decode`."""
+    """Return the pixels of a PIL image, uint8 [H, W, 3], as `decode` would return them for its file. Raise as `decode` does."""
     with _decoding_errors():
         size = limited_size(*image.size, short_side)
         return np.require(_upright(_resized(np.asarray(_to_rgb(image)), size), image), requirements=["C", "W"])
 
 
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
-    """Return the size in bytes of what `decode` returns for a file, read from its header alone; 0 if the header cannot be read."""
+    """Return the number of bytes of the pixels that `decode` returns, by reading only the header of a file; 0 if that cannot be read."""
     try:
         with _decoding_errors():
             width, height = limited_size(*_open(data, max_pixels).size, short_side)
@@ -104,7 +104,7 @@ def limited_pixels(pixels: np.ndarray, short_side: int) -> np.ndarray:
 
 
 def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
-    """Return the size (width, height), scaled down with the same aspect ratio if its short side is above `short_side`."""
+    """Return (width, height), scaled down with the same aspect ratio if the shorter side is above `short_side`."""
     short = min(width, height)
     if short <= short_side:
         return width, height
@@ -112,9 +112,9 @@ def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
 
 
 def _load(image: Image, short_side: int) -> Image:
-    """Decode the pixels of an opened image, and return it. A JPEG is decoded at a fraction whose short side is at least `short_side`.
+    """Decode the pixels of an opened image, and return it. A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, not below `short_side`.
 
-    EXIF must be read later: an error in the pixels must not count as damaged EXIF, and Pillow turns a TIFF itself when it loads it."""
+    Call this before EXIF is read: an error in the pixels must not count as damaged EXIF, and Pillow rotates a TIFF when it decodes it."""
     if image.format in ("JPEG", "MPO"):
         image.draft(None, (short_side, short_side))
     image.load()
@@ -123,9 +123,9 @@ def _load(image: Image, short_side: int) -> Image:
 
 @contextmanager
 def _decoding_errors() -> Iterator[None]:
-    """Raise NotAnImage in place of the errors that Pillow's decoders raise on damaged bytes.
+    """Convert the errors that Pillow's decoders raise for damaged bytes to `NotAnImage`.
 
-    `decode` reads bytes in memory, so an OSError in it never comes from a disk."""
+    The bytes are in memory, so an `OSError` never comes from a disk."""
     try:
         yield
     except _DECODER_ERRORS as error:
@@ -134,7 +134,7 @@ def _decoding_errors() -> Iterator[None]:
 
 
 def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
-    """Open an image without decoding its pixels. Raises NotAnImage when it is empty or too large."""
+    """Open an image without decoding its pixels. Raise `NotAnImage` if it is empty or has more than `max_pixels` pixels."""
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # replaced by the configured limit below
@@ -150,7 +150,7 @@ def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
 
 
 def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Return uint8 [H, W, 3] `pixels` with the (width, height) `size`."""
+    """Return `pixels`, uint8 [H, W, 3], resized to `size`, (width, height)."""
     width, height = size
     if pixels.shape[:2] == (height, width):
         return pixels
@@ -160,7 +160,7 @@ def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _orientation(image: Image) -> int:
-    """Return the EXIF tag of a photograph, 1 to 8; 1, which is upright, if there is none or EXIF is damaged."""
+    """Return the EXIF orientation of an image, 1 to 8; 1 (upright) if it has none or EXIF is damaged."""
     try:
         tag = image.getexif().get(_ORIENTATION, 1)
     except _DECODER_ERRORS:
@@ -169,7 +169,7 @@ def _orientation(image: Image) -> int:
 
 
 def _upright(pixels: np.ndarray, image: Image) -> np.ndarray:
-    """Return [H, W, 3] `pixels` of the opened file `image`, made upright according to its EXIF tag. The result may share their memory."""
+    """Return `pixels`, [H, W, 3], of `image`, turned upright according to its EXIF orientation. The result may be a view."""
     tag = _orientation(image)
     if tag >= 5:
         pixels = pixels.transpose(1, 0, 2)
@@ -193,10 +193,10 @@ def _to_rgb(image: Image) -> Image:
 
 
 def _scaled(image: Image) -> Image:
-    """Return grey values of more than 8 bits as RGB.
+    """Convert an image of grey values with more than 8 bits to RGB.
 
-    Full scale is that of the smallest common bit depth that holds the brightest pixel, so that 12 bits stored in 16 do not come out
-    black. Values beyond 16 bits, and fractions beyond 255, are scaled by the brightest pixel."""
+    White is the largest value of the smallest common bit depth that contains the brightest pixel, so that 12 bits stored in 16 do not look
+    black. Values beyond 16 bits, and fractions beyond 255, are divided by the brightest pixel."""
     from PIL import Image
 
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)

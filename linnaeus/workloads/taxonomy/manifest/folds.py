@@ -1,8 +1,8 @@
-"""Folds: K validation parts that do not overlap, one for each of K runs (`data.folds=5 data.fold=2`).
+"""Divide groups of rows into K folds for cross-validation: each of K runs validates on another fold (`data.folds=5 data.fold=2`).
 
-As in the computed split, groups stay whole, the groups of a stratum are ordered by a hash of their names, and a group that is added moves
-few others. A stratum of n groups gives floor(n / K) or ceil(n / K) of them to each fold. A group is always in training if it is the only
-one of a taxon.
+As in the split of `split.py`, all rows of a group are in the same fold, the groups of a stratum are ordered by a hash of their names, and a
+new group moves few others. Of n groups in a stratum, each fold has floor(n / K) or ceil(n / K). A group that is the only one of a taxon is
+always in training.
 """
 
 import numpy as np
@@ -12,11 +12,11 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import RecordsConfig
 from linnaeus.workloads.taxonomy.manifest.split import Groups, Strata, strata
 
-ALWAYS_TRAINED = 0  # in place of a fold, which counts from 1
+ALWAYS_TRAINED = 0  # in place of the number of a fold, which is from 1 to K
 
 
 def check_folds(config: RecordsConfig) -> None:
-    """Raise `ConfigError` if only one of data.folds and data.fold is set, the fold does not exist, or a fraction is set, too."""
+    """Raise `ConfigError` if data.fold does not exist, is set without data.folds or the reverse, or with data.validation_fraction."""
     if config.folds is None:
         if config.fold is not None:
             raise ConfigError(f"data.fold={config.fold} has no effect without data.folds; set data.folds to the number of folds")
@@ -37,9 +37,9 @@ def check_folds(config: RecordsConfig) -> None:
 
 
 def fold_numbers(groups: Groups, taxon: np.ndarray, folds: int, seed: int) -> np.ndarray:
-    """Return the fold in which each group validates, from 1, or ALWAYS_TRAINED, int64 [G].
+    """Return the fold of each group, from 1, or `ALWAYS_TRAINED`, int64 [G].
 
-    taxon: finest known taxon of each row, int64 [N]."""
+    `taxon`: int64 [N], the finest known taxon of each row."""
     of = strata(groups, taxon, seed)
     fold = _deal(of, folds)
     groups_of_taxon = np.bincount(of.pair_taxon)
@@ -62,8 +62,10 @@ def _deal(of: Strata, folds: int) -> np.ndarray:
 
 
 def _divide_taxa(fold: np.ndarray, of: Strata, folds: int) -> None:
-    """Change `fold` [G] so that no taxon has all its groups in one fold: its group of largest key moves to the next fold that leaves every
-    taxon groups for training, or if there is none is always trained on."""
+    """Change `fold`, [G], in place so that no taxon has all its groups in one fold.
+
+    If a taxon has, its group with the largest key moves to the next fold for which every taxon still has groups for training; if there is
+    no such fold, the group becomes `ALWAYS_TRAINED`."""
     order = np.lexsort((of.order_key[of.pair_group], of.pair_taxon))
     taxa, members = of.pair_taxon[order], of.pair_group[order]
     start = np.flatnonzero(np.diff(taxa, prepend=-1))

@@ -1,7 +1,7 @@
-"""Read the image files of a source: files in a folder, or members of whatever container the source has.
+"""Read the image files of a data source: `ImageFiles` is the interface, `FolderFiles` reads files in a folder.
 
-Their sizes are read before the first step, so that missing and empty files are found at the start. An error of the file system may be
-temporary: the read is repeated, then the error is raised, and the run saves and stops.
+The sizes of all files are read before the first step, so that missing and empty files are found at the start. An error of the file system
+may be temporary: the read is repeated; then the error is raised, and the run writes a checkpoint and stops.
 """
 
 import errno
@@ -25,7 +25,7 @@ from linnaeus.workloads.taxonomy.text_arrays import Names, strings
 from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 THREADS = 16  # stat waits for the network on shared file systems; on a local disk threads make no difference
-BLOCK = 1000  # files that a thread looks for at once
+BLOCK = 1000  # files per task of a thread
 LARGEST_FILE = 256 << 20  # bytes; a larger file is not read, and counts as damaged
 LONGEST_PATH = 4096  # bytes; Linux opens no longer path
 NO_PATH, MISSING, NOT_A_FILE, NOT_ALLOWED, TOO_LARGE, EMPTY = -1, -2, -3, -4, -5, 0
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 
 def retry(action: Callable[[], Result], final: Collection[int] = ()) -> Result:
-    """Return `action()`. It is called up to three times while it raises OSError; an errno in `final` is raised at once."""
+    """Return `action()`. If it raises `OSError`, try up to three times; an error whose errno is in `final` is raised at once."""
     for delay in RETRY_DELAYS:
         try:
             return action()
@@ -72,36 +72,35 @@ def clean_paths(cells: Sequence[str]) -> Names:
 
 
 class ImageFiles(ABC):
-    """Image files of N rows. Loader workers have forks or pickled copies of it: open files when they are read, and keep none open
-    that was opened before."""
+    """Image files of N rows. Loader workers use forks or pickled copies of the object, which must not share open files."""
 
-    names: Names  # [N]: the photographs in messages, in the fingerprint and in the split
-    keeps: ClassVar[bool] = True  # an object keeps what it has opened or read, so that one for each block of rows would be slow
+    names: Names  # [N]: names of the photographs, used in messages, in the fingerprint and for the split
+    keeps: ClassVar[bool] = True  # True if an object keeps opened or read data, so that a new object for each block of rows would be slow
 
     @abstractmethod
     def sizes(self) -> np.ndarray:
-        """Return the sizes in bytes, int64 [N]. A size of 0 or less is a key of `REASONS`.
+        """Return the sizes in bytes, int64 [N]. A size of 0 or less means that the file cannot be used, for the reason `REASONS[size]`.
 
         Raise OSError for an error that may be temporary and remains after three attempts."""
 
     @abstractmethod
     def take(self, rows: np.ndarray) -> "ImageFiles":
-        """Return the files of `rows`, int64 [M]."""
+        """Return the files of the rows with the numbers `rows`, int64 [M]."""
 
     @abstractmethod
     def read(self, row: int) -> bytes:
-        """Return the bytes of a file. Raise `NotAnImage` if they can never be read, OSError if they may be readable later."""
+        """Return the bytes of a file. Raise `NotAnImage` if it can never be read, `OSError` if it may be readable later."""
 
     def head(self, row: int) -> IO[bytes]:
-        """Return a file whose beginning is that of the image file; it need not contain more than a header."""
+        """Return a file object with the first bytes of the image file, at least its header."""
         return io.BytesIO(self.read(row))
 
     def decode(self, row: int, short_side: int, max_pixels: int) -> np.ndarray:
-        """Return the photograph as `decoding.decode` does, uint8 [H, W, 3]. Raise as `read`, and `NotAnImage` for other bytes."""
+        """Return the pixels of a photograph, uint8 [H, W, 3], as `decoding.decode` does. Raise as `read` and `decoding.decode` do."""
         return decode(self.read(row), short_side, max_pixels)
 
     def inspect(self, row: int, short_side: int, max_pixels: int) -> tuple[bytes, np.ndarray, tuple[int, int]]:
-        """Return the bytes of a file, the photograph as `decode` does, and its stored (width, height). Raise as `decode`."""
+        """Return the bytes of a file, the pixels as `decode` returns them, and (width, height) of the image in the file."""
         data = self.read(row)
         return data, *decode_sized(data, short_side, max_pixels)
 

@@ -1,8 +1,8 @@
-"""Find damage in image files that Pillow would decode in part without an error.
+"""Find damaged image files that Pillow would decode partly without raising an error.
 
-- PNG: the checksum of every chunk up to the last one. Pillow checks those before the pixels only.
-- JPEG, also inside TIFF: every segment up to the end of the image, and data for the last block. The decoder fills missing blocks with
-  grey and reports it only as a warning, which Pillow discards.
+- PNG: the checksums of all chunks are checked. Pillow checks only those before the pixels.
+- JPEG, also inside TIFF: all segments up to the end of the image must be there, and data for the last block. The decoder fills missing
+  blocks with grey and reports it only as a warning, which Pillow discards.
 - GIF, WebP, BMP and other TIFF: Pillow's decoders raise an error when data are missing. These formats, and the compressed data of JPEG,
   have no checksums: a changed value that still decodes cannot be found.
 """
@@ -25,15 +25,15 @@ _SEGMENTS = {*range(0xC0, 0xD0), *range(0xDA, 0xFF)}
 _COMPRESSION, _STRIPS, _STRIP_BYTES, _TILES, _TILE_BYTES = 259, 273, 279, 324, 325  # TIFF tags
 _JPEG_IN_TIFF = 7
 _PADDING = bytes(range(1, 255)) * 4  # JPEG data of varied codes, without a marker
-_GREY = {127, 128}  # values of the blocks that the JPEG decoder fills in
+_GREY = {127, 128}  # values of missing blocks in a decoded JPEG
 
 
 class NotAnImage(Exception):
-    """The bytes cannot be decoded. The text is the reason."""
+    """Error for bytes that cannot be decoded as an image. Its text is the reason."""
 
 
 class TooManyPixels(NotAnImage):
-    """The picture has more pixels than are allowed."""
+    """Error for an image with more pixels than are allowed (`most`)."""
 
     def __init__(self, width: int, height: int, most: int) -> None:
         super().__init__(width, height, most)
@@ -56,7 +56,7 @@ def check_container(image: Image, data: bytes) -> None:
 
 
 def jpeg_end(data: bytes) -> int:
-    """Return the position of the marker that ends a JPEG. Raise `NotAnImage` if there is none, or for a marker that cannot occur."""
+    """Return the position of the end-of-image marker of a JPEG. Raise `NotAnImage` if it is missing, or for an invalid marker."""
     position = 2
     while (found := _MARKER.search(data, position)) is not None:
         marker = data[found.end() - 1]
@@ -69,10 +69,10 @@ def jpeg_end(data: bytes) -> int:
 
 
 def check_last_block(image: Image, data: bytes, decode: Callable[[bytes], Image]) -> None:
-    """Raise `NotAnImage` if the data of a decoded JPEG end before its last block. `decode`: the function from `data` to `image`.
+    """Raise `NotAnImage` if the data of a decoded JPEG end before its last block. `decode`: the function that decoded `data` to `image`.
 
-    The decoder makes missing blocks grey. Only if the last pixel is grey, the file is decoded again with more data before its end: pixels
-    that change had no data."""
+    The decoder makes missing blocks grey. If the last pixel is grey, the file is decoded again with other data inserted before its end. If
+    any pixel changes, its data were missing."""
     corner = image.getpixel((image.width - 1, image.height - 1))
     if not _GREY.issuperset(corner[:3] if isinstance(corner, tuple) else (corner,)):
         return

@@ -1,8 +1,7 @@
-"""Decode JPEG in colour by simplejpeg: the same pixels as by Pillow, in two thirds of the time. Both use libjpeg-turbo.
+"""Decode colour JPEGs with simplejpeg, if it is installed: to the same pixels as Pillow, in two thirds of the time. Both use libjpeg-turbo.
 
-simplejpeg is used where it is installed. `decode_jpeg` returns None for a file that it does not decode, or decodes with a warning. Then
-Pillow and the checks of `integrity.py` decide if the file is damaged. Pillow reads the header in 0.08 ms; `plain_size` reads that of most
-JPEGs from which the EXIF data were removed in a tenth of that.
+`decode_jpeg` returns None for a file that simplejpeg cannot decode without a warning. Pillow and `integrity.py` then determine if the file
+is damaged. Pillow reads a header in 0.08 ms; `plain_size` takes a tenth of that for most JPEGs without EXIF data.
 """
 
 import struct
@@ -14,23 +13,23 @@ try:
 except (ImportError, ValueError):  # not installed; built for another numpy
     simplejpeg = None
 
-REDUCTIONS = (8, 4, 2)  # of the sides; fast in libjpeg-turbo, and those of Pillow
+REDUCTIONS = (8, 4, 2)  # factors by which sides can be divided during decoding: fast in libjpeg-turbo, and also used by Pillow
 _BASELINE, _PROGRESSIVE, _SCAN = 0xC0, 0xC2, 0xDA  # JPEG markers: two kinds of frames, and the start of compressed data
 _PLAIN = (0xC4, 0xDB, 0xDD, 0xE0, 0xFE)  # tables, restart interval, JFIF, comment: they do not change size, turn or colours
 _FRAME = struct.Struct(">BHHB")  # bits per value, height, width, number of components
 
 
 def decoder_note() -> str | None:
-    """Return a line on the decoder if simplejpeg cannot be used, otherwise None."""
+    """Return a line of text that recommends simplejpeg if it cannot be imported, otherwise None."""
     slower = "JPEG is decoded by Pillow, to the same pixels in half as much time again; install simplejpeg (pip install simplejpeg)"
     return slower if simplejpeg is None else None
 
 
 def plain_size(data: bytes) -> tuple[int, int] | None:
-    """Return (width, height) of a JPEG of three components with 8 bits, whose header has no other segments than those of `_PLAIN`.
+    """Return (width, height) of a JPEG with three components of 8 bits whose header has only the segments in `_PLAIN`.
 
-    Return None for any other file, and without simplejpeg: EXIF may turn a picture, Adobe's segment changes the colours, several pictures
-    may be in one file."""
+    Return None for any other file, and without simplejpeg. Other segments may rotate the image (EXIF), change its colours (Adobe), or add
+    more images."""
     size, position = None, 2
     if simplejpeg is None or data[:2] != b"\xff\xd8":
         return None
@@ -50,9 +49,9 @@ def plain_size(data: bytes) -> tuple[int, int] | None:
 
 
 def decode_jpeg(data: bytes, size: tuple[int, int], short_side: int) -> np.ndarray | None:
-    """Return uint8 [H, W, 3] of a JPEG of (width, height) `size`; None if it cannot be decoded, or not without a warning.
+    """Return the pixels of a JPEG, uint8 [H, W, 3]; None if it cannot be decoded without a warning. `size`: its (width, height).
 
-    It is decoded at the smallest of a half, a quarter and an eighth of its size whose short side is at least `short_side`."""
+    It is decoded at 1/8, 1/4 or 1/2 of its size, the smallest for which the shorter side is at least `short_side`, or else in full size."""
     if simplejpeg is None:
         return None
     factor = next((factor for factor in REDUCTIONS if min(size) // short_side >= factor), 1)

@@ -1,4 +1,4 @@
-"""Build the `Source` of records: clean, split, restrict the tree to the taxa of the training rows, choose the ranks."""
+"""Build the `Source` of a run: clean the records, split them, restrict the tree to the taxa of training rows, and choose the ranks."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -24,17 +24,18 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 def build_source(config: ManifestConfig, test: bool = False) -> Source:
-    """Return the source of a manifest, or of another format with records. `test`: its test rows take the place of its validation rows.
+    """Return the source of a manifest, or of another format with a reader. `test`: use the test rows in place of the validation rows.
 
-    Raise ConfigError when the table or a column does not exist, too many files or ids are bad, or a split or rank would be empty."""
+    Raise `ConfigError` if the table or a column does not exist, if too many files or ids cannot be used, or if training, validation or a
+    rank would be empty."""
     check_folds(config)
     return source_of(*read_clean(config, test))
 
 
 def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
-    """Return the source of the records, without test rows, as `config` splits them and chooses ranks.
+    """Return the source of records without test rows: split them and choose ranks according to `config`.
 
-    Raise ConfigError if a side of the split or a rank would be empty."""
+    Raise `ConfigError` if training, validation or a rank would be empty."""
     notes, excluded = list(rows.notes), LeftOut(rows.excluded)
     split_notes: list[str] = []
     split, group = _split(rows, config, split_notes)
@@ -84,7 +85,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
 
 
 def _known_metadata(metadata: Metadata, components: Sequence[str]) -> list[str]:
-    """Return a line with the number of rows that have each of the `components`, without those that no row has; [] without any."""
+    """Return a line with the number of rows that have each metadata component; [] if no row has any of them."""
     values = {"SPATIAL": metadata.latitude, "TEMPORAL": metadata.day, "ELEVATION": metadata.elevation}
     counts = {name: np.count_nonzero(~np.isnan(values[name])) for name in components if name in values}
     known = [f"{name.lower()} {count:,}" for name, count in counts.items() if count]
@@ -92,7 +93,7 @@ def _known_metadata(metadata: Metadata, components: Sequence[str]) -> list[str]:
 
 
 def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the split int8 [N], and the group numbers int64 [N] if there is a group column. Append to `notes`."""
+    """Return the split, int8 [N], and the group of each row, int64 [N]; None without a group column. Append lines to `notes`."""
     column = rows.columns[config.group_column] if config.group_column is not None else None
     groups = find_groups(column, rows.files.names, rows.digests)
     if groups.ungrouped:
@@ -114,7 +115,7 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
 
 
 def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
-    """Return a line on a column that looks like a group and is not used: the number of its values on both sides of the split."""
+    """Return a line about a column that looks like a group column but is not used: how many values are in training and in validation."""
     sides = [np.bincount(column.codes[split == side], minlength=len(column.values)) > 0 for side in (TRAIN, VALIDATION)]
     both, known = sides[0] & sides[1], ~null_values(column.values)
     return (
@@ -124,7 +125,7 @@ def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
 
 
 def _column_note(config: RecordsConfig) -> str:
-    """Return a line on the rows that validate where the split column does not decide it."""
+    """Return a line about the validation rows, if the split column does not determine them."""
     name = quoted(str(config.split_column))
     if config.folds is not None:
         return f"{name}: its rows for training and validation are divided into data.folds={config.folds}; test rows are in none"
@@ -132,9 +133,9 @@ def _column_note(config: RecordsConfig) -> str:
 
 
 def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
-    """Return a split stratified by the finest taxa.
+    """Return a split, int8 [N], that is computed from a seed and stratified by the finest taxa.
 
-    If this leaves validation empty, because no finer taxon has two groups, the taxa of the next coarser rank are the strata."""
+    If validation would be empty because no taxon has two groups, stratify by the taxa of the next coarser rank."""
     fraction = config.validation_share
     if fraction >= 1:
         raise ConfigError(f"data.validation_fraction: {fraction:g} leaves no training rows; set a smaller fraction")
@@ -162,9 +163,9 @@ def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, co
 
 
 def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
-    """Return the split of data.fold, with rows and taxa as for `computed_split`. Validation is empty if every taxon has a single group.
+    """Return the split, int8 [N], in which the rows of data.fold validate. `groups`, `taxon`: as of `computed_split`.
 
-    Raise ConfigError if there are groups for some of the folds only."""
+    Validation is empty if every taxon has a single group. Raise `ConfigError` if some folds would be empty and others not."""
     assert config.folds is not None and config.fold is not None
     fold = fold_numbers(groups, taxon, config.folds, config.split_seed)
     trained, *sizes = np.bincount(fold, minlength=config.folds + 1).tolist()
@@ -180,7 +181,7 @@ def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes:
 
 
 def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:
-    """Return int64 [N]: the node of each row's finest known taxon at `rank` or above, or the number of nodes if it has none."""
+    """Return the node of each row's finest known taxon at `rank` or a coarser rank, int64 [N]; the number of nodes if it has none."""
     node = np.full(len(labels), tree.offsets[-1], dtype=np.int64)
     for r in range(rank + 1):
         np.copyto(node, labels[:, r] + tree.offsets[r], where=labels[:, r] >= 0)
@@ -188,7 +189,7 @@ def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarr
 
 
 def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
-    """Return the tree of the taxa in the training rows, and the labels on it. Labels of other taxa become null."""
+    """Return the tree of the taxa that occur in training rows, and the labels as classes of it. Labels of other taxa become null."""
     seen = [_in_rows(labels[:, r], split == TRAIN, size) for r, size in enumerate(tree.sizes)]
     if all(own.all() for own in seen):
         return tree, labels
@@ -206,16 +207,16 @@ def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndar
 
 
 def _in_rows(labels: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-    """Return bool [size]: True for the classes that are labels, int64 [N], of the `rows`, bool [N]."""
+    """Return bool [size]: True for the classes that occur in `labels`, int64 [N], in the rows where `rows`, bool [N], is True."""
     found = np.zeros(size + 1, dtype=bool)  # the last is that of null, -1
     found[labels[rows]] = True
     return found[:-1]
 
 
 def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None, notes: list[str]) -> np.ndarray:
-    """Return float32 [N] weights divided by their mean over the training rows, so that they do not scale the learning rate.
+    """Divide weights by their mean over the training rows, so that they do not scale the learning rate. Return float32 [N].
 
-    NaN counts as 1 before the division. Raise ConfigError when every training row has weight 0."""
+    NaN counts as 1 before the division. Raise `ConfigError` if all training rows have weight 0."""
     missing, training = np.isnan(weights), split == TRAIN
     weights = np.where(missing, 1.0, weights)
     mean = float(np.cumsum(weights[training])[-1] / training.sum())  # summed in order: the same bits with every version of numpy
@@ -231,9 +232,9 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
 
 
 def _fingerprint(tree: TaxonomyTree, paths: Names, arrays: Iterable[np.ndarray]) -> str:
-    """Return a hash of what determines a batch: 32 hex digits.
+    """Return a hash of everything in the data that determines batches, 32 hexadecimal digits.
 
-    Photographs enter by path, size and `content_hashes`; the location of the folder does not enter."""
+    Of photographs it contains the path, size and `content_hashes`, but not the location of their folder."""
     digest = hashlib.sha256(tree.fingerprint().encode())
     for data in joined(paths):
         digest.update(data)

@@ -1,7 +1,6 @@
 """Convert the cells of a manifest to metadata and weights.
 
-Impossible values become missing and are counted. A column that has values but no possible one is an error: it is written in a way that
-is not read.
+Impossible values become missing and are counted. If all values of a column are impossible, its format is not supported: that is an error.
 """
 
 import math
@@ -25,9 +24,9 @@ _NUMBERS = {"uncertainty": "metres", "elevation": "metres", "weight": "numbers"}
 
 
 def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metadata:
-    """Return the metadata, with NaN for missing and impossible values. Impossible values are counted in `tally`.
+    """Return the metadata of the rows of a table, with NaN for missing and impossible values. Impossible values are counted in `tally`.
 
-    Raise ConfigError for a column that has values but no possible one."""
+    Raise `ConfigError` for a column whose values are all impossible."""
     cells = Cells(table, config, tally)
     latitude, longitude = cells.numbers("latitude"), cells.numbers("longitude")
     cells.refuse(latitude, "latitude", np.abs(latitude) > 90, "latitude outside [-90, 90]")
@@ -57,9 +56,9 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
 
 
 def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndarray | None:
-    """Return the weights of `data.weight_column`, float64 [N], or None without that column.
+    """Return the weights in data.weight_column, float64 [N]; None if it is not set.
 
-    A cell that is null or not a number becomes NaN, which later counts as 1. Raise ConfigError for a negative weight."""
+    A cell that is null or not a number becomes NaN, which later counts as 1. Raise `ConfigError` for a negative weight."""
     if config.weight_column is None:
         return None
     weights = Cells(table, config, tally).numbers("weight")
@@ -71,17 +70,17 @@ def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndar
 
 
 class Cells:
-    """Cells of the metadata columns of a table. `tally` counts those that are set to missing."""
+    """Reader of the metadata columns of a table. `tally` counts the cells that are set to missing."""
 
     def __init__(self, table: Table, config: ManifestConfig, tally: Tally) -> None:
         self.table, self.config, self.tally = table, config, tally
 
     def column(self, role: str) -> str | None:
-        """Return the name of the column of a role (`date` for data.date_column), or None."""
+        """Return the name of the column with a role, such as "date" for data.date_column; None if there is none."""
         return getattr(self.config, f"{role}_column")
 
     def numbers(self, role: str) -> np.ndarray:
-        """Return float64 [N]: the cells as numbers, NaN where null or not a finite number."""
+        """Return the cells of a column as numbers, float64 [N], NaN where null or not a finite number."""
 
         def number(text: str) -> float | str:
             if self.table.decimal_comma and text.count(",") == 1 and "." not in text:
@@ -95,9 +94,9 @@ class Cells:
         return self.parsed(role, number)
 
     def days(self, moved: np.ndarray) -> np.ndarray:
-        """Return the fractions of the year of the dates, float64 [N]. `moved`, from `hours`: days to add to the dates.
+        """Return the dates as fractions of the year, float64 [N]. `moved`: int64 [N], from `hours`, days to add to the dates.
 
-        Times within dates that are not read are counted in the tally."""
+        Times in the column of dates that are not used are counted in the tally."""
         form, name = self.config.date_format, self.column("date")
         days = self.parsed("date", lambda text: day_of_year(text, form))
         if name is None or not (self.column("time") is None or moved.any()):
@@ -115,9 +114,9 @@ class Cells:
         return days
 
     def hours(self, longitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the hours of the times, float64 [N], and the days that their dates move by, int64 [N] in -1, 0, 1.
+        """Return the times in hours, float64 [N], and the number of days by which their dates move, int64 [N], -1, 0 or 1.
 
-        Times in UTC become local solar times by the longitudes, float64 [N]."""
+        Times in UTC are converted to local solar time by `longitude`, float64 [N], in degrees."""
         form = self.config.date_format if self.column("time") == self.column("date") else None
         hour = self.parsed("time", lambda text: hour_of_day(text, form))
         moved = np.zeros(len(hour), dtype=np.int64)
@@ -142,9 +141,9 @@ class Cells:
         return hour, moved
 
     def parsed(self, role: str, parse: Callable[[str], float | str]) -> np.ndarray:
-        """Return float64 [N]: `parse` of the cells, called once per distinct cell. NaN where the cell is null or `parse` returns a reason.
+        """Return `parse` of the cells of a column, float64 [N], NaN where a cell is null or `parse` returns a reason (a str).
 
-        The reasons are counted in the tally."""
+        `parse` is called once per distinct cell. The reasons are counted in the tally."""
         name = self.column(role)
         if name is None:
             return np.full(len(self.table), np.nan)
@@ -166,7 +165,7 @@ class Cells:
         return values
 
     def refuse(self, values: np.ndarray, role: str, where: np.ndarray, reason: str) -> None:
-        """Set `values` to NaN where `where`, bool [N], is True, and count the rows. Raise ConfigError if no value is left."""
+        """Set `values` to NaN in place where `where`, bool [N], is True, and count these rows. Raise `ConfigError` if no value is left."""
         known = ~np.isnan(values)
         if where.any() and where[known].all():
             raise self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0])
@@ -174,7 +173,7 @@ class Cells:
         values[where] = np.nan
 
     def unusable(self, role: str, column: Column, rows: np.ndarray, reason: str) -> ConfigError:
-        """Return the error of a column that has values in `rows`, bool [N], and no possible value."""
+        """Return the `ConfigError` for a column whose values, in the rows where `rows`, bool [N], is True, are all impossible."""
         values = [column.values[code] for code in np.unique(column.codes[rows])]
         return ConfigError(
             f"data.{role}_column: none of the {int(rows.sum())} values of {quoted(self.column(role))} can be used, such as "
@@ -183,7 +182,7 @@ class Cells:
 
 
 def _way_to_read(role: str, values: list[str], reason: str) -> str:
-    """Return the correction of a column without a possible value: the key that reads it, or the way to write it."""
+    """Return the advice for a column whose values are all impossible: the key to set, or the format to use."""
     off = f"set data.{role}_column=null"
     if role in ("latitude", "longitude"):
         degrees = _decimal_degrees(values[0])
@@ -199,7 +198,7 @@ def _way_to_read(role: str, values: list[str], reason: str) -> str:
 
 
 def _decimal_degrees(text: str) -> float | None:
-    """Return the decimal degrees of degrees, minutes and seconds such as 43°52'07"N, or None for another text."""
+    """Convert degrees, minutes and seconds such as 43°52'07"N to decimal degrees. Return None for another text."""
     parts = [float(part.replace(",", ".")) for part in re.findall(r"\d+(?:[.,]\d+)?", text)]
     if not 1 <= len(parts) <= 3 or not re.search(r"[°º'′NSEWO]|,", text, re.IGNORECASE):
         return None

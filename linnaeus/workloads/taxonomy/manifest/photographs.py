@@ -1,5 +1,6 @@
-"""`PhotographReader`: the `ImageReader` of a source of records. It reads photographs from their files, and from shared memory once they
-are decoded. Bytes that are not an image raise `UndecodableImage`, and the photograph is quarantined.
+"""`PhotographReader`: read the photographs of a manifest during training, from their files, or from shared memory once they are decoded.
+
+Bytes that are not an image raise `UndecodableImage`; the photograph is then quarantined (`quarantine.py`).
 """
 
 import numpy as np
@@ -10,12 +11,12 @@ from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 
-CACHE_LIMIT = 512 << 20  # bytes of decoded photographs in memory; above it every read decodes again, with the same pixels
-DETAIL = 2  # short side that is kept, in sides of the model's square: a crop of a quarter of the area still fills the square
+CACHE_LIMIT = 512 << 20  # bytes; if all decoded photographs need more, none is kept, and every read decodes again, to the same pixels
+DETAIL = 2  # photographs are scaled down to a short side of 2 x image_size: a crop of a quarter of the area still fills the square
 
 
 class PhotographReader:
-    """An `ImageReader` of the photographs `files` of N observations."""
+    """`ImageReader` for the photographs in `files`, one per row. `image_size`: side of the model's input in pixels."""
 
     def __init__(self, files: ImageFiles, image_size: int, max_pixels: int) -> None:
         self.files = files
@@ -23,9 +24,10 @@ class PhotographReader:
         self.cache = self._build_cache()
 
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Return uint8 [H, W, 3] RGB for each observation number (int64 [B]), with a short side of at most 2 x image_size.
+        """Return the pixels of the photographs with the row numbers `samples`, int64 [B]: uint8 [H, W, 3] RGB each.
 
-        Raise UndecodableImage for a photograph that can never be read, OSError for one that may be readable later."""
+        Their shorter side is at most 2 x image_size. Raise `UndecodableImage` for a photograph that can never be read, `OSError` for one
+        that may be readable later."""
         return [self._read(int(sample)) for sample in samples]
 
     def _read(self, sample: int) -> np.ndarray:
@@ -40,9 +42,9 @@ class PhotographReader:
         return image
 
     def _build_cache(self) -> SharedImageCache | None:
-        """Return a cache if all photographs fit within CACHE_LIMIT, otherwise None.
+        """Return a cache if all decoded photographs fit into `CACHE_LIMIT`, otherwise None.
 
-        Headers are read (0.1 ms each) unless the number of photographs alone exceeds the limit."""
+        To compute their size, headers are read (0.1 ms each), unless there are so many photographs that they cannot fit."""
         count = len(self.files.names)
         if count * 3 * (self.short_side // DETAIL) ** 2 > CACHE_LIMIT:
             return None

@@ -1,10 +1,10 @@
-"""Record photographs that cannot be decoded: `quarantine.jsonl` in the run directory, one line per photograph.
+"""Record photographs that cannot be decoded in `quarantine.jsonl` in the run directory, one line per photograph.
 
-Loader workers put the observation numbers of such photographs into the batch (`bad`, -1 for good samples); the training process writes
-them here. A quarantined sample has no labels and weight 0 wherever it occurs, before and after a restart: the file is read at the start,
-and the dataset does not read these photographs again. Each report appends its lines in one write. An incomplete line, left by a crash,
-is ignored; the photograph is found and reported again. The order of these lines depends on which process was first, so the start and the
-end of a launch sort them.
+Loader workers return the row numbers of such photographs in the batch (`bad`, -1 for good samples), and the training process writes them to
+the file. A quarantined photograph has no labels and weight 0 in all batches, also after a restart: the file is read at the start, and its
+photographs are not read again. All lines of a report are appended in one write. An incomplete line, left by a crash, is ignored; the
+photograph is then found and reported again. The order of the lines depends on the timing of processes, so they are sorted at the start and
+the end of a launch.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ FILE_NAME = "quarantine.jsonl"
 
 
 class Quarantine:
-    """Quarantine of a run. `samples` are the observation numbers quarantined so far, sorted.
+    """Quarantined photographs of a run. `samples`: their row numbers, sorted.
 
-    The constructor and `report` raise ConfigError when more than `max_bad_fraction` of all rows are unreadable."""
+    The constructor and `report` raise `ConfigError` if more than `max_bad_fraction` of all rows cannot be read."""
 
     def __init__(self, directory: Path | str, source: Source, max_bad_fraction: float) -> None:
         self.path = Path(directory) / FILE_NAME
@@ -35,22 +35,22 @@ class Quarantine:
         self._check()
 
     def record_unreadable(self) -> None:
-        """Write the rows that were left out when the source was built (missing and empty files), and sort the lines."""
+        """Write the missing and empty files, which were left out when the source was built, and sort the lines of the file."""
         known = {line["id"] for line in self._lines()}
         self._append({"id": name, "reason": reason} for name, reason in self.source.unreadable if name not in known)
         self.sort()
 
     def sort(self) -> None:
-        """Sort the lines by photograph, and keep one of each. Only one process may call this, while no process reads photographs."""
+        """Sort the lines of the file by photograph, and remove repeated ones. Only one process may call this, before or after training."""
         lines = {line["id"]: line for line in reversed(self._lines())}  # the first line of a photograph
         text = "".join(to_json(lines[name], None) for name in sorted(lines))
         if lines and to_utf8(text) != self.path.read_bytes():
             write_atomic(self.path, text)
 
     def report(self, bad: Any) -> list[str]:
-        """Record the entry `bad` of a batch (int64 [B] on the host, observation numbers, -1 for good samples).
+        """Record the entry `bad` of a batch: int64 [B] on the CPU, row numbers of photographs that cannot be decoded, -1 for good samples.
 
-        Return a message for each photograph that is new."""
+        Return a message for each photograph that was not recorded before."""
         bad = np.asarray(bad)
         new = sorted(set(bad[bad >= 0].tolist()).difference(self.samples))
         if not new:
@@ -71,7 +71,7 @@ class Quarantine:
             )
 
     def _reason(self, sample: int) -> str:
-        """Return why a photograph cannot be decoded, by reading it again."""
+        """Read a photograph again, and return the reason why it cannot be decoded."""
         try:
             self.source.images.read(np.array([sample]))
         except UndecodableImage as error:
@@ -96,5 +96,5 @@ class Quarantine:
         return [e for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str)]
 
     def _numbers(self) -> list[int]:
-        """Return the observation numbers of the lines, sorted."""
+        """Return the row numbers of the photographs in the file, sorted."""
         return positions(self.source.ids, {line["id"] for line in self._lines()})

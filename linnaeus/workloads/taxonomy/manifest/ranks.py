@@ -1,4 +1,4 @@
-"""Taxonomic ranks: their order, the ranks of a table of taxa, and the ranks that a run predicts."""
+"""List the taxonomic ranks in their order, and choose the ranks of a table of taxa and those that a run predicts."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -28,11 +28,11 @@ RANK_OF_LEVEL = {  # iNaturalist's rank_level -> rank, for tables without a colu
     **{34.5: "parvorder", 33.0: "superfamily", 32.0: "epifamily", 30.0: "family", 27.0: "subfamily", 26.0: "supertribe"},
     **{25.0: "tribe", 24.0: "subtribe", 20.0: "genus", 15.0: "subgenus", 10.0: "species", 5.0: "subspecies"},
 }
-INVERTED = 1.1  # a rank with this many times the names of the next finer one is finer itself; misspelt names stay below
+INVERTED = 1.1  # ranks are in the wrong order if the coarser has this many times the names of the finer; misspelt names make it less
 
 
 def check_order(ranks: Sequence[str]) -> None:
-    """Raise ConfigError if known ranks among the `ranks` of data.rank_columns are not coarse to fine."""
+    """Raise `ConfigError` if `ranks`, of data.rank_columns, are not listed coarse to fine. Unknown names of ranks may be anywhere."""
     known = [rank for rank in ranks if rank.lower() in RANK_ORDER]
     ordered = sorted(known, key=lambda rank: RANK_ORDER.index(rank.lower()))
     if known != ordered:
@@ -40,9 +40,9 @@ def check_order(ranks: Sequence[str]) -> None:
 
 
 def check_lineages(columns: Mapping[str, str], codes: np.ndarray) -> None:
-    """Raise ConfigError if a rank has clearly more names than the next finer rank, in rows with names at both.
+    """Raise `ConfigError` if a rank has clearly more distinct names than the next finer rank, in rows with names at both.
 
-    `columns`: rank -> column, coarse to fine. `codes` int64 [N, R]: the names of N rows, -1 for null."""
+    `columns`: rank -> column, coarse to fine. `codes`: int64 [N, R], numbers of the names of N rows, -1 for null."""
     for r, (coarse, fine) in enumerate(pairwise(columns)):
         both = codes[(codes[:, r] >= 0) & (codes[:, r + 1] >= 0)]
         above, below = len(np.unique(both[:, r])), len(np.unique(both[:, r + 1]))
@@ -54,9 +54,9 @@ def check_lineages(columns: Mapping[str, str], codes: np.ndarray) -> None:
 
 
 def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequence[int]) -> tuple[list[str], list[str]]:
-    """Return the ranks to predict, and notes on those left out. `sizes` are the numbers of classes of `ranks` in the training rows.
+    """Return the ranks to predict, and lines about ranks that are left out. `sizes`: number of classes of each of `ranks` in training rows.
 
-    Raise ConfigError for a rank in data.ranks that does not exist, has fewer than two classes, or is out of order."""
+    Raise `ConfigError` for a rank in data.ranks that does not exist, has fewer than two classes, or is out of order."""
     classes = dict(zip(ranks, sizes, strict=True))
     if config.ranks is None:
         left_out = [rank for rank in ranks if classes[rank] <= 1]
@@ -79,7 +79,7 @@ def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequen
 
 
 def rank_of_level(level: str) -> str:
-    """Return the rank of a rank_level, such as `l34` if it is not in RANK_OF_LEVEL, or "" if the text is not a number."""
+    """Return the rank with a `rank_level` of iNaturalist; a name such as "l34" for an unknown level; "" if the text is not a number."""
     try:
         number = float(level)
     except ValueError:
@@ -88,10 +88,10 @@ def rank_of_level(level: str) -> str:
 
 
 def tree_ranks(available: Sequence[str], requested: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the ranks of the tree, coarse to fine: the default ranks and the `requested` ones (data.ranks) among the `available`.
+    """Return the ranks of the tree of a table of taxa, coarse to fine: those default ranks that are `available`, and the `requested` ones.
 
-    A requested rank that is not in RANK_ORDER is placed after the rank before it in `requested`. Raise ConfigError for a requested
-    rank that is not available, and if the result is empty."""
+    `requested`: data.ranks. A requested rank that is not in `RANK_ORDER` is placed after its predecessor in `requested`. Raise
+    `ConfigError` for a requested rank that is not available, and if there are no ranks."""
     for rank in requested or ():
         if rank not in available:
             raise ConfigError(f"data.ranks: {quoted(rank)} is not a rank of the table of taxa; use {_list_ranks(available)}")

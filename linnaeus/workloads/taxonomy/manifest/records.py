@@ -1,10 +1,9 @@
-"""`Records`: the table of a source, and the image files of its rows. A reader of a format returns them; `manifest_source` does the rest.
+"""`Records`: the table of photographs and the image files that the reader of a data format returns. `manifest_source` does the rest.
 
-A reader is a function `read_records(config, choose)` in the module that `READERS` names. It calls `choose(header)` with the names of all
-columns that the format has, and returns the columns that `choose` returns. `choose(header, key=value)` also sets keys of the
-configuration that the format determines. Columns are named as in Darwin Core or as in `columns.NAMES`,
-so that they are recognised; ranks of the taxonomy have their own names. A row is a photograph of an observation; its column `path`
-contains the name of the photograph.
+A reader is a function `read_records(config, choose)` in a module of `READERS`. It calls `choose(header)` with the names of all columns of
+the data set, and returns the columns that `choose` returns. With `choose(header, key=value)` it also sets keys of the configuration that
+the format determines. So that columns are recognised, a reader names them as in Darwin Core or as in `columns.NAMES`, and columns of
+labels like their ranks. A row is a photograph of an observation; its column `path` contains the name of the photograph.
 """
 
 import importlib
@@ -34,39 +33,39 @@ READERS = {  # data.name -> module of its reader
 
 
 class Choose(Protocol):
-    """A function that returns the columns to read."""
+    """Function that returns the names of the columns to read. `header`: names of all columns. `keys`: configuration keys to set."""
 
     def __call__(self, header: Sequence[str], **keys: Any) -> Sequence[str]: ...
 
 
 class Records(NamedTuple):
-    """Rows of a source. Rows that cannot be used are counted in `table.excluded`, and lines for the user are in `table.notes`."""
+    """Rows of a data source. `table.excluded` counts rows that cannot be used; `table.notes` are lines for the user."""
 
     table: Table
-    files: Callable[[Sequence[str]], ImageFiles]  # the image files of values of the image column
-    place: str = ""  # of the image files, for messages
+    files: Callable[[Sequence[str]], ImageFiles]  # returns the image files for values of the image column
+    place: str = ""  # path of the image files, for messages
 
 
 def read(config: ManifestConfig, choose: Choose) -> Records:
-    """Return the records of the source `config.name`. Raise ConfigError when they cannot be read."""
+    """Return the records of the data source `config.name`. Raise `ConfigError` if they cannot be read."""
     return importlib.import_module(READERS[config.name]).read_records(config, choose)
 
 
 def read_records(config: ManifestConfig, choose: Choose) -> Records:
-    """Return the records of a CSV or Parquet manifest. Raise ConfigError when it or the folder of its photographs does not exist."""
+    """Return the records of a CSV or Parquet manifest. Raise `ConfigError` if the file or the folder of its photographs does not exist."""
     path = Path(config.path).expanduser()
     return in_folder(read_table(path, choose), config, path.parent)
 
 
 def check_rows(rows: int, excluded: Mapping[str, int]) -> None:
-    """Raise ConfigError, with the reasons and their numbers, if a source has 0 rows."""
+    """Raise `ConfigError` if a data source has no rows. `rows`: their number. `excluded`: reason -> number of rows that were left out."""
     if not rows:
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()]) or "there are none"
         raise ConfigError(f"data.path: no photograph can be used: {reasons}")
 
 
 def column_of(cells: Sequence[str]) -> Column:
-    """Return the column of N cells."""
+    """Return a column with these cells."""
     column = ColumnBuilder()
     for first in range(0, len(cells), CHUNK):
         column.extend(cells[first : first + CHUNK])
@@ -74,7 +73,7 @@ def column_of(cells: Sequence[str]) -> Column:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Return the names, with the number of the row after each that occurs in an earlier row, or is empty."""
+    """Return the names, made distinct: the row number is appended to a name that is empty or occurs in an earlier row."""
     seen = {""}
     found = []
     for row, name in enumerate(names):
@@ -86,13 +85,13 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 
 def with_values(column: Column, values: Sequence[str]) -> Column:
-    """Return the column with `values[i]` in place of `column.values[i]`."""
+    """Return the column with its distinct value i replaced by `values[i]`."""
     coded = column_of(values)
     return Column(coded.codes[column.codes], coded.values)
 
 
 def in_folder(table: Table, config: ManifestConfig, folder: Path) -> Records:
-    """Return records whose photographs are files in `data.root`, by default in `folder`. Raise ConfigError if that is not a folder."""
+    """Return records whose photographs are files in data.root, by default in `folder`. Raise `ConfigError` if it is not a folder."""
     root = Path(config.root).expanduser() if config.root is not None else folder
     if not os.path.isdir(root):
         raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")

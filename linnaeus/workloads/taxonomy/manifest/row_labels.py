@@ -1,4 +1,4 @@
-"""Labels of a manifest's rows: from columns of names, one per taxonomic rank, or from ids in a table of taxa (`data.taxonomy`).
+"""Read the labels of a manifest, from columns of names, one per taxonomic rank, or from ids in a table of taxa (`data.taxonomy`).
 
 An id may be of any rank. The id of a genus gives labels at the genus and all coarser ranks, and a null label at the species.
 """
@@ -20,19 +20,19 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class NameLabels:
-    """Labels from columns of names, one per rank."""
+    """Reader of labels from columns of names, one per rank."""
 
     columns: dict[str, str]  # rank -> column, coarse to fine
-    check_order: bool  # refuse ranks that are not coarse to fine by their numbers of names
+    check_order: bool  # True: raise `ConfigError` if a rank has clearly more names than the next finer one
 
     def unlabelled(self, table: Table, in_use: np.ndarray) -> dict[str, np.ndarray]:
-        """Return reason -> bool [N]: the rows in use (bool [N]) that do not have a label."""
+        """Return reason -> bool [N], True for rows without a label. Only rows where `in_use`, bool [N], is True are considered."""
         return {"no label at any rank": in_use & ~has_label(table, self.columns)}
 
     def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
-        """Return the tree and the labels, int64 [N, R], of a table whose rows all have a label. Append to `notes`.
+        """Return the tree of taxa and the labels, int64 [N, R], of a table whose rows all have a label. Append lines to `notes`.
 
-        Raise ConfigError if the ranks are not coarse to fine."""
+        Raise `ConfigError` if the ranks are not coarse to fine."""
         names, codes = read_codes(table, self.columns, notes)
         if self.check_order:
             check_lineages(self.columns, codes)
@@ -40,9 +40,9 @@ class NameLabels:
 
 
 class IdLabels:
-    """Labels from a column of ids in a table of taxa, with the methods of `NameLabels`.
+    """Reader of labels from a column of ids in a table of taxa, with the methods of `NameLabels`.
 
-    Raise ConfigError when the table cannot be read or does not contain a rank that can be predicted, and for too many unknown ids."""
+    Raise `ConfigError` if the table cannot be read or has no rank that can be predicted, and for too many unknown ids."""
 
     def __init__(self, config: ManifestConfig) -> None:
         self.config, self.column = config, str(config.taxon_column)
@@ -95,20 +95,20 @@ class IdLabels:
         )
 
     def _check_conflicts(self, below: np.ndarray) -> None:
-        """Raise ConfigError for a conflict that must be corrected before labels may use its taxa, if they do."""
+        """Raise `ConfigError` if labels use taxa with a conflict that must be corrected first. `below`: result of `Taxa.rows_below`."""
         for conflict in self.taxa.conflicts:
             if conflict.fix is not None and (line := conflict.line(below, only_used=True)):
                 raise ConfigError(f"data.taxonomy: {quoted(self.file)} has {line}; {conflict.fix}")
 
     def _depth_note(self, codes: np.ndarray) -> list[str]:
-        """Return a line with the number of rows by finest labelled rank, if it differs between rows."""
+        """Return a line with the number of rows by their finest labelled rank; [] if it is the same for all rows."""
         finest = np.where(codes >= 0, np.arange(codes.shape[1]), -1).max(axis=1)
         count = np.bincount(finest + 1, minlength=len(self.ranks) + 1)
         counts = [f"{rank} {n}" for rank, n in zip(("none", *self.ranks), count.tolist(), strict=True) if n]
         return [f"rows labelled down to {', '.join(counts)}"] if len(counts) > 1 else []
 
     def _other_ranks_note(self, below: np.ndarray) -> list[str]:
-        """Return a line with the ranks of used taxa that are not predicted, if data.ranks is null."""
+        """Return a line with the ranks of labelled taxa that are not predicted; [] if there are none or data.ranks is set."""
         if self.config.ranks is not None:
             return []
         used = np.bincount(self.taxa.rank[below > 0], minlength=len(self.taxa.ranks))

@@ -1,8 +1,8 @@
-"""The split into training and validation rows: read from a column of the manifest, or computed from a seed.
+"""Split rows into training and validation, according to a column of the manifest or computed from a seed.
 
-The computed split keeps groups whole (the photographs of an observation, an observer, a site), is stratified by the rarest taxon of each
-group, and orders the groups of a stratum by a hash of their names. Rows that are added later therefore move few others, and the order of
-the rows has no effect. Every taxon keeps at least one group in training.
+The computed split puts all rows of a group (such as the photographs of an observation, an observer or a site) on the same side. It is
+stratified by the rarest taxon of each group, and orders the groups of a stratum by a hash of their names. The order of the rows therefore
+has no effect, and rows that are added later move few others. Every taxon keeps at least one group in training.
 """
 
 from typing import NamedTuple
@@ -16,16 +16,16 @@ from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.text_arrays import Names, digests, distinct, strings, unique_strings
 
-LEFT_OUT = 2  # beside TRAIN and VALIDATION: a test row, neither trained on nor validated on
+LEFT_OUT = 2  # third value of a split, in addition to TRAIN and VALIDATION: a test row, used for neither
 _TRAIN = frozenset(("train", "training", "trn"))
 _VALIDATION = frozenset(("val", "valid", "validation", "dev", "eval", "evaluation"))
 _TEST = frozenset(("test", "testing", "tst"))
 
 
 def split_from_column(column: Column, name: str) -> np.ndarray:
-    """Return the split, int8 [N], from the words of the split column `name`. Test rows are LEFT_OUT.
+    """Return the split, int8 [N], from the words in the split column `name`, such as "train". Test rows are `LEFT_OUT`.
 
-    Raise ConfigError for unknown words and for a split without training rows."""
+    Raise `ConfigError` for unknown words, and for a split without training rows."""
     words = [value.lower() for value in column.values]
     used = np.unique(column.codes).tolist()  # rows that are left out may have other words
     unknown = sorted({column.values[code] for code in used if words[code] not in _TRAIN | _VALIDATION | _TEST})
@@ -42,24 +42,25 @@ def split_from_column(column: Column, name: str) -> np.ndarray:
 
 
 def test_as_validation(split: np.ndarray) -> np.ndarray:
-    """Return a split from a column with test rows in place of the validation rows. Raise `ConfigError` if it has no test rows."""
+    """Return the split with test rows as validation rows, and validation rows as `LEFT_OUT`. Raise `ConfigError` without test rows."""
     if not (split == LEFT_OUT).any():
         raise ConfigError("--split=test: data.split_column calls no row test; use --split=validation")
     return np.array([TRAIN, LEFT_OUT, VALIDATION], dtype=np.int8)[split]
 
 
 class Groups(NamedTuple):
-    """Groups of N rows. With a group column, they are numbered in the order of its values."""
+    """G groups of N rows. With a group column, they are numbered in the order of its values."""
 
-    digest: np.ndarray  # uint64 [G], of the name of each group
-    number: np.ndarray  # int64 [N], the group of each row
-    ungrouped: int  # rows without a group
+    digest: np.ndarray  # uint64 [G]: hash of the name of each group
+    number: np.ndarray  # int64 [N]: group of each row
+    ungrouped: int  # number of rows without a value in the group column
 
 
 def find_groups(column: Column | None, names: Names, name_digests: np.ndarray | None = None) -> Groups:
-    """Return the groups of rows with the `names` [N] of their photographs. `name_digests`: `digests` of these; None: not computed yet.
+    """Return the groups of N rows. `column`: the group column; None: rows with the same photograph are a group.
 
-    The group of a row without one is its photograph, so that a photograph that occurs in two rows stays on one side."""
+    `names`: [N], names of the photographs. `name_digests`: result of `digests(names)`; None: not computed yet. Rows without a value in the
+    group column are grouped by photograph, so that a photograph in two rows is on one side of the split."""
     if column is None:
         return Groups(*_numbered(digests(names) if name_digests is None else name_digests), 0)
     null = null_values(column.values)[column.codes]
@@ -75,21 +76,23 @@ def find_groups(column: Column | None, names: Names, name_digests: np.ndarray | 
 
 
 def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct integers [G], and the number of each value [N] among them, int64 [N]."""
+    """Return the distinct values, [G], and for each of N values its index among them, int64 [N]."""
     ordered = distinct(values)
     return (values, np.arange(len(values))) if len(ordered) == len(values) else (ordered, np.searchsorted(ordered, values))
 
 
 class Strata(NamedTuple):
-    """Strata of G groups. A group is in the stratum of the rarest of its taxa: the one with the fewest groups."""
+    """Strata of G groups. A group is in the stratum of its rarest taxon, which is the one with the fewest groups.
 
-    stratum: np.ndarray  # int64 [G]
-    order_key: np.ndarray  # uint64 [G], by which the groups of a stratum are ordered
-    pair_group: np.ndarray  # int64 [P], in increasing order: a pair for each taxon of each group
+    The P pairs are all (group, taxon) for which the group has a row of the taxon."""
+
+    stratum: np.ndarray  # int64 [G]: stratum of each group
+    order_key: np.ndarray  # uint64 [G]: hash by which the groups of a stratum are ordered
+    pair_group: np.ndarray  # int64 [P], in ascending order
     pair_taxon: np.ndarray  # int64 [P]
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the groups in order, stratum after stratum [G], and the place of the first and the number of those of each stratum."""
+        """Return the groups ordered by stratum and key, [G], and for each stratum the position of its first group and their number."""
         order = randomness.argsort(self.order_key)
         order = order[np.argsort(self.stratum[order].astype(np.min_scalar_type(self.stratum.max(initial=0))), kind="stable")]
         start = np.flatnonzero(np.diff(self.stratum[order], prepend=-1))
@@ -97,7 +100,7 @@ class Strata(NamedTuple):
 
 
 def strata(groups: Groups, taxon: np.ndarray, seed: int) -> Strata:
-    """Return the strata of the groups of rows with the finest known taxa `taxon` int64 [N]."""
+    """Return the strata of groups. `taxon`: int64 [N], the finest known taxon of each row. `seed`: of the order within strata."""
     order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), groups.digest)
     taxa = taxon.max(initial=0) + 1
     pair_group, pair_taxon = np.divmod(distinct(groups.number * taxa + taxon), taxa)
@@ -109,19 +112,19 @@ def strata(groups: Groups, taxon: np.ndarray, seed: int) -> Strata:
 
 
 def computed_split(groups: Groups, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Return the split, int8 [N], of rows with the finest known taxa `taxon` int64 [N].
+    """Return a split, int8 [N], that is computed from a seed. `taxon`: int64 [N], the finest known taxon of each row.
 
-    Of a stratum of n groups, floor(fraction * n + u) go to validation, with one uniform u per stratum. Rare taxa are thus represented in
-    proportion on average, and one more group moves at most two. Validation is empty if every taxon has a single group."""
+    Of a stratum of n groups, floor(fraction * n + u) are in validation, with one uniform random u per stratum: on average, rare taxa have
+    their share, and a new group moves at most two groups. Validation is empty if every taxon has a single group."""
     of = strata(groups, taxon, seed)
     held_out = _return_last_groups(_hold_out(of, fraction), of)
     return np.where(held_out[groups.number], np.int8(VALIDATION), np.int8(TRAIN))
 
 
 def _hold_out(of: Strata, fraction: float) -> np.ndarray:
-    """Return bool [G]: True for the groups of smallest key in each stratum, as many as its share.
+    """Return bool [G]: True for the groups in validation, those with the smallest keys in each stratum.
 
-    The uniform draw of a stratum is keyed by the key of its first group, so that other strata have no effect on it."""
+    The random number of a stratum depends only on the key of its first group, so other strata have no effect on it."""
     order, start, count = of.in_order()
     draw = randomness.uniforms(randomness.SPLIT, of.order_key[order][start])
     quota = np.floor(fraction * count + np.where(count > 1, draw, 0.0) + 1e-9)
@@ -132,7 +135,9 @@ def _hold_out(of: Strata, fraction: float) -> np.ndarray:
 
 
 def _return_last_groups(held_out: np.ndarray, of: Strata) -> np.ndarray:
-    """Return `held_out` with one change: a taxon whose groups are all held out gets the group of largest key back."""
+    """Return `held_out`, bool [G], changed so that no taxon has all its groups in validation.
+
+    Of such a taxon, the group with the largest key returns to training."""
     pair_group, pair_taxon = of.pair_group, of.pair_taxon
     count_held_out = np.bincount(pair_taxon, weights=held_out[pair_group])
     lost = (count_held_out == np.bincount(pair_taxon)) & (count_held_out > 0)

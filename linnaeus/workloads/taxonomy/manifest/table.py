@@ -1,11 +1,11 @@
-"""Read a CSV or Parquet table into dictionary-coded columns. Rows are not kept as Python objects.
+"""Read a CSV or Parquet table into dictionary-encoded columns (`Column`), without Python objects for the rows.
 
-A CSV whose quotes do not fit together is refused with the number of the line: a quote without a partner would take the following lines
-into its cell.
+A CSV with unbalanced quotes is an error with the number of the line: an opening quote that is not closed would make the following lines
+part of its cell.
 
-A CSV may be separated by commas, tabs or semicolons (found from its header), plain or .gz, in UTF-8 (with or without a byte order mark),
-UTF-16 with a byte order mark, or windows-1252 if it is not UTF-8. Tab-separated tables are read without quoting, as iNaturalist and GBIF
-write them: their names contain quotes. Parquet needs pyarrow, which is imported only for it.
+The cells of a CSV may be separated by commas, tabs or semicolons (recognised in its header). It may be a plain or a .gz file, in UTF-8
+(with or without a byte order mark), UTF-16 with a byte order mark, or else windows-1252. In tab-separated tables quotes have no meaning, as
+in those of iNaturalist and GBIF, whose names contain quotes. Parquet needs pyarrow, which is imported only for it.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ class Table:
     """Selected columns of a table of N rows."""
 
     columns: dict[str, Column]
-    decimal_comma: bool = False  # semicolon-separated tables have 43,5 for 43.5
-    excluded: LeftOut = field(default_factory=LeftOut)
-    notes: tuple[str, ...] = ()
-    numbers: np.ndarray | None = None  # int64 [N]: the place of each row in its file, from 1; None: 1 to N
+    decimal_comma: bool = False  # True: numbers may be written 43,5, as in semicolon-separated tables
+    excluded: LeftOut = field(default_factory=LeftOut)  # rows that are left out
+    notes: tuple[str, ...] = ()  # lines for the user
+    numbers: np.ndarray | None = None  # int64 [N]: number of each row in its file, from 1; None: 1 to N
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())).codes)
 
     def take(self, rows: np.ndarray) -> Table:
-        """Return the table of the given rows."""
+        """Return the table with only `rows`, int64 [M]."""
         columns = {name: Column(column.codes[rows], column.values) for name, column in self.columns.items()}
         return replace(self, columns=columns, numbers=self.row_numbers()[rows])
 
     def row_numbers(self) -> np.ndarray:
-        """Return `numbers`, int64 [N]."""
+        """Return the number of each row in its file, from 1, int64 [N]."""
         return np.arange(1, len(self) + 1) if self.numbers is None else self.numbers
 
 
 class TableFile(Protocol):
-    """A table that is not a file of its own, such as a member of an archive. Its `str` is its name in messages."""
+    """Table that is not a file on disk, such as a member of an archive. Its `str` is its name in messages."""
 
     @property
     def name(self) -> str: ...
@@ -78,9 +78,9 @@ class TableFile(Protocol):
 
 
 def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequence[str]], key: str = "data.path") -> Table:
-    """Return the columns that `choose` selects from the header.
+    """Return the columns of a table that `choose` selects from its header.
 
-    Raise ConfigError, with the configuration key `key`, when the file cannot be read as a table or does not have rows."""
+    Raise `ConfigError` if the file cannot be read as a table or has no rows. `key`: configuration key of the path, for messages."""
     if isinstance(path, Path) and not os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
         problem = "is a folder" if os.path.isdir(path) else "does not exist"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; choose a CSV or Parquet {_kind(key)}")
@@ -95,9 +95,9 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
 
 
 def without_long_values(table: Table, name: str = "") -> Table:
-    """Return the table without the rows that have a value of more than LONGEST_VALUE characters.
+    """Return the table without the rows that have a cell of more than `LONGEST_VALUE` characters.
 
-    They are recorded by their numbers in the file `name`, or without a name by their `path`."""
+    In `excluded` they are named by their numbers in the file `name`, or, if `name` is "", by their cell in the column `path`."""
     long = np.zeros(len(table), dtype=bool)
     for column in table.columns.values():
         lengths = np.fromiter(map(len, column.values), dtype=np.int64, count=len(column.values))
@@ -131,12 +131,12 @@ def _read_text(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
 
 
 def _unpacked(stored: IO[bytes], path: Path | TableFile) -> IO[bytes]:
-    """Return the content of the opened file `path`, unpacked if its name ends in .gz."""
+    """Return a file object with the content of the opened file `path`, decompressed if its name ends in .gz."""
     return gzip.open(stored) if path.suffix == ".gz" else stored  # type: ignore[return-value]
 
 
 def _lines(file: io.TextIOWrapper) -> Iterator[str]:
-    """Yield the lines of a file. Raise csv.Error for one longer than `LONGEST_LINE`."""
+    """Yield the lines of a file. Raise `csv.Error` for a line longer than `LONGEST_LINE`."""
     for line in iter(partial(file.readline, LONGEST_LINE), ""):
         if len(line) == LONGEST_LINE:
             raise csv.Error(f"a line has more than {LONGEST_LINE} characters")
@@ -171,7 +171,7 @@ def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[
 
 
 def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
-    """Return the rows of a csv reader. Raise ConfigError, with the number of the line, where quotes do not fit together."""
+    """Yield the rows of a csv reader. Raise `ConfigError` with the number of the line if quotes are unbalanced. `width`: cells of a row."""
     last = reader.line_num
     try:
         for row in reader:
@@ -187,8 +187,10 @@ def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key
 
 
 def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
-    """Return True if a line inside a cell has as many cells as the header, `width`, or the first and the last line of the cell do with the
-    cells before and after it."""
+    """Return True if a cell of a row probably contains whole rows, because a quote is not closed.
+
+    This is so if a line within the cell has `width` cells, as the header has, or if its first line with the cells before it, and its last
+    line with the cells after it, have as many."""
     for place, cell in enumerate(row):
         lines = re.split(r"\r\n|\r|\n", cell)
         if len(lines) == 1:
@@ -204,9 +206,9 @@ def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
 def number_columns(
     reader: Iterator[list[str]], wanted: dict[str, int], width: int, advanced: Callable[[], None]
 ) -> tuple[dict[str, Column], np.ndarray]:
-    """Return the wanted columns (name -> position) of the rows that have `width` cells, and the numbers of the others, int64 [U] from 1.
+    """Return the columns `wanted` (name -> position) of the rows with `width` cells, and the numbers of the other rows, from 1, int64 [U].
 
-    Blank lines are not rows. `advanced` is called after each chunk of rows."""
+    Blank lines do not count as rows. `advanced` is called after each chunk of rows."""
     columns = {name: ColumnBuilder(_unquote) for name in wanted}
     uneven, read = array("q"), 0
     while chunk := list(islice(reader, CHUNK)):
@@ -223,7 +225,7 @@ def number_columns(
 
 
 def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:
-    """Return name -> index in the header. Raise ConfigError for a name that occurs twice."""
+    """Return name -> index in the header. Raise `ConfigError` for a name that occurs twice in the header."""
     for name in names:
         if header.count(name) > 1:
             raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {quoted(name)}; rename one")

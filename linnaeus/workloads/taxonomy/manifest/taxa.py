@@ -1,8 +1,8 @@
-"""A table of taxa as arrays: parents, conflicts in the table, and the lineages of the taxa that labels use.
+"""`Taxa`: a table of taxa as arrays, with the parent of each taxon, contradictions in the table, and lineages of the labelled taxa.
 
-`taxon_table.read_taxa` builds the `Taxa` of a file. The whole table is checked; lineages are computed only for the taxa that labels use
-and their ancestors. Conflicts leave the parent links a forest: cycles are cut, the first of two parents is used, and an ancestor is
-skipped if its rank is not coarser than that of its descendant.
+`taxon_table.read_taxa` makes it from a file. The whole table is checked; lineages are computed only for labelled taxa and their ancestors.
+Contradictions are resolved so that the parents form a forest: cycles are cut, the first of two parents is used, and an ancestor is skipped
+if its rank is not coarser than that of its descendant.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ SHOWN = 3  # examples in a line
 
 
 class Conflict(NamedTuple):
-    """One kind of conflict in a table, with all its cases. `noun`: of a case, such as "id"; `kind`: the words after it."""
+    """Kind of contradiction in a table, with all its cases. A message has their number, `noun` (such as "id"), and `kind`."""
 
     noun: str
-    kind: str
-    cases: Sequence[tuple[Sequence[int], str]]  # per case: its taxa, and a description
-    fix: str | None = None  # the correction needed before labels may use the taxa; None: labels may use them
+    kind: str  # words after the noun, such as "with two parents"
+    cases: Sequence[tuple[Sequence[int], str]]  # for each case its taxa and a description
+    fix: str | None = None  # advice in the error if labels use these taxa; None: this is not an error
 
     def line(self, rows: np.ndarray, only_used: bool = False) -> str:
-        """Return a line with the number of cases and the first of them, in order of the rows at or below their taxa; "" without cases.
+        """Return a line with the number of cases and examples, those with most rows first; "" without cases.
 
-        `rows` int64 [T] are the rows at or below each taxon. With `only_used`, cases without rows are left out."""
+        `rows`: int64 [T], number of rows at or below each taxon. `only_used`: leave out cases without rows."""
         order = sorted((-int(sum(rows[t] for t in taxa)), i) for i, (taxa, _) in enumerate(self.cases))
         order = [(n, i) for n, i in order if n < 0 or not only_used]
         shown = "; ".join(f"{self.cases[i][1]} ({counted(-n, 'row')})" for n, i in order[:SHOWN])
@@ -37,14 +37,11 @@ class Conflict(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Taxa placed on the ranks of a tree.
+    """Classes at each rank of a tree, and the classes of K taxa."""
 
-    `names` and `ids` are arrays per rank, in the order of the names. `codes` int64 [K, R] are the indices into them of K taxa, -1 for
-    null."""
-
-    names: list[np.ndarray]
-    ids: list[np.ndarray]
-    codes: np.ndarray
+    names: list[np.ndarray]  # per rank: sorted names of the classes
+    ids: list[np.ndarray]  # per rank: ids of the classes, in the same order
+    codes: np.ndarray  # int64 [K, R]: class of each taxon at each rank, -1 for null
     conflicts: list[Conflict]
 
 
@@ -54,12 +51,12 @@ class Taxa:
 
     ids: list[str]
     number: dict[str, int]  # id -> taxon number
-    names: list[str]  # "" if undetermined ("Quercus sp.")
+    names: list[str]  # "" for an undetermined taxon ("Quercus sp.")
     ranks: tuple[str, ...]  # names of the ranks in alphabetical order; "" for no rank
-    rank: np.ndarray  # int64 [T], into `ranks`
+    rank: np.ndarray  # int64 [T]: index in `ranks`
     parent: np.ndarray  # int64 [T], -1 for roots; no cycles
     accepted: np.ndarray  # int64 [T]: the accepted taxon of a synonym, otherwise the taxon itself
-    active: np.ndarray  # bool [T]: False for a taxon that was replaced, and to which labels may still refer
+    active: np.ndarray  # bool [T]: False for a taxon that was replaced by another; labels may still refer to it
     conflicts: tuple[Conflict, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -68,7 +65,9 @@ class Taxa:
         return f"{shorten(self.ids[taxon])} {quoted(self.names[taxon])}"
 
     def rows_below(self, taxa: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return int64 [T]: the rows at or below each taxon, given the `rows` [K] at the distinct `taxa` (int64 [K])."""
+        """Return the number of rows labelled with each taxon or a taxon below it, int64 [T].
+
+        `rows`: [K], number of rows labelled with each of the distinct `taxa`, int64 [K]."""
         total = np.zeros(len(self.ids), dtype=np.int64)
         while len(taxa):
             total[taxa] += rows
@@ -78,10 +77,10 @@ class Taxa:
         return total
 
     def place(self, taxa: np.ndarray, below: np.ndarray, ranks: Sequence[str]) -> Placed:
-        """Place the distinct `taxa` (int64 [K]) on `ranks`, coarse to fine. `below` is the result of `rows_below` for these taxa.
+        """Return the classes of the distinct `taxa`, int64 [K], and of their ancestors at `ranks`, coarse to fine.
 
-        Ids with the same name, rank and parent are one taxon. If the lineages of two taxa differ only at ranks that are not in `ranks`,
-        their names get their ids as a suffix."""
+        `below`: result of `rows_below` for these taxa. Ids with the same name, rank and parent become one class. If the lineages of two
+        taxa differ only at ranks that are not in `ranks`, their ids are appended to their names."""
         used = np.flatnonzero(below)
         local = np.full(len(self.ids) + 1, -1)  # the last entry stands for the parent of roots
         local[used] = np.arange(len(used))
@@ -112,7 +111,7 @@ class Taxa:
         return Placed(names_of, ids_of, codes, conflicts)
 
     def _duplicate_conflict(self, used: np.ndarray, same: np.ndarray) -> Conflict:
-        """Return the ids that share name, rank and parent with another id."""
+        """Return the conflict of ids that have the same name, rank and parent as another id."""
         groups: dict[int, list[int]] = {}
         for t in np.flatnonzero(same != np.arange(len(same))).tolist():
             groups.setdefault(int(same[t]), [int(used[same[t]])]).append(int(used[t]))
@@ -120,7 +119,7 @@ class Taxa:
         return Conflict("taxon", "with several ids for one name, rank and parent, merged into one", cases)
 
     def _rank_order_conflict(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:
-        """Return the taxa whose nearest ranked ancestor does not have a coarser rank."""
+        """Return the conflict of taxa whose nearest ancestor with a rank does not have a coarser rank than they have."""
         wrong = np.flatnonzero((position >= 0) & (above >= 0) & (position <= position[above]))
         pairs = [(int(used[t]), int(used[above[t]])) for t in wrong]
         cases = [(pair[:1], " under ".join(f"{self.ranks[self.rank[t]]} {self.describe(t)}" for t in pair)) for pair in pairs]
@@ -130,10 +129,10 @@ class Taxa:
 def _descend(
     parent: np.ndarray, position: np.ndarray, rank: np.ndarray, name: np.ndarray, ranks: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Walk U taxa with `parent` int64 [U] from the roots down, level by level. `position` int64 [U] is the index among the ranks, or -1.
+    """Compute the lineages of U taxa from the roots down, level by level. `position`: int64 [U], index of the rank in the tree, or -1.
 
-    Return `same` int64 [U], the first taxon with the same name, rank and parent; the lineages, int64 [U + 1, R] taxon numbers with -1
-    in holes (the last row stands for the parent of roots); and `above` int64 [U], the nearest ancestor with a position, -1 for none."""
+    Return three arrays. `same`, int64 [U]: the first taxon with the same name, rank and parent. Lineages, int64 [U + 1, R]: taxon at each
+    rank, -1 for none; the last row is that of the parent of roots. `above`, int64 [U]: nearest ancestor with a position, -1 for none."""
     same, nearest, above = (np.full(len(parent) + 1, -1) for _ in range(3))  # the last entry stands for the parent of roots
     lineage = np.full((len(parent) + 1, ranks), -1)
     depth = depths(parent)
@@ -155,7 +154,7 @@ def _descend(
 
 
 def depths(parent: np.ndarray) -> np.ndarray:
-    """Return int64 [T]: the steps from each node of a forest to its root, by pointer doubling. Undefined in and under cycles."""
+    """Return the number of steps from each node of a forest to its root, int64 [T], by pointer doubling. Undefined in and below cycles."""
     up, depth = np.append(parent, -1), np.append((parent >= 0).astype(np.int64), 0)
     for _ in range(len(parent).bit_length()):
         if not (up >= 0).any():
@@ -166,7 +165,7 @@ def depths(parent: np.ndarray) -> np.ndarray:
 
 
 def cycles(parent: np.ndarray) -> list[list[int]]:
-    """Return the cycles of `parent` (int64 [T]), each from its lowest number along the parents. Takes O(T log T)."""
+    """Return the cycles of `parent`, int64 [T], each as a list from its lowest node along the parents. Takes O(T log T)."""
     up = np.append(parent, -1)
     for _ in range(len(parent).bit_length()):
         if not (up >= 0).any():
@@ -184,7 +183,7 @@ def cycles(parent: np.ndarray) -> list[list[int]]:
 
 
 def _indistinct(lineages: np.ndarray, name: np.ndarray, taxa: np.ndarray) -> list[int]:
-    """Return those of `taxa` [K] whose `lineages` [K, R] and `name` [K] both equal those of another."""
+    """Return those of K taxa whose lineage and name both equal those of another. `lineages`: [K, R]. `name`, `taxa`: [K]."""
     repeated = np.flatnonzero(np.bincount(name)[name] > 1)
     _, number = distinct_lineages(np.column_stack([lineages, name])[repeated])
     return taxa[repeated][np.bincount(number)[number] > 1].tolist()

@@ -1,15 +1,15 @@
 """Read a table of taxa: ids with parent ids (GBIF and other Darwin Core tables) or with the ids of all ancestors (iNaturalist).
 
-The names of the columns:
+Names of the columns that are recognised:
 
     id              taxonID, taxon_id, id
     parent          parentNameUsageID, parent_id, parent; or `ancestry`: ids from the root down, between / or backslashes
     rank            taxonRank, rank; or iNaturalist's `rank_level` (10 species, 20 genus, 30 family, ...)
     name            name, canonicalName, scientificName; a taxon without a name gets its id as name
-    accepted        acceptedNameUsageID, for synonyms: a label with a synonym becomes one with its accepted taxon
-    active          false for a taxon that iNaturalist replaced: labels that still refer to it are kept and counted
+    accepted        acceptedNameUsageID, for synonyms: a label that is a synonym is replaced by its accepted taxon
+    active          false for a taxon that iNaturalist replaced: labels that still refer to it are used unchanged, and counted
 
-Case and prefixes (`dwc:`, `col:`) of the header are ignored. Ids are texts: 007 is not 7. Contradictions in the table are collected as
+Case and prefixes (`dwc:`, `col:`) in the header are ignored. Ids are texts: 007 is not 7. Contradictions in the table are collected as
 `Conflict`s; some of them are errors if labels use their taxa.
 """
 
@@ -36,13 +36,13 @@ HEADERS = {
     "name": ("name", "canonicalname", "scientificname", "scientific_name", "taxon_name"),
 }
 LONGEST_CYCLE = 6  # taxa of a cycle in a message
-NONE = -1  # no parent; -2 - i refers to the i-th id that is not in the table
+NONE = -1  # no parent; references below -1: -2 - i is the i-th id that is not in the table
 
 
 def read_taxa(path: Path) -> Taxa:
-    """Return the taxa of a CSV, TSV or Parquet table.
+    """Return the taxa in a CSV, TSV or Parquet table.
 
-    Raise ConfigError when the table cannot be read or does not have a column for ids, parents or ranks."""
+    Raise `ConfigError` if the table cannot be read or has no column of ids, parents or ranks."""
     found: dict[str, str] = {}
 
     def choose(header: Sequence[str]) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def read_taxa(path: Path) -> Taxa:
 
 
 def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
-    """Return field (a key of HEADERS) -> name of its column. Raise ConfigError when a required one does not exist."""
+    """Return key of `HEADERS` -> name of the column. Raise `ConfigError` if a required column does not exist."""
     plain = {name.rpartition(":")[2].strip().lower(): name for name in reversed(header)}
     found = {field: next((plain[n] for n in names if n in plain), None) for field, names in HEADERS.items()}
     if found["parent"] is not None:
@@ -75,7 +75,7 @@ def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
 
 
 class _TaxaBuilder:
-    """Builds `Taxa` from the columns of a table."""
+    """Builder of `Taxa` from the columns of a table."""
 
     def __init__(self, columns: dict[str, Column], path: Path, notes: list[str]) -> None:
         self.columns, self.notes = columns, notes
@@ -97,7 +97,7 @@ class _TaxaBuilder:
         self.absent: dict[str, int] = {}  # referenced id that is not in the table -> i
 
     def build(self) -> Taxa:
-        """Return the taxa, with cycles cut and synonyms replaced, and all conflicts and notes."""
+        """Return the taxa with parents without cycles, the accepted taxon of each synonym, and all conflicts and notes."""
         accepted = self._accepted_taxa()
         if "ancestry" in self.columns:
             stated, parent = self._parents_from_ancestry()
@@ -122,7 +122,7 @@ class _TaxaBuilder:
         return Taxa(self.ids, self.number, self.names, ranks, rank, parent, accepted, self._read_active(), *lines)
 
     def _read_names(self) -> list[str]:
-        """Return the cleaned name of each taxon, or its id if the table does not contain a name."""
+        """Return the cleaned name of each taxon, or its id if it has no name."""
         column = self.columns.get("name")
         if column is None:
             return list(self.ids)
@@ -133,7 +133,7 @@ class _TaxaBuilder:
         return [self.ids[t] if name is None else name for t, name in enumerate(names)]
 
     def _read_ranks(self) -> tuple[tuple[str, ...], np.ndarray]:
-        """Return the distinct ranks, and the index of the rank of each taxon, int64 [T]."""
+        """Return the distinct ranks, and the index of each taxon's rank among them, int64 [T]."""
         if "rank" in self.columns:
             column = self.columns["rank"]
             words = ["" if is_null(v) else " ".join(v.lower().split()) for v in column.values]
@@ -144,14 +144,14 @@ class _TaxaBuilder:
         return tuple(distinct), np.array([distinct.index(w) for w in words], dtype=np.int64)[column.codes[self.rows]]
 
     def _read_active(self) -> np.ndarray:
-        """Return bool [T]: False where the table has a word for false in its column `active`."""
+        """Return bool [T]: False for taxa with "false" (or "f", "0") in the column `active`."""
         if "active" not in self.columns:
             return np.ones(len(self.ids), dtype=bool)
         column = self.columns["active"]
         return np.array([v.lower() not in ("false", "f", "0") for v in column.values], dtype=bool)[column.codes[self.rows]]
 
     def _accepted_taxa(self) -> np.ndarray:
-        """Return int64 [T]: the end of each chain of synonyms; the taxon itself if its chain is endless."""
+        """Return the accepted taxon of each taxon, int64 [T]: the end of its chain of synonyms, or itself if the chain is a cycle."""
         taxa = np.arange(len(self.ids))
         if "accepted" not in self.columns:
             return taxa
@@ -168,7 +168,7 @@ class _TaxaBuilder:
         return np.where(endless, taxa, end)
 
     def _references(self, column: Column) -> np.ndarray:
-        """Return int64 [rows]: the taxon number, NONE for null, or -2 - i for the i-th id that is not in the table."""
+        """Convert a column of ids to taxon numbers, int64 [rows]: `NONE` for null, -2 - i for the i-th id that is not in the table."""
         return np.array([NONE if is_null(v) else self._reference(v) for v in column.values], dtype=np.int64)[column.codes]
 
     def _reference(self, identifier: str) -> int:
@@ -177,10 +177,10 @@ class _TaxaBuilder:
         return -2 - self.absent.setdefault(identifier, len(self.absent))
 
     def _parents_from_ancestry(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the stated parent of each row, int64 [rows], and the parent of each taxon, int64 [T]. Add conflicting ancestries.
+        """Return the stated parent of each row, int64 [rows], and the parent of each taxon, int64 [T]. Add a conflict of ancestries.
 
-        A stated parent is the last id of the ancestry: a taxon number, NONE if it is empty, -2 - i for the i-th id not in the table.
-        The parent of a taxon is its nearest ancestor that is in the table; NONE if no ancestor is."""
+        The stated parent is the last id of the ancestry, as `_references` converts it. The parent of a taxon is its nearest ancestor that
+        is in the table, `NONE` if there is none."""
         column = self.columns["ancestry"]
         paths = [[] if is_null(v) else [p for p in v.replace("\\", "/").split("/") if p] for v in column.values]
         stated = np.array([self._reference(path[-1]) if path else NONE for path in paths], dtype=np.int64)
@@ -189,7 +189,7 @@ class _TaxaBuilder:
         return stated[column.codes], np.array(nearest, dtype=np.int64)[column.codes[self.rows]]
 
     def _check_ancestries(self, paths: list[list[str]], own: np.ndarray) -> None:
-        """Compare the parents of ancestors in each ancestry with those in the ancestors' own rows, and add a conflict if they differ."""
+        """Add a conflict if the ancestry of a taxon gives an ancestor another parent than the ancestor's own row does."""
         other: dict[int, str] = {}
         for path in paths:
             last = self.number.get(path[-1]) if path else None
@@ -206,7 +206,7 @@ class _TaxaBuilder:
         self.conflicts.append(Conflict("id", "with two parents", cases, "correct the ancestry"))
 
     def _check_repeated_ids(self, stated: np.ndarray, synonym: np.ndarray) -> None:
-        """Add a conflict of the ids whose rows have different parents."""
+        """Add a conflict of ids that occur in several rows with different parents."""
         rows = np.flatnonzero(self.row_taxon >= 0)
         if not (repeated := len(rows) - len(self.ids)):
             return
@@ -221,7 +221,7 @@ class _TaxaBuilder:
         self.conflicts.append(Conflict("id", "with two parents", cases, "keep one row of each id"))
 
     def _check_absent_parents(self, stated: np.ndarray, parent: np.ndarray, synonym: np.ndarray) -> None:
-        """Add a conflict of the taxa whose stated parent is not in the table."""
+        """Add a conflict of taxa whose stated parent is not in the table."""
         missing = np.flatnonzero((stated < NONE) & ~synonym)
         order = missing[np.argsort(stated[missing], kind="stable")]
         children = [group.tolist() for group in np.split(order, np.flatnonzero(np.diff(stated[order])) + 1) if len(group)]

@@ -1,4 +1,5 @@
-"""`linnaeus export RUN OUT`: write a trained model as a folder that stands alone, or as ONNX. See `linnaeus export --help`."""
+"""`linnaeus export RUN OUT`: write a trained model as a folder that can be used without the run, or as ONNX. See `linnaeus export
+--help`."""
 
 from linnaeus.workloads.export_cli import main
 

@@ -29,7 +29,8 @@ class Metrics(ABC):
     counts: dict[str, Tensor]  # int64, on the device
 
     def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
-        """Prepare for the pass `current`, one of the `passes` that the run can make. Called once, before the first batch."""
+        """Prepare for the validation pass `current`. `passes`: all validation passes that the run can make. Called once, before the first
+        batch."""
         return None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Accumulate the metrics of a run. `MetricsTracker` sums training metrics between two log rows and remembers the best and last validation
+"""Accumulate the metrics of a run. `MetricsTracker` sums training metrics between two log rows and stores the best and last validation
 results; `StepMetricsLogger` makes the log row of a step.
 
 The sums are on the device and are read once per row. Loss sums are float64 and are divided by the valid labels of the same updates, so a

@@ -81,7 +81,8 @@ def matching(rows: Rows, pattern: str) -> dict[str, Points]:
 
 
 def thin(found: Points) -> Points:
-    """Return about `MAX_POINTS` points: the lowest and the highest of each bucket, so that spikes stay, and the two ends."""
+    """Return about `MAX_POINTS` of the points: the lowest and the highest of each bucket, so that spikes stay visible, and the first and
+    the last point."""
     if len(found) <= MAX_POINTS:
         return found
     size = math.ceil(len(found) / (MAX_POINTS // 2))

@@ -106,8 +106,8 @@ def column_name(name: str) -> str:
 
 
 def _cell(final: Mapping[str, float | None], metric: str, key: str, normal_key: str) -> str:
-    """Return the table cell of `final[key]`. If `key` is of another pass than `normal_key`, which is of the normal one, the cell includes
-    the difference of the two values."""
+    """Return the table cell of `final[key]`. `normal_key` is the same metric in the normal pass; if it differs from `key`, the cell also
+    shows the difference of the two values."""
     value, normal = final.get(key), final.get(normal_key)
     shown = show_value(metric, value)
     if value is None or normal is None or key == normal_key:

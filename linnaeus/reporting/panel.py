@@ -96,7 +96,7 @@ def _last_validation(view: View) -> str:
 
 
 def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> list[Text]:
-    """Return the lines of the table of tasks: a head, and the rows loss, top-1 and weight, with a column for each task that fits, the
+    """Return the lines of the table of tasks: a header, and the rows loss, top-1 and weight, with a column for each task that fits, the
     finest task first. Return [] before the first loss."""
     all_names, column = list(reversed(report.tasks)), NUMBER + GAP
     fits = NAME + len(all_names) * column <= width

@@ -20,11 +20,13 @@ class ReportData:
 
     All fields but `clocks` are determined by the configuration, the number of processes and `step`.
 
-    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first one. `units`: name and
-    number of the units that the samples so far contain: `("tokens", 3_932_160)`. `batch`: samples per micro-batch, micro-batches per update
-    on one process, processes. `validation`: the newest result of each pass (`val/loss`); `validated` is the step of the last pass, -1
-    before the first one. `more`: values of the curriculum, of growth and of the workload, by name. `clocks`: the available values among
-    `time/...` (means and sums of this launch; wall_seconds of all launches), `recent/...` (over the last reports) and `memory/...`."""
+    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first one.
+    `units`: name and number of the units that the samples so far contain: `("tokens", 3_932_160)`.
+    `batch`: samples per micro-batch, micro-batches per update on one process, processes.
+    `validation`: the newest result of each pass (`val/loss`); `validated` is the step of the last pass, -1 before the first one.
+    `more`: values of the curriculum, of growth and of the workload, by name.
+    `clocks`: the values that are available of `time/...` (means and sums of this launch; wall_seconds of all launches), `recent/...` (over
+    the last reports) and `memory/...`."""
 
     step: int
     total_steps: int
@@ -72,8 +74,8 @@ def loss(s: ReportData) -> list[Part]:
 
 
 def validation(s: ReportData) -> list[Part]:
-    """Return the newest loss of each pass and further results that the workload names. Names of four parts that differ in the third
-    (`val/part/<item>/score`) share one text."""
+    """Return the newest loss of each validation pass, and the further results that the workload reports. Names that differ only in the
+    third of four parts (`val/part/<item>/score`) share one text."""
     if not s.validation:
         return []
     parts, kinds = [], dict[str, list[str]]()
@@ -88,7 +90,7 @@ def validation(s: ReportData) -> list[Part]:
 
 
 def tasks(s: ReportData) -> list[Part]:
-    """Return loss and weight of each task if there are several."""
+    """Return loss and weight of each task if there are several tasks."""
     parts = []
     for task in s.tasks if len(s.tasks) > 1 else ():
         found = {name: s.row[name] for name in (f"train/{task}/loss", f"train/{task}/weight") if name in s.row}
@@ -166,8 +168,8 @@ def model(s: ReportData) -> list[Part]:
 
 
 def phase(s: ReportData) -> list[Part]:
-    """Return the phase of the curriculum with its description, and all other rows `phase/...`. Names of three parts that differ in the
-    third (`phase/mixture/<item>`) share one text."""
+    """Return the phase of the curriculum with its description, and all other values `phase/...`. Names that differ only in the third of
+    three parts (`phase/mixture/<item>`) share one text."""
     rows = {name: value for name, value in s.more.items() if name.partition("/")[0] == "phase"}
     parts, kinds = [], dict[str, list[str]]()
     for name, value in rows.items():
@@ -182,12 +184,12 @@ def phase(s: ReportData) -> list[Part]:
 
 
 def growth(s: ReportData) -> list[Part]:
-    """Return the fraction and the number of connected weights of a network with `growth`."""
+    """Return the fraction and the number of connected weights of a network whose connections grow (`growth=linear`)."""
     return _available(s.more, {"growth/density": lambda v: f"{100 * v:.2f}% connected", "growth/connected_now": lambda v: ""})
 
 
 def workload(s: ReportData) -> list[Part]:
-    """Return all values of `more` that are not of the phase or of growth, under their names."""
+    """Return the values of `more` whose names do not begin with `phase` or `growth`."""
     rows = {name: value for name, value in s.more.items() if name.partition("/")[0] not in ("phase", "growth")}
     return [Part(name, value, f"{name} {format_value(value)}") for name, value in rows.items()]
 

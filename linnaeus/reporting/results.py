@@ -172,8 +172,8 @@ def _best(summary: Mapping[str, Any]) -> str:
 
 
 def _picture(path: Path) -> str:
-    """Return the section with the SVG file `path`; "" if it does not exist. Text before the `<svg>` element is left out, since a document
-    type contains an outside address."""
+    """Return the section with the SVG file `path`; "" if it does not exist. Text before the `<svg>` element is left out, because the
+    document type declaration of an SVG file contains a web address."""
     text = _text(path)
     start = text.find("<svg")
     return _section("Schedule", f'<div class="picture">{text[start:]}</div>') if start >= 0 else ""

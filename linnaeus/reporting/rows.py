@@ -107,8 +107,8 @@ class RowWriter:
 
     def truncate(self, global_step: int, rows: int, of_step: int | None = None, lost: int = 0) -> int:
         """Cut the file back to the first `rows` rows, which it had when a checkpoint of `global_step` was saved; `of_step` of them are rows
-        of that step. `lost`: number of rows that were already lost then. Return the number of rows removed, or minus the number of rows
-        missing.
+        of that step (None: unknown). `lost`: number of rows that were already lost then. Return the number of rows removed, or minus the
+        number of rows missing.
 
         If a line is damaged or missing, line numbers cannot be used. Then all intact rows of earlier steps and the first `of_step` rows of
         `global_step` are kept."""

@@ -180,5 +180,5 @@ def _sampled(total: int, corners: Sequence[int]) -> list[int]:
 
 
 def _whole_ticks(end: float, count: int) -> dict[float, str]:
-    """Return about `count` whole numbers from 0 to `end` and their labels."""
+    """Return about `count` whole numbers from 0 to `end`, each with its label."""
     return {tick: f"{tick:,.0f}" for tick in nice_ticks(0, end, count) if tick == int(tick)}

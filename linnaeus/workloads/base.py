@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Model(nn.Module, ABC):
-    """A network that the loop can train. `model(batch)` returns the outputs that the workload's losses and metrics read."""
+    """Network that the loop can train. `model(batch)` returns the outputs that the workload's losses and metrics read."""
 
     no_decay: Any = frozenset()  # names of parameters without weight decay
 
@@ -143,8 +143,8 @@ class Workload(ABC):
         return None
 
     def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
-        """Return the weights of `run.init_from`, renamed to the parameters of `model`. Raise `ConfigError` if they belong to other
-        data."""
+        """Return the weights of `run.init_from`, renamed to the parameters of `model`. Raise `ConfigError` if their classes or tokens are
+        not those of this run's data."""
         return weights
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
@@ -156,7 +156,8 @@ class Workload(ABC):
         return None
 
     def finish(self) -> None:
-        """Complete the files of the workload. Called on rank 0 at the end of a launch, when no process reads data any more."""
+        """Complete the files that the workload writes into the run directory. Called on rank 0 at the end of a launch, when no process
+        reads data any more."""
         return None
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
@@ -194,7 +195,7 @@ class Workload(ABC):
             raise ConfigError(f"--split={split}: the data of this workload have no {split} rows; use validation")
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        """Return additional sections of report.html as (title, HTML)."""
+        """Return additional sections of report.html as (title, HTML). `final`: the newest result of each validation metric."""
         return []
 
 

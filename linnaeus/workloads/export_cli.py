@@ -20,7 +20,7 @@ from linnaeus.workloads.trained_models import trained_module
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the folder. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
+    """Write the exported folder. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
     with user_errors(2):
         options = _parse(arguments)
         trained = trained_module(options.run)
@@ -35,8 +35,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add_model(parser, "run", "; with --form a bundle, too")
     add("out", metavar="OUT", type=Path, help="folder that is written; it must not exist")
-    add("--form", metavar="FORMS", help="of a classifier, in place of a bundle: onnx, torch_export, timm, or several, onnx,timm")
-    add("--tokenizer", metavar="FOLDER", help="of a language model whose run has no tokenizer.json: that of its tokens, or its folder")
+    add("--form", metavar="FORMS", help="for a classifier, instead of a bundle: onnx, torch_export, timm, or several, as onnx,timm")
+    add("--tokenizer", metavar="FOLDER", help="for a language model whose run has no tokenizer.json: that of its tokens, or its folder")
     add_model_options(parser, "checkpoint", "plugins")
     return parser.parse_args(arguments)
 

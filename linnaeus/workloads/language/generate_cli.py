@@ -41,7 +41,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--tokenizer",
         metavar="FOLDER",
-        help="tokenizer.json of the tokens, or its folder, of a run on tokens of another program that has none",
+        help="for a run without a tokenizer (trained on tokens of another program): tokenizer.json of its tokens, or its folder",
     )
     add("--prompt", action="append", metavar="TEXT", help="text to continue; may be repeated; default: the beginning of a document")
     add("--prompt-file", action="append", type=Path, metavar="FILE", help="UTF-8 file with a text to continue; may be repeated")

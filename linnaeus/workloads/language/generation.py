@@ -7,9 +7,9 @@ agree to rounding.)
 **Draws.** The n-th new token of a prompt is drawn with a number that is a function of (seed, the prompt, its index among equal prompts, n),
 so prompts may be batched in any way. No random generator with a state is used.
 
-**Beyond the block.** When a row has `block` tokens, its oldest `slide` tokens are dropped, and the rest is read again from position 0.
-`window_start` is a function of the row's length alone. With `slide=1` every token has a full block of context, and each new token costs
-reading a block. A larger slide costs less and leaves at least `block - slide + 1` tokens of context.
+**Beyond the block.** When a row becomes longer than `block` tokens, its oldest `slide` tokens are dropped, and the rest is read again from
+position 0. `window_start` is a function of the row's length alone. With `slide=1` every token has a full block of context, and each new
+token costs reading a block. A larger slide costs less and leaves at least `block - slide + 1` tokens of context.
 
 **Sampling.** Probabilities are float64 and in the order of the vocabulary, so rounding errors of the logits shift the bounds between tokens
 by no more than those errors.
@@ -53,7 +53,7 @@ class Sampling:
 
 
 def window_start(length: int, block: int, slide: int) -> int:
-    """Return the index of the first token that the model reads of a sequence of `length` tokens: max(0, length - block), rounded up to a
+    """Return the index of the first token that the model reads, for a sequence of `length` tokens: max(0, length - block), rounded up to a
     multiple of `slide`."""
     return -(-max(length - block, 0) // slide) * slide
 
@@ -71,8 +71,8 @@ def generate(
 ) -> list[list[int]]:
     """Return up to `length` new tokens for each prompt (a non-empty list of token ids), computed on the model's device.
 
-    A row ends before one of `stop_tokens`, or when `stop_when(its new tokens)` returns True. The model runs in evaluation mode; its mode is
-    restored. Raise `ConfigError` for an invalid prompt or slide, and for logits that are not finite.
+    A row ends before one of `stop_tokens`, or after `stop_when(its new tokens)` returns True. The model runs in evaluation mode; its mode
+    is restored. Raise `ConfigError` for an invalid prompt or slide, and for logits that are not finite.
 
     `slide` is the number of tokens dropped when the block is full. By default it is a quarter of the block: the context is then seven
     eighths of the block on average, and a new token costs reading three old ones."""

@@ -42,7 +42,7 @@ class LanguageTrainingMetrics(TrainingMetrics):
 
 
 class LanguageMetrics(Metrics):
-    """Metrics of one validation pass."""
+    """Metrics of next-token prediction in one validation pass."""
 
     def __init__(
         self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()

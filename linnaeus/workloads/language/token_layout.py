@@ -70,8 +70,8 @@ def _without_header(path: Path, dtype: str, vocabulary: int) -> TokenFile:
     if dtype == "auto" and _upper_halves(found.map()[:SAMPLE]):
         wide = f"uint{16 * width}"
         raise ConfigError(
-            f"data.dtype: as {name}, every second token of {path} is 0, so it probably has {wide}; set data.dtype={wide}, or "
-            f"data.dtype={name} if it is right"
+            f"data.dtype: as {name}, every second token of {path} is 0, so its tokens are probably {wide}; set data.dtype={wide}, or "
+            f"data.dtype={name} if that is right"
         )
     return found
 

@@ -136,7 +136,7 @@ class GPT(Model):
         return F.linear(features, self.token.weight)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the final norm."""
+        """Return the parameters of the final norm, after the last block."""
         return list(self.norm.parameters())
 
     def trunk_parameters(self) -> list[nn.Parameter]:

@@ -32,8 +32,8 @@ class LanguageModel:
     """Trained network in evaluation mode, with its tokenizer. `source`: the file of the weights. `notes`: lines for the user."""
 
     def __init__(self, network: GPT, tokenizer: Tokenizer, source: str, notes: Sequence[str] = (), batch: int | None = None) -> None:
-        """`batch`: number of windows that are scored at once; with the number that the run's validation used, scores equal the validation
-        results in every digit. None: as many as fit."""
+        """`batch`: number of windows that are scored at once; None: as many as fit. With the batch size of the run's validation, scores
+        have the same digits as the validation results."""
         self.network, self.tokenizer, self.source, self.notes = network.eval(), tokenizer, source, list(notes)
         rows = LOGITS // (network.block * len(network.token.weight))
         self.batch = batch or max(1, min(MOST_ROWS, rows))
@@ -82,7 +82,7 @@ class LanguageModel:
         seed: int = 0,
         slide: int | None = None,
     ) -> list[Continuation]:
-        """Return the continuation of each prompt. Arguments are those of `generate`."""
+        """Return the continuation of each prompt. The other arguments are those of `generate`; `stops` is its `stop`."""
         if tokens < 1 or "" in stops:
             wrong = f"tokens is {tokens}; it must be at least 1" if tokens < 1 else "stop is empty; it must have at least one character"
             raise ConfigError(wrong)

@@ -76,11 +76,15 @@ def _tokenizer(run: Path, given: str | Path | None) -> Tokenizer:
         _check_tokenizer_unset(run, given)
         return _read(run / TOKENIZER, tokenizer_from)
     if given is None:
-        raise ConfigError(f"RUN: {run} has no {TOKENIZER}: its data did not define the tokens; give their tokenizer, --tokenizer FOLDER")
+        raise ConfigError(
+            f"RUN: {run} has no {TOKENIZER}: its data had no tokenizer; give the tokenizer of its tokens with --tokenizer FOLDER"
+        )
     found = read_library_tokenizer(Path(given), "--tokenizer")
     trained = str((read_json(run / "dataset.json") or {}).get("identity", ""))  # such as unknown-50257
     if trained.split("-")[1:2] != [str(found.size)]:
-        raise ConfigError(f"--tokenizer: {given} has {found.size} tokens, and {run} was trained on the tokens {trained}; give theirs")
+        raise ConfigError(
+            f"--tokenizer: {given} has {found.size} tokens, but {run} was trained on the tokens {trained}; give the tokenizer of these"
+        )
     return found
 
 

@@ -52,12 +52,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("model", metavar="MODEL", help="directory of a run, one of its checkpoints, or a folder of transformers (GPT-2)")
     add("texts", metavar="TEXT", nargs="*", type=Path, help="text files; each is scored from its beginning")
     add("--continuations", metavar="FILE", type=Path, help='JSON lines such as {"context": "To be", "continuations": [" or", " not"]}')
-    add("--json", action="store_true", help="print JSON; of continuations a line for each line of the file")
+    add("--json", action="store_true", help="print JSON; with --continuations one line for each line of the file")
     add("--checkpoint", metavar="WHICH", help="of a run: best, newest or a step (the best if one was validated, else the newest)")
     add(
         "--tokenizer",
         metavar="FOLDER",
-        help="tokenizer.json of the tokens, or its folder, of a run on tokens of another program that has none",
+        help="for a run without a tokenizer (trained on tokens of another program): tokenizer.json of its tokens, or its folder",
     )
     add("--encoding", default="utf-8", metavar="CODEC", help="encoding of the texts (%(default)s)")
     add("--batch-size", type=int, metavar="N", help="windows that are read at once (that of the run's validation)")

@@ -103,7 +103,7 @@ class TrainingPipeline:
         return torch.from_numpy(out)
 
     def _pictures(self, images: Sequence[np.ndarray], keys: np.ndarray) -> np.ndarray:
-        """Return uint8 [B, S, S, 3]: the photographs after crops, flips and the policy."""
+        """Return the photographs after crops, flips and the policy, uint8 [B, S, S, 3]."""
         boxes = self.draws.crops(geometry.sizes_of(images), keys)
         pictures = geometry.resample(images, boxes, self.image_size)
         geometry.flip(pictures, *self.draws.flips(keys).T)
@@ -115,7 +115,7 @@ class TrainingPipeline:
 
 
 def _build_policy(config: AugmentConfig) -> Policy | None:
-    """Return the configured policy, or None for `none`."""
+    """Return the configured policy as a function of a picture; None for `augment.policy=none`."""
     if config.policy == "none":
         return None
     from torchvision.transforms import InterpolationMode, RandAugment, TrivialAugmentWide

@@ -1,6 +1,6 @@
 """Draw the background of an organism: two natural colours mixed by noise at three scales, and a few blades or twigs.
 
-The noise is cropped from one tile per world at a random position per individual. A crop costs a copy, not a computation.
+The noise is cropped, at a random position for each individual, from tiles that are computed once per world. A crop costs only a copy.
 """
 
 from functools import lru_cache

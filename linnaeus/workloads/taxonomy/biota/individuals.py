@@ -54,7 +54,7 @@ def labels_of(world: World, species: np.ndarray, samples: np.ndarray) -> np.ndar
 
 
 class MetadataDistributions(NamedTuple):
-    """Centre and spread of each quantity by species: quantity -> float64 [S]; elevation in logarithms of metres."""
+    """Centre and spread of each quantity, such as latitude, for all species: quantity -> float64 [S]; elevation in logarithms of metres."""
 
     centre: dict[str, np.ndarray]
     spread: dict[str, np.ndarray]

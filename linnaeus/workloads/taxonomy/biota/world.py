@@ -203,7 +203,7 @@ def _draw_species_traits(draw: Draw, count: int, kind: str, palette: list, marks
 
 
 def _generate_species(number: int) -> list[_Species]:
-    """Return all species of the world, without frequencies and cryptic groups."""
+    """Return all species of the world with this number. Their frequencies and cryptic groups are not set yet."""
     draw = Draw(number, SYNTHETIC, 1)
     counts = _shuffled(draw, list(SPECIES_PER_GENUS))
     used_names: set[str] = set()

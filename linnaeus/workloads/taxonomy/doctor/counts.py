@@ -41,7 +41,7 @@ class RankCounts(NamedTuple):
 
 
 def rank_counts(records: Inspected) -> list[RankCounts]:
-    """Return the counts of each rank with a label, coarse to fine."""
+    """Return the counts of each rank that has at least one label, from coarse to fine."""
     counts = []
     used = int((records.labels >= 0).any(axis=1).sum())
     for r, rank in enumerate(records.tree.ranks):

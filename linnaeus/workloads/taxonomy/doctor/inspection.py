@@ -86,7 +86,7 @@ def _named(header: Sequence[str]) -> list[str]:
 
 
 def _dates(table: Table, config: ManifestConfig) -> np.ndarray:
-    """Return the first day of each date, datetime64[D] [N]; NaT where it is empty or unreadable."""
+    """Return the first day of the date in each row, datetime64[D] [N]; NaT where the cell is empty or unreadable."""
     if config.date_column is None:
         return np.full(len(table), "NaT", dtype="datetime64[D]")
     column = table.columns[config.date_column]

@@ -56,7 +56,7 @@ def _findings(records: Inspected, far: np.ndarray, details: list[str], mistakes:
     findings = found("far from its species", "warning", far[order], text)
     findings = [Finding(**vars(f) | {"details": tuple(details[i] for i in order.tolist())}) for f in findings]
     for name, rows in mistakes.items():
-        text = f"far from the other records of the species; {name}, near them"
+        text = f"far from the other records of the species, but near them after a correction: {name}"
         check = "coordinates exchanged" if "exchanged" in name else "sign of coordinates"
         findings += found(check, "warning", np.sort(rows), text, **remedy)
     return findings

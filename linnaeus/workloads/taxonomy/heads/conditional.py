@@ -147,7 +147,8 @@ class SiblingScores(Scores):
         return layout.path[layout.node_at[layout.leaf_index[best]]]
 
     def greedy_path(self) -> Tensor:
-        """Return the path that starts at the top and takes the most probable child at each level, int64 [B, R]."""
+        """Return the classes on the path that starts at the top and takes the most probable child at each level, int64 [B, R]; -1 for
+        none."""
         layout = self.layout
         node = torch.full_like(self.logits[0][0], -1, dtype=torch.int64)
         for number, z in enumerate(self.logits):
@@ -212,7 +213,7 @@ class ConditionalHead(Head):
         return SiblingScores(self.layout, [self._level_logits(n, feature) for n, feature in enumerate(features.unbind(1))])
 
     def _level_logits(self, level: int, feature: Tensor) -> Tensor:
-        """Return the raw scores [n_l, B] of a level."""
+        """Return the raw scores [n_l, B] of a level from the feature [B, D] of its rank."""
         return self.levels[str(level)](feature) if self.layout.level_sizes[level] else feature.new_empty(0, len(feature))
 
 

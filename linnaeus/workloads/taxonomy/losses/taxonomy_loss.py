@@ -105,7 +105,8 @@ def weighted_hierarchical_loss(sums: Tensor, weights: Tensor, denominators: Tens
 
 
 def rank_loss_sums(scores: Scores, batch: Batch) -> Tensor:
-    """Return the sums [R] of plain cross-entropy, for any training loss. This is the validation loss; divide by `valid_counts`."""
+    """Return the sums [R] of plain cross-entropy over the labels, for any training loss. This is the validation loss; its denominators are
+    `valid_counts`."""
     parts = [(torch.stack(scores.label_log_probs(label)[0]), weight) for label, weight in _labels_and_shares(batch, torch.float32)]
     return -torch.stack([(log_p * weight.to(log_p.dtype)).sum(1) for log_p, weight in parts]).sum(0)
 

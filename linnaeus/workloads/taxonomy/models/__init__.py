@@ -31,10 +31,10 @@ def build_classifier(config: Config, tree: TaxonomyTree, components: Sequence[st
 def build_network(
     config: ModelConfig, head: HeadConfig, sizes: Sequence[int], tree: TaxonomyTree, components: Sequence[str], pretrained: bool = True
 ) -> Classifier:
-    """Return a network with initial weights from torch's default generator.
+    """Return a network of `config` and `head` with initial weights from torch's default generator.
 
-    `sizes`: sides of the training images, the final one last. `pretrained`: False leaves out the pretrained weights that `config` names,
-    for a network that gets trained ones. Raise `ConfigError` for a model that cannot be built as configured."""
+    `sizes`: sides of the training images, the final one last. `pretrained`: False ignores the pretrained weights that `config` names, for a
+    network whose weights are loaded afterwards. Raise `ConfigError` for a model that cannot be built as configured."""
     ranks, part = len(tree.ranks), registered("model", config.name)
     trunk: Trunk
     if part is not None:

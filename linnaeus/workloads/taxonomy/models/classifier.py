@@ -93,7 +93,7 @@ class MetadataEncoder(nn.Module):
         self.missing = nn.Parameter(torch.empty(len(sizes), width))
 
     def init_weights(self) -> None:
-        """Initialise the learned tokens."""
+        """Initialise the learned tokens of missing components."""
         nn.init.trunc_normal_(self.missing, std=TOKEN_STD)
 
     def forward(self, meta: Tensor, present: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ class Mformer(nn.Module):
 
     @property
     def no_decay(self) -> set[str]:
-        """Return the names of the learned tokens."""
+        """Return the names of the learned tokens, which have no weight decay."""
         return {"class_tokens"} | ({"metadata.missing"} if self.metadata is not None else set())
 
     def init_weights(self) -> None:

@@ -160,7 +160,7 @@ def tokens_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_without_a_tokenizer_is_used_with_a_given_one(tokens_run, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     given = published_gpt2(tmp_path)
-    with pytest.raises(ConfigError, match=r"its data did not define the tokens; give their tokenizer, --tokenizer FOLDER"):
+    with pytest.raises(ConfigError, match=r"its data had no tokenizer; give the tokenizer of its tokens with --tokenizer FOLDER"):
         linnaeus.load_model(tokens_run)
     model = linnaeus.load_model(tokens_run, tokenizer=given)
     tokens = model.encode("the cat").tolist()
@@ -181,7 +181,7 @@ def test_a_tokenizer_that_is_not_needed_or_of_another_model_is_refused(run: Path
     for path in (run, given):
         with pytest.raises(ConfigError, match=r"--tokenizer has no effect with .*, which has its own"):
             linnaeus.load_model(path, tokenizer=given)
-    with pytest.raises(ConfigError, match=r"has 257 tokens, and .* was trained on the tokens unknown-29; give theirs"):
+    with pytest.raises(ConfigError, match=r"has 257 tokens, but .* was trained on the tokens unknown-29; give the tokenizer"):
         (tmp_path / "bytes.json").write_text(json.dumps(ByteTokenizer(True).to_dict()))
         linnaeus.load_model(tokens_run, tokenizer=tmp_path / "bytes.json")
     with pytest.raises(ConfigError, match=r"--tokenizer: .* cannot be read"):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def build_workload(config: Config) -> TaxonomyWorkload:
-    """Return the workload of a configuration."""
+    """Return the taxonomy workload for a configuration."""
     from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 
     return TaxonomyWorkload(config)

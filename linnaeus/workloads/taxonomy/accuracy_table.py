@@ -1,19 +1,21 @@
-"""Format the tables at the end of a run: accuracy per validation pass and taxonomic rank, beside its ceiling if known; metrics of whole
-predictions (paths, distances in the tree, calibration) per pass; and the cost of masking over the rows that have the masked metadata."""
+"""Format the tables at the end of a run: accuracy per validation pass and rank, metrics of whole predictions, and the cost of masking.
+
+A ceiling is the best possible accuracy, which is known only for generated data. Metrics of whole predictions are those of paths, distances
+in the tree and calibration. The cost of masking is computed over the rows that have the masked metadata."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from linnaeus.reporting.formatting import fit, format_percent
 
-COLUMNS = {"top1": "top1", "macro": "macro_top1"}  # name among the ceilings -> metric
+COLUMNS = {"top1": "top1", "macro": "macro_top1"}  # last part of a ceiling's name -> metric
 LABELS = f"{'metadata':32s}{'rank':14s}"
 PLAIN_HEAD = [LABELS + f"{'top-1':>8s}{'macro':>8s}{'top-1, 95 %':>13s}"]
 CEILING_HEAD = [
     f"{'':46s}{'top-1':^22s}{'macro':^22s}{'top-1':>13s}",
     LABELS + f"{'run':>6s}{'best':>8s}{'share':>8s}" * 2 + f"{'95 %':>13s}",
 ]
-PERCENT, PLAIN = (100.0, 1), (1.0, 2)  # factor and digits
+PERCENT, PLAIN = (100.0, 1), (1.0, 2)  # factor and number of decimals
 
 # Title -> metric and format; "{finest}" is the finest rank.
 PASS_METRICS = {
@@ -30,7 +32,7 @@ PASS_METRICS = {
 
 
 def validated_passes(final: Mapping[str, float]) -> dict[str, str]:
-    """Return the prefix of each validation pass in `final` -> the name of its conditions among the ceilings."""
+    """Return prefix of the metrics of each validation pass in `final` -> name of its condition, such as "with_meta"."""
     found = {}
     for key in final:
         prefix = key.split("/")[0]
@@ -40,11 +42,11 @@ def validated_passes(final: Mapping[str, float]) -> dict[str, str]:
 
 
 def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    """Return the lines of the tables.
+    """Return the lines of three tables. `final`: name -> value of the last metrics. `ceilings`: name -> best possible value; {}: unknown.
 
     The first has a line per pass and rank, finest rank first, in percent: accuracy, its ceiling and their quotient if known, and the
     95 % interval of top-1. The second has a line per pass. The third, for data with missing metadata, has a line per masked pass and rank:
-    top-1 of the normal and of the masked pass over the rows that have what is masked."""
+    top-1 of the normal and of the masked pass over the rows that have the masked metadata."""
     if not final:
         return []
     costs = _cost_table(ranks, final)
@@ -52,8 +54,10 @@ def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mappi
 
 
 def accuracy_headline(ranks: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    """Return the top-1 of the finest rank with its 95 % interval, its ceiling if known, and without metadata; for data with missing
-    metadata the same over the rows that have some; then top-1 of the other ranks."""
+    """Return lines of text with the most important accuracies. Arguments are those of `accuracy_table`.
+
+    They are top-1 of the finest rank with its 95 % interval, its ceiling if known, and its value without metadata; the same over the rows
+    with metadata, if some rows have none; and top-1 of the other ranks."""
     prefix = "val_ema" if any(name.startswith("val_ema/") for name in final) else "val"
     found = {rank: final[f"{prefix}/{rank}/top1"] for rank in reversed(ranks) if f"{prefix}/{rank}/top1" in final}
     if not found:
@@ -91,7 +95,7 @@ def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
     """Return one line per pass, with shares in percent and distances in taxonomic ranks."""
     width = {title: max(len(title) + 1, 6) for title in PASS_METRICS}
     labels = {prefix: _condition_label(condition, components) for prefix, condition in validated_passes(final).items()}
-    first = max(map(len, ["metadata", *labels.values()]))  # with one component masked, a line has less than 80 columns
+    first = max(map(len, ["metadata", *labels.values()]))  # with one masked component, a line has fewer than 80 columns
     lines = [f"{'metadata':{first}s}" + "".join(f"{title:>{width[title]}s}" for title in PASS_METRICS)]
     for prefix, label in labels.items():
         cells = ""

@@ -1,8 +1,8 @@
-"""Choose settings for a set of photographs: `experiment=photos`, see `linnaeus.config.choices`.
+"""Choose the settings that are `auto` in `experiment=photos` from the data and the device (`linnaeus.config.choices`).
 
-Each rule is a function of `Facts` and of the settings that are not `auto`; it returns a value and its reason. The trials behind the rules
-for CPUs are in `benchmarks/README.md`. Those for GPUs follow common practice. Every command imports this module, therefore torch and numpy
-are imported in functions only.
+Each rule is a function of `Facts` and of the settings that are given or chosen already. It returns a value and its reason. The rules for
+CPUs are based on trials in `benchmarks/README.md`, those for GPUs on common practice. Every command imports this module, so torch and numpy
+are imported only within functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from linnaeus.config.schema import Config
     from linnaeus.workloads.taxonomy.observations import Source
 
-KEYS: dict[str, Any] = {  # key -> its value where the data are not read; in the order of the choices
+KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; in the order in which they are chosen
     "model.backbone": "resnet10t",
     "trainer.precision": "float32",
     "trainer.global_batch_size": 64,
@@ -30,19 +30,19 @@ KEYS: dict[str, Any] = {  # key -> its value where the data are not read; in the
     "trainer.length": "30epochs",
     "data.components": ["SPATIAL", "TEMPORAL", "ELEVATION"],
 }
-SIDES = (64, 96, 128)  # of square images on a CPU, in pixels
-CPU_SECONDS = 600.0  # of one core: time that training on a CPU may take
-SECONDS_PER_IMAGE = 2.7e-3  # forward, backward and data of resnet10t at 64 px in bf16, of one core; grows with the area
-FLOAT32 = 1.9  # seconds in float32 over seconds in bf16
-EPOCHS, UPDATES = 60, 1500  # least number at which larger images are better than more of them
-METADATA_ROWS = 1000  # fewest training photographs with a component with which it helps: of fewer, the network memorises its values
+SIDES = (64, 96, 128)  # sides of images on a CPU, in pixels
+CPU_SECONDS = 600.0  # time of one core that training on a CPU may take
+SECONDS_PER_IMAGE = 2.7e-3  # time of one core for forward, backward and data of resnet10t at 64 px in bf16; proportional to the area
+FLOAT32 = 1.9  # time in float32 / time in bf16
+EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many epochs and updates remain
+METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Properties of the data and the device that the rules read."""
+    """Properties of the data and the device on which the choices depend."""
 
     rows: int  # training photographs
     known: dict[str, int]  # metadata component -> training photographs that have it
@@ -52,13 +52,13 @@ class Facts:
     pretrained: bool  # training starts from pretrained weights
 
 
-_facts: dict[str, Facts] = {}  # of the data and devices of this process
-Settings = dict[str, Any]  # key -> value, of those that are given or chosen already
+_facts: dict[str, Facts] = {}  # configuration of data and device -> facts that this process has found
+Settings = dict[str, Any]  # key -> value of settings that are given or chosen already
 Rule = Callable[[Facts, Settings], tuple[Any, str]]
 
 
 def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | None]:
-    """Return a choice for each of `keys`, and the source that was read, for images of the chosen size.
+    """Return a choice for each of `keys`, and the data source with images of the chosen size; None if it must be read again.
 
     Raise `ConfigError` if the data cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
@@ -83,7 +83,7 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
 
 
 def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:
-    """Return a source of photographs that decodes them for another image size; None for other sources, which are read again."""
+    """Return the same source with photographs decoded for another image size; None if the source does not consist of photographs."""
     from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):
@@ -92,7 +92,7 @@ def with_image_size(source: Source, config: Config, image_size: int) -> Source |
 
 
 def find_device(config: Config) -> str:
-    """Return cuda or cpu, as `trainer.device` says, even if this machine does not have it."""
+    """Return "cuda" or "cpu": the value of trainer.device, even if this machine does not have it, or, for auto, what this machine has."""
     import torch
 
     if config.trainer.device != "auto":
@@ -101,7 +101,7 @@ def find_device(config: Config) -> str:
 
 
 def find_facts(config: Config, source: Source, device: str) -> Facts:
-    """Return the facts of a source and of a device, cuda or cpu."""
+    """Return the facts about a data source and a device, "cuda" or "cpu"."""
     import numpy as np
     import torch
 
@@ -122,7 +122,7 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
 
 
 def median_side(source: Source, rows: np.ndarray) -> int:
-    """Return the side in pixels of a square with the median area of at most 64 photographs, from their headers; 224 if none is known."""
+    """Return the side, in pixels, of a square with the median area of up to 64 photographs, read from their headers; 224 if unknown."""
     from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):
@@ -194,7 +194,7 @@ def choose_components(facts: Facts, given: Settings) -> tuple[list[str], str]:
 
 
 def _cpu_epochs(facts: Facts, given: Settings, side: int) -> float:
-    """Return the number of epochs that fit into `CPU_SECONDS`."""
+    """Return the number of epochs with images of `side` pixels that one core can compute in `CPU_SECONDS`."""
     factor = 1.0 if given["trainer.precision"] == "bf16" else FLOAT32
     return CPU_SECONDS / (facts.rows * SECONDS_PER_IMAGE * factor * (side / 64) ** 2)
 

@@ -1,7 +1,7 @@
-"""Metadata components: place, time and elevation of a photograph as network inputs, with presence flags.
+"""Encode the metadata components (place, time and elevation of a photograph) as network inputs with presence flags.
 
 A component is present if its values are known; 0.0 is a valid value. An absent component has features 0 and `present` False; the models
-replace it by a learned token.
+use a learned token in place of it.
 
     SPATIAL    x, y, z on the unit sphere, log of the coordinate uncertainty, a flag that it is known           (5 columns)
     TEMPORAL   sine and cosine of the day of the year (two harmonics) and of the hour, a flag that it is known  (7 columns)
@@ -19,11 +19,11 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 ELEVATION_PERIODS = (500.0, 2000.0, 8000.0)  # metres; the longest exceeds the range on land, so its phase determines the elevation
 WIDTHS = {"SPATIAL": 5, "TEMPORAL": 7, "ELEVATION": 2 + 2 * len(ELEVATION_PERIODS)}
 COMPONENTS = tuple(WIDTHS)
-BLOCK = 1 << 13  # observations encoded at once, which fit into the cache of a core
+BLOCK = 1 << 13  # observations that are encoded at once, so that they fit into the cache of a core
 
 
 def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
-    """Return the feature columns of each component. Raise `ConfigError` for an unknown or repeated name."""
+    """Return the columns of each component in the feature matrix. Raise `ConfigError` for an unknown or repeated component."""
     for name in components:
         if name not in WIDTHS:
             raise ConfigError(f"data.components: {name!r} is not a metadata component; choose from {', '.join(COMPONENTS)}")
@@ -34,7 +34,9 @@ def column_slices(components: Sequence[str]) -> tuple[slice, ...]:
 
 
 def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return features float32 [N, F] (finite everywhere) and presence bool [N, M]. Features are 0 for an absent component."""
+    """Return the features of N observations, float32 [N, F], always finite, and the presence of M components, bool [N, M].
+
+    Features of an absent component are 0."""
     slices = column_slices(components)
     present = presence(metadata, components)
     features = np.zeros((len(present), slices[-1].stop if slices else 0), np.float32)
@@ -46,7 +48,7 @@ def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, n
 
 
 def presence(metadata: Metadata, components: Sequence[str]) -> np.ndarray:
-    """Return bool [N, M]: True where the component is known."""
+    """Return bool [N, M]: True where a component of an observation is known."""
     present = np.zeros((len(metadata.latitude), len(components)), bool)
     for m, name in enumerate(components):
         present[:, m] = _PRESENCE[name](metadata)
@@ -58,7 +60,7 @@ def _select(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _cycle(turns: np.ndarray) -> list[np.ndarray]:
-    """Return sine and cosine of an angle in turns."""
+    """Return sine and cosine of 2 pi x `turns`."""
     return [np.sin(2 * np.pi * turns), np.cos(2 * np.pi * turns)]
 
 

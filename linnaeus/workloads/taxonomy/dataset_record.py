@@ -1,6 +1,6 @@
-"""Record the data of a run: counts, densities, class indices and the tree, as JSON and CSV files.
+"""Write files that describe the data of a run: numbers of rows, shares of labels and metadata, class indices and the tree.
 
-dataset.json         rows, label and null density per rank, metadata density per component, excluded rows by reason, fingerprint
+dataset.json         rows, share of labels and nulls per rank, share of known metadata per component, excluded rows by reason, fingerprint
 class_indices.json   rank -> lineage id -> class index
 class_counts.csv     rank, class, name, lineage id, training rows, validation rows, draws of the class per epoch
 taxonomy.json        the tree, in the format of `TaxonomyTree.from_dict`
@@ -25,9 +25,9 @@ Counts = dict[str, list[np.ndarray]]  # split -> rows per class, int64 [C_r] per
 
 
 def process_and_save_dataset_metadata(source: Source, directory: Path | str, draws: np.ndarray | None = None) -> None:
-    """Write the files into `directory`, each atomically. The directory is created if necessary.
+    """Write the files into `directory`, each atomically. The directory is created if it does not exist.
 
-    `draws`: float64 [N], mean draws of each training row per epoch; None: 1."""
+    `draws`: float64 [N], mean number of times that each training row is drawn per epoch; None: once."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tree = source.tree
@@ -44,7 +44,7 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
 
 
 def _class_counts(source: Source) -> Counts:
-    """Return the number of rows of each split per class."""
+    """Return the number of rows of each class in each split."""
     counts: Counts = {split: [] for split in SPLITS}
     for r, size in enumerate(source.tree.sizes):
         number = source.split * np.int64(size + 1) + source.labels[:, r] + 1  # 0: a null label of a training row
@@ -55,7 +55,7 @@ def _class_counts(source: Source) -> Counts:
 
 
 def _class_draws(source: Source, draws: np.ndarray) -> list[np.ndarray]:
-    """Return the sum of the `draws` of the training rows per class, [C_r] per rank."""
+    """Return the sum of `draws` over the training rows of each class, [C_r] per rank."""
     rows = source.split == TRAIN
     sums = [np.bincount(source.labels[rows, r] + 1, draws, minlength=size + 1)[1:] for r, size in enumerate(source.tree.sizes)]
     return [own.round(3) for own in sums]
@@ -94,7 +94,7 @@ def _rank_facts(source: Source, r: int, counts: Counts, drawn: np.ndarray) -> di
 
 
 def _known(metadata: Metadata) -> dict[str, np.ndarray]:
-    """Return True where known, bool [N], for each component and for single quantities of a component."""
+    """Return name -> bool [N], True where known, for each metadata component and for the quantities uncertainty, day and hour."""
     known = {f.name: ~np.isnan(getattr(metadata, f.name)) for f in fields(Metadata)}
     components = {"SPATIAL": known["latitude"] & known["longitude"], "TEMPORAL": known["day"], "ELEVATION": known["elevation"]}
     return components | {name: known[name] for name in ("uncertainty", "day", "hour")}

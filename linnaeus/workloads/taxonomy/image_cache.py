@@ -1,8 +1,8 @@
-"""A cache of decoded photographs in memory shared by forked loader workers, for data that fit.
+"""Cache decoded photographs in memory that forked loader workers share, for data that fit into it.
 
-The memory is an anonymous shared mapping made before the workers are forked. Its pages are not allocated before a photograph is stored
-there, it does not use /dev/shm, which is small by default in containers, and it disappears with the processes. Two workers that decode the
-same photograph write the same bytes to the same address. A pickled cache (spawned workers) starts empty.
+The memory is an anonymous shared mapping, which is made before the workers are forked. Pages are allocated only when photographs are stored
+in them. The mapping does not use /dev/shm, which is small by default in containers, and is freed with the last process. Two workers that
+decode the same photograph write the same bytes to the same address. A pickled copy of a cache (for spawned workers) starts empty.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class SharedImageCache:
-    """Photographs uint8 [H, W, 3] by number. `capacity`: int64 [N], bytes reserved for each; 0: not cached."""
+    """Cache of N photographs, uint8 [H, W, 3]. `capacity`: int64 [N], bytes reserved for each photograph; 0: it is not cached."""
 
     def __init__(self, capacity: np.ndarray) -> None:
         self._capacity = np.asarray(capacity, dtype=np.int64)
@@ -25,7 +25,7 @@ class SharedImageCache:
         return SharedImageCache, (self._capacity,)
 
     def get(self, sample: int) -> np.ndarray | None:
-        """Return a copy of the photograph, or None if it is not cached yet."""
+        """Return a copy of photograph number `sample`; None if it is not cached."""
         width = int(self._shape[2 * sample + 1])
         if width == 0:
             return None
@@ -33,7 +33,7 @@ class SharedImageCache:
         return self._pixels[start : start + height * width * 3].reshape(height, width, 3).copy()
 
     def put(self, sample: int, image: np.ndarray) -> None:
-        """Store the photograph if its capacity suffices."""
+        """Store photograph number `sample`, if the bytes reserved for it suffice."""
         if image.size > self._capacity[sample]:
             return
         start = int(self._start[sample])

@@ -1,9 +1,9 @@
-"""`TaxonomyDataset`: the batches that loader workers make from observations, by position.
+"""`TaxonomyDataset`: make batches of photographs, labels and metadata from positions in the training order, in loader workers.
 
 A batch is a function of its indices, the configuration and the schedule's probabilities at those indices. Random draws are keyed:
 augmentation of photographs by (seed, epoch, position), mixing of pairs by (seed, epoch, slot), masking of metadata by (seed, global_step,
 position). The draws are made here; `preparation.py` applies mixing and masking on the device. A photograph that cannot be decoded
-becomes a sample without labels and with weight 0, and its observation number is returned in the batch.
+becomes a sample without labels and with weight 0; its observation number (its row in the source) is returned in the batch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ from linnaeus.workloads.taxonomy.transforms import Transforms, build_transforms,
 
 
 class _BatchIndices(NamedTuple):
-    """Fields of a batch of `SampleIndex` as arrays int64 [B]."""
+    """Fields of B `SampleIndex` objects, as arrays int64 [B]."""
 
     epoch: np.ndarray
     position: np.ndarray
@@ -42,13 +42,14 @@ class _BatchIndices(NamedTuple):
 
 
 class TaxonomyDataset(PositionedDataset):
-    """One split of a source, with augmentation, mixing and masking for training."""
+    """Training or validation rows of a source; those for training with augmentation, mixing and masking."""
 
     def __init__(
         self, source: Source, rows: np.ndarray, config: Config, schedule: OpsSchedule, training: bool, quarantined: Iterable[int] = ()
     ) -> None:
-        """`rows`: int64 [N], observation numbers of the split. `training`: augment, mix and mask. `quarantined`: observation numbers that
-        are not read again.
+        """Make the dataset of `rows`, int64 [N], the observation numbers of a split.
+
+        `training`: augment, mix and mask. `quarantined`: observation numbers of undecodable photographs, which are not read.
 
         Raise `ConfigError` if augmentation, mixing or masking do not fit the data."""
         self.rows = np.asarray(rows, dtype=np.int64)
@@ -94,15 +95,15 @@ class TaxonomyDataset(PositionedDataset):
         return self._groups[level]
 
     def resampling(self) -> Resampling | None:
-        """Return the resampling of `data.sampling`; None for natural sampling, and for validation, which is never resampled."""
+        """Return the resampling that data.sampling defines; None for natural sampling, and for validation, which is never resampled."""
         return self._resampling
 
     def record_blocks(self) -> Blocks | None:
-        """Return the blocks of `data.order=blocks`; None for `shuffle`."""
+        """Return the block order of data.order=blocks; None for data.order=shuffle."""
         return self._blocks
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
-        """Return the batch of `indices`, which belong to one update.
+        """Return the batch of B `indices`, which belong to the same update, as a dict of tensors.
 
         Always: `image` uint8 [B, 3, S, S] (with augmentation on the device the entries of `augment/on_device.py`), `label` int64 [B, R],
         `meta` float32 [B, F], `present` bool [B, M] (before masking), `weight` float32 [B], `sample` int64 [B], `bad` int64 [B]
@@ -146,7 +147,7 @@ class TaxonomyDataset(PositionedDataset):
         return {"share": drawn.share, "box": drawn.box, "pick": drawn.pick, "label2": label2}
 
     def _pairs(self, index: _BatchIndices, usable: np.ndarray) -> np.ndarray:
-        """Return True where rows i and i ^ 1 are one slot, both usable, and of the same mixing group, bool [B]."""
+        """Return bool [B], True for rows i that can be mixed with row i ^ 1: both are usable and in the same slot and mixing group."""
         group = np.full(len(usable), -1)
         for epoch in np.unique(index.epoch):
             numbers = self.groups(self.schedule.get_mixup_group_level(int(epoch)))
@@ -166,7 +167,7 @@ class TaxonomyDataset(PositionedDataset):
         return self.transforms[self.schedule.get_image_size(int(index.step[0]))] if self.grows else self._final
 
     def _images(self, index: _BatchIndices, observations: np.ndarray, transforms: Transforms) -> tuple[Batch, np.ndarray]:
-        """Return the entries of the augmented photographs, and int64 [B]: the observation number if undecodable, otherwise -1."""
+        """Return the batch entries of augmented photographs, and int64 [B], the observation numbers of undecodable ones, else -1."""
         images, bad = self._read(observations)
         good = np.flatnonzero(bad < 0)
         keys = sample_keys(self.seed, randomness.AUGMENT, index.epoch[good], index.position[good])
@@ -205,7 +206,9 @@ class TaxonomyDataset(PositionedDataset):
 
 
 def mixing_groups(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray:
-    """Return the group of each row of `labels` [N, R] at column `rank`, int64 [N]; see `TaxonomyDataset.groups`."""
+    """Return the mixing group of each row of `labels`, int64 [N, R], by the taxon in column `rank`, int64 [N].
+
+    `with_nulls` is augment.mix_nulls; `TaxonomyDataset.groups` describes the groups."""
     group = labels[:, rank].copy()
     if not with_nulls:
         group[(labels < 0).any(axis=1)] = -1
@@ -235,7 +238,7 @@ def _pair_weights(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray
 
 
 def epoch_weights(config: Config, source: Source, rows: np.ndarray) -> np.ndarray | None:
-    """Return draws per epoch x weight of each of the training `rows`, float64 [N]; None: 1 for each."""
+    """Return mean draws per epoch x weight of each training row, float64 [N]; None if this is 1 for all. `rows`: int64 [N]."""
     resampling = build_resampling(config, source.labels, rows, source.tree.ranks)
     draws = None if resampling is None else resampling.draws
     if source.weight is None:
@@ -258,7 +261,7 @@ def build_resampling(config: Config, labels: np.ndarray, rows: np.ndarray, ranks
 
 
 def build_blocks(config: Config) -> Blocks | None:
-    """Return the blocks of `data.order=blocks`; None for the order `shuffle`. Raise `ConfigError` with resampling or mixing."""
+    """Return the block order of data.order=blocks; None for `shuffle`. Raise `ConfigError` for blocks with resampling or mixing."""
     data = config.data
     if not isinstance(data, RecordsConfig) or data.order == "shuffle":
         return None
@@ -270,7 +273,7 @@ def build_blocks(config: Config) -> Blocks | None:
 
 
 def blocks_note(blocks: Blocks, size: int) -> str:
-    """Return a line that describes the block order of a training set of `size` samples."""
+    """Return a line of text that describes the block order for a training set of `size` samples."""
     count = -(-size // blocks.records)
     number, windows = counted(count, "block"), -(-count // blocks.window)
     return (
@@ -279,6 +282,6 @@ def blocks_note(blocks: Blocks, size: int) -> str:
 
 
 def _schedule_values(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:
-    """Return a probability of the schedule at each of `steps` [B], float64 [B]."""
+    """Return the value of a scheduled probability at each of `steps`, [B], as float64 [B]."""
     distinct, inverse = np.unique(steps, return_inverse=True)
     return np.array([probability(int(step)) for step in distinct], dtype=np.float64)[inverse]

@@ -1,6 +1,6 @@
-"""`LeftOut`: the records of a source that are not used, as numbers by reason and as lines of `left_out.csv`.
+"""`LeftOut`: count the records of a data source that are not used, by reason, and collect their names for `left_out.csv`.
 
-The lines are in memory up to `IN_MEMORY` bytes, and in a temporary file beyond, so that any number of records can be left out.
+The lines of the file are kept in memory up to `IN_MEMORY` bytes, and in a temporary file beyond, so any number of records can be left out.
 """
 
 import csv
@@ -24,16 +24,16 @@ LONGEST_NAME = 300  # characters
 
 
 class LeftOut(dict[str, int]):
-    """Reason -> number of records. `LeftOut(other)` starts with those of `other`, which later additions do not change."""
+    """Dict of reason -> number of records that are left out for it. `LeftOut(other)` is an independent copy of `other`."""
 
     def __init__(self, before: Mapping[str, int] | None = None, lines: Path | None = None) -> None:
-        """`lines`: the file that `write` made for `before`."""
+        """Start with the numbers of `before`. `lines`: file that `write` made for them."""
         super().__init__(before or {})
         self._texts: list[IO[str] | Path] = [*getattr(before, "_texts", ()), *([lines] if lines is not None else ())]
         self._own: IO[str] | None = None
 
     def add(self, reason: str, names: Iterable[str], details: Iterable[str] | None = None) -> None:
-        """Add a record for each name. `details`: the reasons in the file, if they are more specific than `reason`."""
+        """Add a record for each of `names`. `details`: more specific reasons, which are written to the file in place of `reason`."""
         count = 0
         lines = csv.writer(self._file(), lineterminator="\n")
         for name, detail in zip(names, repeat(reason) if details is None else details):
@@ -42,7 +42,7 @@ class LeftOut(dict[str, int]):
         self._count(reason, count)
 
     def add_rows(self, reason: str, rows: np.ndarray, table: str) -> None:
-        """Add the rows of a table, ascending numbers int64 [N] from 1. Consecutive rows share a line."""
+        """Add rows of the table with the name `table`. `rows`: int64 [N], ascending, from 1. Consecutive rows share a line of the file."""
         start = np.flatnonzero(np.diff(rows, prepend=-1) != 1)
         sizes = np.diff(start, append=len(rows))
         lines = csv.writer(self._file(), lineterminator="\n")
@@ -52,13 +52,13 @@ class LeftOut(dict[str, int]):
         self._count(reason, len(rows))
 
     def include(self, other: "LeftOut") -> None:
-        """Add the records of another `LeftOut`."""
+        """Add all records of another `LeftOut` to this one."""
         for reason, number in other.items():
             self._count(reason, number)
         self._texts += other._texts
 
     def write(self, path: Path) -> None:
-        """Write the lines as a CSV, complete or not at all."""
+        """Write the lines to a CSV file, atomically."""
         temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
         with temporary.open("w", encoding="utf-8", newline="") as file:
             file.write(HEADER)
@@ -88,4 +88,4 @@ class LeftOut(dict[str, int]):
             self[reason] = self.get(reason, 0) + number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)  # another process needs the numbers only
+        return dict, (dict(self),)  # a pickled copy has only the numbers

@@ -1,4 +1,4 @@
-"""Masking in training: of metadata, so that one model works with any of its components missing, and of null labels.
+"""Mask metadata in training, so that one model works with any of its components missing, and convert null labels to a null class.
 
 For each sample, all components are masked with probability `schedule.meta_mask_prob`; otherwise, with probability
 `schedule.partial_meta_mask_prob`, one combination of components is masked, drawn from a list by weight. Draws are keyed by (seed,
@@ -36,12 +36,12 @@ FULL_OR_PARTIAL, PHASE_IN = 1, 2  # the keys of both kinds of draws within the m
 
 
 class MetadataMasking:
-    """The combinations that partial masking draws from."""
+    """Random masks of metadata components. `choices` are the combinations that partial masking draws from."""
 
     def __init__(self, config: ScheduleConfig, components: Sequence[str], seed: int) -> None:
-        """Raise `ConfigError` for a name that is not in `components` and for invalid weights."""
+        """Read combinations and weights from `config`. Raise `ConfigError` for a name not in `components`, and for invalid weights."""
         listed: Sequence[Sequence[str]] = config.partial_mask_whitelist
-        if not listed:  # every proper subset
+        if not listed:  # draw from all proper subsets
             listed = [names for size in range(1, len(components)) for names in combinations(components, size)]
         weights = _weights(config, len(listed))
         rows = [component_mask(names, components, "schedule.partial_mask_whitelist") for names in listed]
@@ -72,8 +72,9 @@ def masking_notes(config: ScheduleConfig, components: Sequence[str]) -> tuple[st
 
 
 def component_mask(names: Sequence[str], components: Sequence[str], key: str) -> np.ndarray:
-    """Return True for each of `components` that is in `names`, bool [M]. Raise `ConfigError`, naming `key`, for an empty list, an unknown
-    name or a repeated one."""
+    """Return bool [M], True for each of `components` that is in `names`.
+
+    Raise `ConfigError` for an empty list, an unknown name or a repeated one. `key`: configuration key of `names`, for messages."""
     for name in names:
         if name not in components:
             raise ConfigError(f"{key}: {name!r} is not in data.components={list(components)}")
@@ -102,12 +103,12 @@ def _weights(config: ScheduleConfig, count: int) -> np.ndarray:
 
 
 class NullPolicy:
-    """Convert null labels to the null class, for `head.nulls` phase_in and predict."""
+    """Conversion of null labels to the null class, for `head.nulls` phase_in and predict."""
 
     def __init__(self, config: Config, tree: TaxonomyTree) -> None:
         self.seed, self.always = config.seed, config.head.nulls == "predict"
         self.null_class, self.offsets = np.array(tree.sizes), np.array(tree.offsets[:-1])
-        self.has_children = None if config.head.name == "linear" else tree.has_children  # not None for heads on the tree
+        self.has_children = None if config.head.name == "linear" else tree.has_children  # None if the head is not one on the tree
 
     @classmethod
     def from_config(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
@@ -124,8 +125,9 @@ class NullPolicy:
         return None if nulls == "ignore" else cls(config, tree)
 
     def notes(self, ranks: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
-        """Return the lines to print at the start, from the number of learnable null labels per rank in the training set. Raise
-        `ConfigError` if there are none at all."""
+        """Return the lines to print at the start. `counts`: number of learnable null labels in the training set per rank.
+
+        Raise `ConfigError` if there are none at any rank."""
         name = f"head.nulls={'predict' if self.always else 'phase_in'}"
         if not any(counts):
             where = "" if self.has_children is None else " at a rank below a taxon that has children"
@@ -144,8 +146,9 @@ class NullPolicy:
         return np.where(converted, self.null_class, label)
 
     def learnable(self, label: np.ndarray) -> np.ndarray:
-        """Return True for each null label that can be learnt, bool [B, R], for labels int64 [B, R]. For heads on the tree: the null labels
-        at ranks finer than the finest known taxon, if that taxon has children."""
+        """Return bool [B, R], True for null labels that can be learnt. `label`: int64 [B, R].
+
+        For heads on the tree these are the null labels at ranks finer than the finest known taxon, if that taxon has children."""
         if self.has_children is None:
             return label < 0
         nodes = np.where(label >= 0, label + self.offsets, -1)

@@ -1,6 +1,6 @@
-"""`Source`: the data of the taxonomy workload, as a tree, arrays of observations, and a reader of photographs.
+"""`Source`: the data of a run, as a tree of taxa, arrays with an entry per observation, and a reader of photographs.
 
-Data packages (`biota`, `manifest`) build one `Source`; dataset, dataset record, metrics and report read only that.
+The packages `biota`, `manifest` and `store` build it from their data. All other code reads only the `Source`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRAIN, VALIDATION = 0, 1
 
 
 class ImageReader(Protocol):
-    """A reader of photographs by observation number. Loader workers are forks of the process: it must open files in `read`."""
+    """Reader of photographs by observation number. Loader workers are forks of the process, so files must be opened in `read`."""
 
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
         """Return RGB images uint8 [H, W, 3] of the observation numbers `samples`, int64 [B]; sizes may differ.
@@ -27,7 +27,7 @@ class ImageReader(Protocol):
 
 
 class UndecodableImage(Exception):
-    """A photograph whose bytes are not an image. `sample`: its observation number; the message is the reason."""
+    """Error for a photograph whose bytes are not an image. `sample`: its observation number. `reason`: the message."""
 
     def __init__(self, sample: int, reason: str) -> None:
         super().__init__(reason)
@@ -40,19 +40,19 @@ class Metadata:
 
     latitude: np.ndarray  # degrees north
     longitude: np.ndarray  # degrees east
-    uncertainty: np.ndarray  # of the coordinates, in metres
+    uncertainty: np.ndarray  # uncertainty of the coordinates in metres
     day: np.ndarray  # fraction of the year in [0, 1)
     hour: np.ndarray  # hours in [0, 24)
     elevation: np.ndarray  # metres
 
     def take(self, rows: np.ndarray | slice) -> Metadata:
-        """Return the metadata of the given rows."""
+        """Return the metadata of the observations with the numbers `rows`, or in this slice."""
         return Metadata(**{name: values[rows] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class Source:
-    """The observations 0..N-1 of both splits."""
+    """N observations, of training and validation, with the numbers 0 to N - 1."""
 
     tree: TaxonomyTree
     ids: Names  # [N]: stable names of the observations (file path, or generator index)
@@ -60,15 +60,15 @@ class Source:
     metadata: Metadata
     split: np.ndarray  # int8 [N]: TRAIN or VALIDATION
     images: ImageReader
-    fingerprint: str  # hash of all of the above that determines a batch
+    fingerprint: str  # hash of everything above that determines batches
     weight: np.ndarray | None = None  # float32 [N]: weights in the training loss, mean 1 over the training rows; None: all 1
-    group: np.ndarray | None = None  # int64 [N]: groups that the split keeps together
-    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows left out; a `LeftOut` has their names, too
+    group: np.ndarray | None = None  # int64 [N]: group of each observation; a group is on one side of the split
+    excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows that are left out; a `LeftOut` also has their names
     notes: tuple[str, ...] = ()  # lines printed at the start and saved with the run
     unreadable: tuple[tuple[str, str], ...] = ()  # name and reason of each missing or empty file
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for an array of another length than `ids`, and labels that are not classes of the tree."""
+        """Check the arrays. Raise `ConfigError` for an array whose length is not that of `ids`, and for labels outside the tree."""
         n, ranks = len(self.ids), len(self.tree.ranks)
         arrays = {"split": self.split, "weight": self.weight, "group": self.group}
         arrays |= {f"metadata.{f.name}": getattr(self.metadata, f.name) for f in fields(self.metadata)}

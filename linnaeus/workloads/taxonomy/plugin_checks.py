@@ -1,4 +1,4 @@
-"""Checks of the results of plugin parts: a source of data, and model, head and loss on a small batch before the training."""
+"""Check parts that plugins define: a data source, and, on a small batch before training, a model, head and loss."""
 
 from dataclasses import replace
 
@@ -26,12 +26,13 @@ RANGES = {  # quantity -> lowest and highest value
     "hour": (0.0, 24.0),
     "elevation": (-np.inf, np.inf),
 }
-BATCH = 3  # samples of the trial batch: one with labels, one without, one with labels of the coarsest rank only
+BATCH = 3  # samples of the trial batch: one with labels, one without, one with a label only at the coarsest rank
 
 
 def checked_source(source: Source) -> Source:
-    """Return a plugin's source, whose reader checks the images. Raise `ConfigError` for repeated ids, another split than 0 and 1, weights
-    that are not numbers from 0, and metadata out of range."""
+    """Return the source of a plugin with a reader that also checks the images.
+
+    Raise `ConfigError` for repeated ids, a split other than 0 and 1, negative or infinite weights, and metadata out of range."""
     check_members(source.images, ImageReader, "Source.images is")
     ids, row = unique_strings(source.ids)
     number = np.bincount(row)
@@ -53,7 +54,7 @@ def checked_source(source: Source) -> Source:
 
 
 class CheckedReader:
-    """A plugin's reader. `read` raises `ConfigError` if it does not return an RGB image for each sample."""
+    """Wrapper of a plugin's reader. `read` raises `ConfigError` if the plugin does not return an RGB image for each sample."""
 
     def __init__(self, reader: ImageReader) -> None:
         self.reader = reader
@@ -72,9 +73,9 @@ class CheckedReader:
 
 
 def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, components: tuple[str, ...], config: Config) -> None:
-    """Run trunk, head and a plugin's loss once on a small batch in evaluation mode, without a change of random numbers or buffers.
+    """Run trunk, head and the loss of a plugin once on a small batch in evaluation mode. Random state and buffers do not change.
 
-    Raise `ConfigError` if one of them returns another type or shape than the rest of the program reads, or a loss without a gradient."""
+    Raise `ConfigError` if one of them returns a wrong type or shape, or a loss without a gradient."""
     norm, ranks = model.norm.weight, len(tree.ranks)
     draws = torch.Generator().manual_seed(0)
     images = [torch.rand(BATCH, 3, size, size, generator=draws).to(norm) for size in image_sizes(config)]
@@ -98,7 +99,9 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
 
 
 def try_trunk(model: Classifier, image: Tensor, meta: Tensor, present: Tensor, final: bool) -> Tensor:
-    """Return the features of the trunk. Raise `ConfigError` if it cannot read images of a size before the `final` one."""
+    """Return the features that the trunk computes. `final`: True for images of the last size of the run.
+
+    Raise `ConfigError` if the trunk fails on images of an earlier size."""
     try:
         return model.trunk(image, meta, present)
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -121,7 +124,9 @@ def check_features(features: object, model: Classifier, ranks: int) -> None:
 
 
 def check_scores(scores: object, head: str, tree: TaxonomyTree, null: bool) -> None:
-    """Raise `ConfigError` if the result of the class `head` is not a `Scores` of all classes, with the null class if `null`."""
+    """Raise `ConfigError` if `scores`, the result of a head, is not a `Scores` of all classes. `head`: name of the head's class.
+
+    `null`: True if each rank also has the null class."""
     if not isinstance(scores, Scores):
         raise ConfigError(f"{head} returns {described(scores)}; it must return a Scores, such as LinearScores(tree, logits)")
     log_probs = scores.log_probs()
@@ -134,7 +139,7 @@ def check_scores(scores: object, head: str, tree: TaxonomyTree, null: bool) -> N
 
 
 def check_mean(scores: Scores, head: str) -> None:
-    """Raise `ConfigError` if the mean of equal scores, for `augment.tta`, has other probabilities or predictions than the scores."""
+    """Raise `ConfigError` if the mean of `scores` and themselves, as augment.tta computes it, has other probabilities or predictions."""
     found = scores.mean([scores])
     same = all(torch.allclose(one, own, atol=1e-5) for one, own in zip(found.log_probs(), scores.log_probs(), strict=True))
     if not same or not torch.equal(found.path(), scores.path()):
@@ -144,7 +149,9 @@ def check_mean(scores: Scores, head: str) -> None:
 
 
 def trial_labels(tree: TaxonomyTree, null: bool) -> Tensor:
-    """Return labels int64 [3, R]: those of a class of the finest rank; none; the coarsest of the first, and null labels below if `null`."""
+    """Return labels of three samples, int64 [3, R]: of a class of the finest rank; none; and only the coarsest label of the first.
+
+    Missing labels are ignored, or, with `null`, are the null class at finer ranks of the third sample."""
     path = torch.from_numpy(tree.paths[tree.offsets[-2]])
     missing = torch.full_like(path, -1)
     coarse = torch.tensor(tree.sizes) if null else missing.clone()

@@ -1,8 +1,7 @@
-"""Preparation of a batch on the device, before the model reads it: augment (`augment.place`), normalise, mix pairs, mask metadata, in this
-order.
+"""Prepare a batch on the device: augment (if augment.place is the device), normalise, mix pairs, and mask metadata, in this order.
 
-All random draws are made on the host (`image_dataset.py`). These are elementwise operations that do not wait for the device. Constants
-are copied to each device once.
+All random draws are made on the host (`image_dataset.py`). The operations here do not synchronise host and device. Constants are copied to
+each device once.
 """
 
 from collections.abc import Sequence
@@ -16,14 +15,14 @@ from linnaeus.workloads.taxonomy.masking import component_mask
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, which pretrained networks expect
 STD = (0.229, 0.224, 0.225)
-HOST_DRAWS = ("box", "pick", "mask", "blend", *PARAMETERS)  # not passed on to the model
+HOST_DRAWS = ("box", "pick", "mask", "blend", *PARAMETERS)  # entries of a batch with random draws; the model does not get them
 
 
 class BatchPreparation:
-    """The function from a host batch, moved to the device, to a prepared batch."""
+    """Function from a batch of `TaxonomyDataset`, moved to the device, to a batch for the model."""
 
     def __init__(self, components: Sequence[str], slices: Sequence[slice], dtype: torch.dtype = torch.float32) -> None:
-        """`slices`: the feature columns of each component. `dtype`: of prepared images and metadata features."""
+        """Take the metadata components and their columns in the features (`column_slices`). `dtype`: of prepared images and features."""
         self.components, self.dtype = tuple(components), dtype
         scale, shift = [1 / (255 * s) for s in STD], [-m / s for m, s in zip(MEAN, STD, strict=True)]
         self._host: dict[str | tuple[str, ...], Tensor] = {
@@ -58,7 +57,7 @@ class BatchPreparation:
         return out
 
     def _per_feature(self, flags: Tensor) -> Tensor:
-        """Return flags [B, F] of the feature columns from flags [B, M] of the components."""
+        """Repeat the flags of components, [B, M], for their feature columns. Return [B, F]."""
         return flags.index_select(1, self._constant("column", flags.device))
 
     def _constant(self, name: str | tuple[str, ...], device: torch.device) -> Tensor:
@@ -68,7 +67,7 @@ class BatchPreparation:
 
 
 def partner_rows(count: int, device: torch.device) -> Tensor:
-    """Return the row of each row's partner in its pair, int64 [B]; an unpaired last row, which is not mixed, gets its own."""
+    """Return for each row of a batch the other row of its pair, int64 [B]; for an unpaired last row, which is not mixed, itself."""
     return torch.arange(count, device=device).bitwise_xor(1).clamp_(max=count - 1)
 
 

@@ -15,16 +15,15 @@ from linnaeus.errors import ConfigError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-AHEAD = 3  # items of a process that are done or waiting
-
-_task: Callable[[Any], Any] | None = None  # of a worker process
+AHEAD = 3  # items per process that are submitted at the same time
+_task: Callable[[Any], Any] | None = None  # set in worker processes
 
 
 def each_in_processes(task: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
-    """Yield `task(item)` for each item, in order of completion, from at most `processes` new processes.
+    """Yield `task(item)` for each item, in order of completion, computed by at most `processes` new processes.
 
-    Each process gets one copy of `task`. `items` are read as they are needed. With one process or none, this process does the work.
-    Raise ConfigError if a process ends, and the errors of `task`."""
+    Each process gets one copy of `task`. `items` is iterated as results are needed. If `processes` is 0 or 1, this process does the work.
+    Raise `ConfigError` if a process is killed; errors of `task` are raised here, too."""
     if processes <= 1:
         yield from map(task, items)
         return

@@ -1,4 +1,4 @@
-"""Sums and log-sum-exps over contiguous ranges of the last dimension, differentiable, at the cost of one pass over it.
+"""Compute sums and log-sum-exps over contiguous ranges of the last dimension, differentiable, in about the time of one pass over it.
 
 Classes and leaves are numbered so that the descendants of a taxon, and its siblings, are a range; all losses on the tree use `range_sum`
 and `range_logsumexp`. A batch [B, C] is reduced once, in blocks of about sqrt(C / 2). A range consists of whole blocks and two ends, so K
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-GATHER_COST = 8  # time to gather one element and scatter its gradient, over the time per element of one pass; 1.5 to 7, by size
+GATHER_COST = 8  # time to gather an element and scatter its gradient / time per element of one pass; measured 1.5 to 7, by size
 
 
 def range_sum(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class Blocks:
         return values.t().contiguous().unsqueeze(1) if self.by_class else values.unsqueeze(2)
 
     def at_ends(self, x: Tensor) -> Tensor:
-        """Return the elements of x at the ends, [B, K, 2 size]; elements outside `in_ends` are to be ignored."""
+        """Return the elements of x in the ends of each range, [B, K, 2 size]; ignore those where `in_ends` is False."""
         return x.gather(1, self.ends.flatten(1)).view(self.ends.shape)
 
     def sums(self, x: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class Blocks:
         return grad
 
     def add_at_ends(self, grad: Tensor, values: Tensor) -> None:
-        """Add values [B, K] or [B, K, 2 size] to the elements of grad [B, C] at the ends of each range, in place."""
+        """Add values, [B, K] or [B, K, 2 size], in place to the elements of `grad`, [B, C], in the ends of each range."""
         values = torch.where(self.in_ends, values if values.ndim == 3 else values.unsqueeze(2), 0)
         grad.scatter_add_(1, self.ends.flatten(1), values.flatten(1))
 

@@ -1,7 +1,7 @@
-"""Log-sum-exps and softmaxes over all groups of siblings at once, and sums over ranges of them; differentiable, linear in [n, B].
+"""Compute log-sum-exps and softmaxes within all groups of siblings of a tree at once, differentiable, in time linear in n x B.
 
-Tensors are [n, B], nodes first and samples last: rows are then added and gathered whole, in half the time of the same on [B, n]. If only
-a few groups of each sample are needed, `ranges.py` is many times cheaper.
+Tensors are [n, B], with n nodes and B samples: whole rows are then added and gathered, in half the time of the same on [B, n]. If only a
+few groups per sample are needed, `ranges.py` is many times faster.
 
 Sums over the members of a group are accumulated in float64, in the order of the rows. In float32 the sum over a genus of 180,000 species
 has a relative error of up to 3e-4, since every addition to a large sum is rounded.
@@ -143,10 +143,12 @@ class _RangeSums(torch.autograd.Function):
 
 
 class _GroupMembers:
-    """Number of members of each group in ranges of rows: some of the first and of the last group, all of those between."""
+    """Number of members of each group in ranges of rows. A range has some members of its first and last group, and all of those between."""
 
     def __init__(self, like: Tensor, group: Tensor, start: Tensor, first: Tensor, last: Tensor) -> None:
-        """`like`: a tensor [G, B]."""
+        """Count the members of ranges first..last - 1, int64 [B, K]. `group`, `start`: as of `sibling_log_softmax_range_sums`.
+
+        `like`: tensor [G, B] with the type and device of the results."""
         self.sizes = start.diff().unsqueeze(1)
         begin = group[first.clamp(max=len(group) - 1)]
         end = torch.maximum(group[(last - 1).clamp(min=0)], begin)
@@ -156,7 +158,7 @@ class _GroupMembers:
         self.between = Blocks(like.t(), begin + 1, torch.maximum(end, begin + 1))
 
     def sums(self, values: Tensor) -> Tensor:
-        """Return the sums [B, K] of values [G, B], each times the number of its group's members in the range."""
+        """Return, for each range, the sum over groups of `values`, [G, B], times the number of the group's members in it, [B, K]."""
         ends = values.t().gather(1, self.ends) * self.at_ends
         return self.between.sums((values * self.sizes).t()) + sum(ends.chunk(2, 1))
 

@@ -1,7 +1,7 @@
-"""Arrays of strings, each with its own length (numpy's `StringDType`).
+"""Make, number and hash large arrays of strings of variable length (numpy's `StringDType`).
 
-They must be sorted with the stable sort. numpy's default, quicksort, falls back to heapsort on unfavourable orders, which it does not have
-for this type: the process ends with a segmentation fault (numpy 2.4.6, 300,000 file names with ascending numbers). `np.unique` without
+Sort them only with kind="stable". numpy's default, quicksort, falls back to heapsort for unfavourable orders, which is not implemented for
+this type: the process ends with a segmentation fault (numpy 2.4.6, 300,000 file names with ascending numbers). `np.unique` without
 `return_index`, `np.isin` and `np.sort` use the default.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.text_lines import BLOCK, TextLines
 
-Names = np.ndarray | TextLines  # texts by number
+Names = np.ndarray | TextLines  # sequence of texts
 
 
 def strings(values: Sequence[str] | np.ndarray) -> np.ndarray:
@@ -27,14 +27,14 @@ def strings(values: Sequence[str] | np.ndarray) -> np.ndarray:
 
 
 def unique_strings(values: Names) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted distinct strings [U] and the number of each value [N] among them, int64 [N]."""
+    """Return the sorted distinct strings, [U], and for each of N values its index among them, int64 [N]."""
     array = values if isinstance(values, np.ndarray) else strings(values)
     found, _, number = np.unique(array, return_index=True, return_inverse=True)
     return found, number
 
 
 def numbered(texts: TextLines) -> tuple[np.ndarray, TextLines]:
-    """Return the number of each of N texts among the distinct ones, int32 [N], and these [U], in the order in which they first occur."""
+    """Return for each of N texts its index among the distinct texts, int32 [N], and these, [U], in the order of their first occurrence."""
     keys = digests(texts)
     ordered = np.sort(keys)
     if (ordered[1:] != ordered[:-1]).all():
@@ -46,20 +46,20 @@ def numbered(texts: TextLines) -> tuple[np.ndarray, TextLines]:
     codes, found = number[key], texts[first[order]]
     if all(text == same for text, same in zip(texts, found[codes], strict=True)):
         return codes, found
-    places: dict[str, int] = {}  # two texts have one hash
+    places: dict[str, int] = {}  # slow path: two different texts have the same hash
     codes = np.fromiter((places.setdefault(text, len(places)) for text in texts), dtype=np.int32, count=len(texts))
     return codes, TextLines.of(places)
 
 
 def repeats(names: Names) -> np.ndarray:
-    """Return bool [N]: True where a name occurs at an earlier place."""
+    """Return bool [N]: True where a name also occurs at an earlier position."""
     repeated = np.ones(len(names), dtype=bool)
     repeated[np.unique(numbered(names)[0] if isinstance(names, TextLines) else names, return_index=True)[1]] = False
     return repeated
 
 
 def positions(values: Names, wanted: Collection[str]) -> list[int]:
-    """Return the positions of the strings [N] that are among `wanted`, in order."""
+    """Return the positions in `values` of the strings that are in `wanted`, in ascending order."""
     return [i for i, value in enumerate(values) if value in wanted] if wanted else []
 
 
@@ -82,6 +82,6 @@ def digests(texts: Iterable[str]) -> np.ndarray:
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """Return the sorted distinct integers of an array [N]. `np.unique` takes ten times as long for millions that are distinct."""
+    """Return the sorted distinct integers in an array. `np.unique` takes ten times as long for millions of distinct values."""
     ordered = np.sort(values)
     return ordered[np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(ordered)])]

@@ -1,6 +1,6 @@
-"""`TextLines`: texts that are the lines of a file mapped into memory, or of bytes in memory. None of millions is a Python object.
+"""`TextLines`: millions of texts without a Python object for each, as lines of a memory-mapped file or of bytes in memory.
 
-A text takes 12 bytes, and in memory its UTF-8 once; `TextLines` of some of the texts share these bytes."""
+A text takes 12 bytes, and, if it is not in a file, its length in UTF-8. A selection of the texts shares these bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEARCHED = 1 << 24  # bytes that are searched together
 
 
 def escape(text: str) -> str:
-    """Return a text in one line. Line breaks and backslashes are escaped as in C."""
+    """Return a text as one line, with line breaks and backslashes escaped as in C."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
@@ -47,20 +47,22 @@ def _unescape(line: str) -> str:
 
 
 class TextLines(Sequence[str]):
-    """N texts that `escape` has turned into lines, by number. Indexing with an array returns the `TextLines` of these numbers."""
+    """Sequence of N texts, stored as lines that `escape` made. Indexing with an array or slice returns a `TextLines` of these texts."""
 
     def __init__(self, content: np.ndarray, start: np.ndarray, size: np.ndarray) -> None:
-        """`content`: uint8, the bytes of the file. `start` int64 [N] and `size` int32 [N]: of each line without its line break."""
+        """Take the bytes of the lines, `content` (uint8), and the offset `start` (int64 [N]) and length `size` (int32 [N]) of each line.
+
+        The length does not include the line break."""
         self.content, self.start, self.size = content, start, size
 
     @classmethod
     def read(cls, path: Path) -> TextLines:
-        """Return the lines of a file. Each ends with a line break. Raise OSError if the file cannot be read."""
+        """Return the texts in a file, whose lines must all end with a line break. Raise `OSError` if the file cannot be read."""
         return cls.of_bytes(np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, np.uint8))
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> TextLines:
-        """Return texts as lines in memory."""
+        """Return `texts` as a `TextLines` in memory."""
         content = bytearray()
         for block in encoded_lines(texts):
             content += block
@@ -68,7 +70,7 @@ class TextLines(Sequence[str]):
 
     @classmethod
     def of_bytes(cls, content: np.ndarray) -> TextLines:
-        """Return the lines of a file's bytes, uint8. Each ends with a line break."""
+        """Return the texts in the bytes of a file, uint8, whose lines must all end with a line break."""
         blocks = range(0, len(content), SEARCHED)
         found = [np.flatnonzero(content[i : i + SEARCHED] == LINE_BREAK) + i for i in blocks]
         end = np.concatenate([np.empty(0, np.int64), *found])
@@ -97,11 +99,11 @@ class TextLines(Sequence[str]):
             yield from map(_unescape, text.split("\n")[:-1]) if ESCAPE in text else text.split("\n")[:-1]
 
     def tolist(self) -> list[str]:
-        """Return the texts as Python objects."""
+        """Return the texts as a list of Python strings."""
         return list(self)
 
     def has(self, character: str) -> bool:
-        """Return True if one of the lines, or of those that share their bytes, contains an ASCII character."""
+        """Return True if `content` contains an ASCII character. It may also have lines that are not in this selection."""
         blocks = range(0, len(self.content), SEARCHED)
         return any((self.content[i : i + SEARCHED] == ord(character)).any() for i in blocks)
 
@@ -124,7 +126,7 @@ class TextLines(Sequence[str]):
             yield data if first + BLOCK < len(self) else data[:-1]
 
     def _bytes(self, first: int) -> bytes:
-        """Return the bytes of a block of lines, each with its line break."""
+        """Return the bytes of the block of up to `BLOCK` lines that begins with line `first`, each with its line break."""
         start, size = self.start[first : first + BLOCK], self.size[first : first + BLOCK].astype(np.int64) + 1
         end = np.cumsum(size)
         if (start[1:] == start[:-1] + size[:-1]).all():

@@ -1,4 +1,4 @@
-"""Transforms of images of one size: the training pipeline, the pipeline at the end of a run, and the mixing of pairs.
+"""Build the transforms for images of one size: the training pipeline, the pipeline at the end of a run, and the mixing of pairs.
 
 A run with growing images (`schedule.image_size`) has transforms for each size.
 """
@@ -15,10 +15,10 @@ from linnaeus.workloads.taxonomy.masking import ramp_used
 
 
 class Transforms(NamedTuple):
-    """Parts of a dataset that depend on the side of its images."""
+    """Parts of a dataset that depend on the size of its images."""
 
     pipeline: Pipeline
-    at_end: Pipeline | None  # pipeline of the last part of the run (`augment.off_last`)
+    at_end: Pipeline | None  # pipeline for the last part of the run (`augment.off_last`)
     mixing: PairMixing | None
 
 

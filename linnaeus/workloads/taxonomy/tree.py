@@ -77,7 +77,7 @@ class TaxonomyTree:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Return the node of class 0 of each rank, then the number of nodes, R + 1 integers."""
+        """Return R + 1 integers: the node of class 0 of each rank, then the number of nodes."""
         return (0, *np.cumsum(self.sizes).tolist())
 
     @cached_property
@@ -104,7 +104,7 @@ class TaxonomyTree:
 
     @cached_property
     def has_children(self) -> np.ndarray:
-        """Return True for nodes with children, bool [T + 1]; last, for the top, which is node -1."""
+        """Return bool [T + 1], True for nodes with children. The last entry is for the parent of roots, node -1."""
         found = np.zeros(self.offsets[-1] + 1, dtype=bool)
         found[self.node_parent] = True
         return found
@@ -147,14 +147,15 @@ class TaxonomyTree:
         return "|" * (r - int(self.node_rank[above]) if above >= 0 else r) + lineage_text([self.names[r][cls]])
 
     def subset(self, ranks: Sequence[str]) -> TaxonomyTree:
-        """Return the tree of some of the ranks, with the same classes and lineage ids, each linked to its nearest remaining ancestor."""
+        """Return the tree with only some ranks. Classes and lineage ids do not change; a parent is the nearest ancestor that remains."""
         indices = [self.rank_index(r) for r in ranks]
         assert indices == sorted(set(indices)), f"ranks run from coarse to fine: {ranks}"
         return self._select(indices, [np.ones(self.sizes[i], dtype=bool) for i in indices])
 
     def restrict(self, keep: Sequence[np.ndarray]) -> tuple[TaxonomyTree, tuple[np.ndarray, ...]]:
-        """Return the tree of the classes with `keep[r][c]`, renumbered, and per rank the new class of each class, int64 [C_r]; -1 if
-        removed."""
+        """Return the tree of the classes c of each rank r for which `keep[r][c]` is True, renumbered.
+
+        Also return, per rank, the new number of each class, int64 [C_r], -1 if it was removed."""
         renumber = tuple(np.where(k, np.cumsum(k) - 1, -1).astype(np.int64) for k in keep)
         return self._select(list(range(len(self.ranks))), keep), renumber
 
@@ -196,7 +197,9 @@ class TaxonomyTree:
         return tuple(tails)
 
     def conflicts(self, labels: np.ndarray) -> list[str]:
-        """Return one line per rank with names under several parents: up to three of them, and their number of rows in `labels` [N, R]."""
+        """Return a line for each rank with names that occur under several parents: up to three of them with their numbers of rows.
+
+        `labels`: int64 [N, R]."""
         lines = []
         for r, rank in enumerate(self.ranks):
             rows = np.bincount(labels[:, r][labels[:, r] >= 0], minlength=self.sizes[r])
@@ -212,7 +215,7 @@ class TaxonomyTree:
         return lines
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the tree as plain lists for JSON. `from_dict` reads them."""
+        """Return the tree as a dict of lists for JSON, which `from_dict` reads."""
         strings = {"names": self.names, "anchor": tuple(a.tolist() for a in self.anchor), "tails": self.tails, "keys": self.keys}
         lists = {name: [list(values) for values in ranks] for name, ranks in strings.items() if ranks}
         return {"version": 1, "ranks": list(self.ranks), **lists}
@@ -227,7 +230,7 @@ class TaxonomyTree:
         return cls(tuple(plain["ranks"]), names, anchor, tails, keys)
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines the classes. Keys are excluded, since a table may change its ids."""
+        """Return a hash of everything that determines the classes, 32 hexadecimal digits. `keys` are excluded: tables change ids."""
         text = json.dumps(replace(self, keys=()).to_dict(), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -257,8 +260,7 @@ def distinct_lineages(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fill_holes(lineages: np.ndarray) -> np.ndarray:
-    """Return the lineages [U, R] with each hole filled if the other lineages allow one name only. Otherwise an empty cell would create a
-    second taxon.
+    """Return the lineages, [U, R], with each hole filled if the other lineages allow only one name. An unfilled hole makes a second taxon.
 
     A hole is a null at a rank with a known finer rank. It gets the name that all other lineages with the same nearest finer name have
     at that rank, provided that for each known coarser name of the lineage one of them has that name, too."""
@@ -274,7 +276,7 @@ def fill_holes(lineages: np.ndarray) -> np.ndarray:
 
 
 def _unique_name(lineages: np.ndarray, rows: np.ndarray, hole: int, finer: int) -> np.ndarray:
-    """Return the only code that each of `rows` can have at rank `hole` given its code at rank `finer`; -1 if there is none or several."""
+    """Return, for each of `rows`, the only possible code at rank `hole` given its code at rank `finer`; -1 if there is none, or several."""
     both = lineages[(lineages[:, hole] >= 0) & (lineages[:, finer] >= 0)]
     pairs = np.unique(both[:, [finer, hole]], axis=0)
     keys, first, count = np.unique(pairs[:, 0], return_index=True, return_counts=True)

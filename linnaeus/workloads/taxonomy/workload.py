@@ -1,4 +1,4 @@
-"""`TaxonomyWorkload`: from photographs and metadata to a class per taxonomic rank; the tasks are the ranks."""
+"""`TaxonomyWorkload`: train a classifier that predicts a class per taxonomic rank from photographs and metadata. Ranks are its tasks."""
 
 import html
 import importlib
@@ -47,9 +47,9 @@ log = logging.getLogger("linnaeus")
 
 
 def build_data_source(config: Config, test: bool = False) -> tuple[Source, Callable[[Any], dict[str, float]] | None]:
-    """Return the source of `config.data`, and the function of its best possible accuracies where they are known.
+    """Return the data source of a configuration, and a function that returns the best possible accuracies, None if they are unknown.
 
-    `test`: the test rows of the source take the place of its validation rows. Raise `ConfigError` if there are none."""
+    `test`: use the test rows in place of the validation rows. Raise `ConfigError` if there are none."""
     records = isinstance(config.data, RecordsConfig)
     if test and not records:
         raise ConfigError(f"--split=test: data={config.data.name} has no test rows; use validation")
@@ -71,14 +71,14 @@ def build_data_source(config: Config, test: bool = False) -> tuple[Source, Calla
 
 
 class TaxonomyWorkload(Workload):
-    """Source, datasets, model, losses and metrics of one configuration."""
+    """Workload that classifies photographs by taxon: data source, datasets, model, losses and metrics of a configuration."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
         self.inputs = tuple(config.data.components)  # metadata components that the network reads
-        columns = column_slices(self.inputs)  # refuses an unknown component
+        columns = column_slices(self.inputs)  # raises `ConfigError` for an unknown component
         self.fingerprint = self.data_source.fingerprint
         self.pairs_samples = ramp_used(config.schedule.mixup_prob)
         self._choose_rows()
@@ -124,11 +124,11 @@ class TaxonomyWorkload(Workload):
         self.notes = (*self.notes, *self.train_set.notes, *nulls)
 
     def _present(self, present: np.ndarray) -> tuple[str, ...]:
-        """Return the components that are known in at least one of the rows, `present` bool [N, M]."""
+        """Return the metadata components that are known in at least one row. `present`: bool [N, M]."""
         return tuple(name for name, column in zip(self.inputs, present.T, strict=True) if column.any())
 
     def _missing_components(self) -> list[str]:
-        """Return lines on components without a value in the training or the validation rows, and on the passes that are left out."""
+        """Return lines about components without a value in training or validation rows, and about validation passes left out for this."""
         untrained = [name for name in self.inputs if name not in self.known]
         absent = [name for name in self.inputs if name not in self.components]
         unused, unmasked = "no effect on the model", "masked by no validation pass"
@@ -157,7 +157,7 @@ class TaxonomyWorkload(Workload):
         return self.preparation(batch, masked)
 
     def predict(self, model: nn.Module, batch: Batch) -> Any:
-        """Return the outputs of `model`. With `augment.tta`, `scores` are the means of the views; other outputs are those of the image."""
+        """Return the outputs of `model`. With augment.tta, `scores` are means over the image and its mirror image."""
         outputs = model(batch)
         if self.config.augment.tta == "none":
             return outputs
@@ -202,7 +202,7 @@ class TaxonomyWorkload(Workload):
         )
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return stable names of training samples by dataset index."""
+        """Return the names of training samples, such as paths of photographs. `samples`: their indices in the training dataset."""
         return self.data_source.ids[self.train_rows[list(samples)]].tolist()
 
     def save_dataset_record(self, directory: Path) -> None:

@@ -203,7 +203,7 @@ def import_everything() -> None:
 
 
 def ended_children() -> list[tuple[int, int]]:
-    """Return (pid, exit status) of each child that has ended since the last call."""
+    """Return (pid, exit status) of each child process that has ended since the last call."""
     found = []
     with contextlib.suppress(ChildProcessError):
         while (pair := os.waitpid(-1, os.WNOHANG))[0]:
@@ -254,7 +254,7 @@ def _reset_signals() -> None:
 
 
 def _use_files(files: Sequence[int]) -> None:
-    """Give this process its standard files and no other."""
+    """Use `files` as stdin, stdout and stderr of this process, and close all other files."""
     high = [fcntl.fcntl(number, fcntl.F_DUPFD, 10) for number in files]
     for own, number in enumerate(high):
         os.dup2(number, own)

@@ -69,7 +69,7 @@ WORKLOADS = {
 
 
 def overrides(workload: str, root: Path, *more: str) -> list[str]:
-    """Return the overrides of a run. Of two values of one key the later one is used."""
+    """Return the Hydra overrides of a run of `workload` below `root`. If a key occurs twice, the later value is used."""
     writers = {"language": write_text, "nanecho": write_sources, "store": write_store}
     sized = [f"data.path={writers[workload](root)}"] if workload in writers else SAMPLES
     merged = {text.split("=", 1)[0]: text for text in [*TINY, *sized, *WORKLOADS[workload], *more]}
@@ -78,7 +78,7 @@ def overrides(workload: str, root: Path, *more: str) -> list[str]:
 
 
 def write_store(root: Path) -> Path:
-    """Write a prepared store of 98 photographs of biota beside `root`, where other runs find it."""
+    """Write a prepared store of 98 photographs of biota in the parent folder of `root`, for all runs of a test, and return its path."""
     from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
     from linnaeus.workloads.taxonomy.store.prepare_store import parse, prepare
 
@@ -159,7 +159,7 @@ def start(config: Config) -> int:
 
 
 def run(workload: str, root: Path, *more: str) -> Path:
-    """Start a run that is not killed. Return its directory."""
+    """Train a run to its end without interruption. Return its directory."""
     return resumed(configuration(workload, root, *more))
 
 
@@ -176,7 +176,7 @@ def interrupted(config: Config, stop: contextlib.AbstractContextManager[Any]) ->
 
 
 def resumed(config: Config, *kills: tuple[Any, ...]) -> Path:
-    """Start a run once for each kill, the arguments of `killed`, then to its end. Return its directory."""
+    """Start a run once for each of `kills` (arguments of `killed`), then once more to its end. Return its directory."""
     for kill in kills:
         with killed(*kill):
             start(config)
@@ -263,7 +263,7 @@ def _raw(tensor: torch.Tensor) -> bytes:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of lines of JSON."""
+    """Return the objects in a file with a line of JSON each."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -1,7 +1,7 @@
 """`HttpService`: the HTTP routes of `linnaeus serve`, and the steps from a request to its answer.
 
     POST /predict    receive -> read the form and decode, in a thread -> queue -> network -> JSON
-    GET  /model, /health, /metrics, /
+    GET  /model, /health, /metrics, /, /nearest/NUMBER
 
 If the client disconnects, its request is cancelled at any of these steps.
 """
@@ -13,12 +13,11 @@ import base64
 import contextlib
 import hashlib
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -26,18 +25,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from linnaeus.errors import counted, one_line
+from linnaeus.errors import counted, one_line, quoted
 from linnaeus.files import to_json, to_utf8
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage, TooManyPixels
-from linnaeus.workloads.taxonomy.serving.photograph_batches import PhotographBatches
+from linnaeus.workloads.taxonomy.serving.photograph_batches import Answer, PhotographBatches
 from linnaeus.workloads.taxonomy.serving.photograph_requests import CLIENT_LEFT, RETRY, Bodies, Limits, Question, read_question
+from linnaeus.workloads.taxonomy.serving.served_model import Asking, ServedModel
 from linnaeus.workloads.taxonomy.serving.service_metrics import Measured, ServiceMetrics
-from linnaeus.workloads.taxonomy.trained.answers import Prediction
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 PAGE = Path(__file__).with_name("page.html")
-PATHS = ("/", "/predict", "/model", "/health", "/metrics")
+PATHS = ("/", "/predict", "/model", "/health", "/metrics", "/nearest/{number:int}")
 
 
 class HttpService:
@@ -45,14 +43,12 @@ class HttpService:
 
     `batch_size`, `batch_wait`: as `size` and `wait` of `PhotographBatches`. `threads`: number of threads that decode photographs."""
 
-    def __init__(
-        self, model: TrainedClassifier, name: str, card: str, limits: Limits, batch_size: int, batch_wait: float, threads: int
-    ) -> None:
-        self.model, self.limits, self.in_progress = model, limits, 0
-        self.identity = {"name": name, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
+    def __init__(self, served: ServedModel, name: str, card: str, limits: Limits, batch_size: int, batch_wait: float, threads: int) -> None:
+        self.served, self.model, self.limits, self.in_progress = served, served.model, limits, 0
+        self.identity = {"name": name, "sha256": self.model.weights.digest, "taxa": self.model.tree.fingerprint()}
         self.description = self.identity | self._described(card)
         self.metrics = ServiceMetrics()
-        self.batches = PhotographBatches(model, batch_size, batch_wait, self.metrics)
+        self.batches = PhotographBatches(served, batch_size, batch_wait, self.metrics)
         self.metrics.waiting.set_function(lambda: len(self.batches.waiting))
         self.metrics.in_progress.set_function(lambda: self.in_progress)
         self.bodies = Bodies(limits)
@@ -65,11 +61,11 @@ class HttpService:
         taxa = dict(zip(tree.ranks, map(int, tree.sizes), strict=True))
         possible = {} if model.restriction is None else {"possible_taxa": model.restriction.counts()}
         described = {"taxa_of_rank": taxa, "components": list(model.components), "image_size": model.image_size}
-        return described | possible | {"limits": limited, "card": card}
+        return described | possible | self.served.described() | {"limits": limited, "card": card}
 
     def application(self) -> Starlette:
         """Return the ASGI application."""
-        endpoints = (self.page, self.predict, self.show_model, self.health, self.show_metrics)
+        endpoints = (self.page, self.predict, self.show_model, self.health, self.show_metrics, self.thumbnail)
         routes = [Route(path, f, methods=["POST" if f == self.predict else "GET"]) for path, f in zip(PATHS, endpoints, strict=True)]
         handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
         measured = Middleware(Measured, metrics=self.metrics, paths=PATHS)
@@ -88,35 +84,42 @@ class HttpService:
 
         Raise `HTTPException` with the status 400, 408, 413, 422, 499, 503 or 504."""
         async with self.bodies.receive(request) as body:
-            if self.in_progress >= self.limits.queue:
-                raise HTTPException(503, f"{counted(self.in_progress, 'photograph')} in progress already; try again", RETRY)
-            self.in_progress += 1
-            try:
-                prediction = await self._while_connected(request, self._answer(request, body))
-            finally:
-                self.in_progress -= 1
-        return _json(prediction.plain() | {"model": self.identity})
+            with self._counted():
+                answer = await self._while_connected(request, self._answer(request, body))
+        return _json(answer | {"model": self.identity})
 
-    async def _answer(self, request: Request, body: bytes) -> Prediction:
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count a photograph in progress. Raise 503 if there are too many."""
+        if self.in_progress >= self.limits.queue:
+            raise HTTPException(503, f"{counted(self.in_progress, 'photograph')} in progress already; try again", RETRY)
+        self.in_progress += 1
+        try:
+            yield
+        finally:
+            self.in_progress -= 1
+
+    async def _answer(self, request: Request, body: bytes) -> Answer:
         header, query = request.headers.get("content-type", ""), request.query_params.multi_items()
         loop = asyncio.get_running_loop()
-        question, image = await loop.run_in_executor(self.readers, lambda: self._read(read_question(header, query, body)))
-        return await self.batches.predict(image, question.given, question.top)
+        return await self.batches.answer(await loop.run_in_executor(self.readers, lambda: self._read(read_question(header, query, body))))
 
-    def _read(self, question: Question) -> tuple[Question, np.ndarray]:
-        """Return the request and the pixels of its photograph, uint8 [H, W, 3].
+    def _read(self, question: Question) -> Asking:
+        """Return the question with the pixels of its photograph.
 
-        Raise `HTTPException` with status 413 for a photograph that is too large, and 422 for one that cannot be decoded."""
+        Raise `HTTPException` with status 413 for a photograph that is too large, with 422 for one that cannot be decoded, and as
+        `ServedModel.check`."""
+        self.served.check(question)
         try:
-            return question, decode(question.photograph, self.model.short_side, self.limits.pixels)
+            return Asking(question, decode(question.photograph, self.model.short_side, self.limits.pixels))
         except TooManyPixels as error:
             text = f"the photograph has {error.width} x {error.height} pixels, more than {self.limits.pixels:,}; send a smaller one"
             raise HTTPException(413, text) from None
         except NotAnImage as error:
             raise HTTPException(422, f"the photograph cannot be decoded: {one_line(error)}") from None
 
-    async def _while_connected(self, request: Request, work: Coroutine[Any, Any, Prediction]) -> Prediction:
-        """Return the result of `work`. Cancel it and raise `HTTPException` if the client disconnects (499) or the time is up (504)."""
+    async def _while_connected(self, request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """Return the result of `work`. Cancel it when the client leaves or the time is up, and raise 499 or 504."""
         task, left = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait([task, left], timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -143,13 +146,25 @@ class HttpService:
         """Answer `GET /metrics` with the metrics in the text format of Prometheus."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
+    async def thumbnail(self, request: Request) -> Response:
+        """Return the thumbnail of a photograph of the index. Raise `HTTPException` with the status 404 or 503."""
+        nearest, number = self.served.nearest, request.path_params["number"]
+        with self._counted():
+            find = lambda: None if nearest is None else nearest.thumbnail(number)
+            picture = await asyncio.get_running_loop().run_in_executor(self.readers, find)
+        if picture is None:
+            raise HTTPException(404, f"the index has no photograph {quoted(number)} that can be read")
+        return Response(picture, headers={"Cache-Control": "max-age=3600"}, media_type="image/jpeg")
+
     async def page(self, _: Request) -> Response:
         """Answer `GET /` with the web page. Its security policy allows only the page's own script, so HTML in a name cannot run code."""
         text = PAGE.read_text(encoding="utf-8")
         script = re.search(r"<script>(.*)</script>", text, re.S)
         assert script
         digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
-        policy = f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
+        policy = (
+            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src 'self' blob: data:; connect-src 'self'"
+        )
         policy += "; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Content-Type-Options": "nosniff"})
 

@@ -9,27 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from linnaeus.workloads.taxonomy.serving.served_model import Asking, ServedModel
 from linnaeus.workloads.taxonomy.serving.service_metrics import ServiceMetrics
-from linnaeus.workloads.taxonomy.trained.answers import Prediction
-from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
-from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+Answer = dict[str, Any]  # for JSON
 
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
     """Photograph in the queue."""
 
-    image: np.ndarray  # pixels as `TrainedClassifier.read` returns them
-    given: Mapping[str, Any]  # place and time, as of `metadata_of`
-    top: int  # listed taxa per rank
-    answer: asyncio.Future[Prediction]
+    asking: Asking
+    answer: asyncio.Future[Answer]
     since: float  # time of arrival by the clock of the event loop, in seconds
 
 
@@ -38,16 +34,16 @@ class PhotographBatches:
 
     A batch starts when it has `size` photographs, or when the first of them has waited `wait` seconds."""
 
-    def __init__(self, model: TrainedClassifier, size: int, wait: float, metrics: ServiceMetrics) -> None:
+    def __init__(self, model: ServedModel, size: int, wait: float, metrics: ServiceMetrics) -> None:
         self.model, self.size, self.wait, self.metrics = model, size, wait, metrics
         self.waiting: deque[Waiting] = deque()
         self.arrived = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "model")
 
-    async def predict(self, image: np.ndarray, given: Mapping[str, Any], top: int) -> Prediction:
-        """Put a photograph into the queue, wait for its prediction and return it. Raise the error of the network if it fails."""
+    async def answer(self, asking: Asking) -> Answer:
+        """Put a question into the queue, wait for its answer and return it. Raise the error of the network if it fails."""
         loop = asyncio.get_running_loop()
-        own = Waiting(image, given, top, loop.create_future(), loop.time())
+        own = Waiting(asking, loop.create_future(), loop.time())
         self.waiting.append(own)
         self.arrived.set()
         try:
@@ -64,7 +60,7 @@ class PhotographBatches:
             if not batch:
                 continue
             start = loop.time()
-            work = loop.run_in_executor(self.thread, self._predictions, batch)
+            work = loop.run_in_executor(self.thread, self.model.answers, [one.asking for one in batch])
             await asyncio.wait([work])
             self.metrics.batch(len(batch), loop.time() - start)
             _deliver(batch, work)
@@ -81,21 +77,15 @@ class PhotographBatches:
                 await asyncio.wait_for(self.arrived.wait(), left)
         return [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))]
 
-    def _predictions(self, batch: Sequence[Waiting]) -> list[Prediction]:
-        metadata = metadata_of(len(batch), {name: [one.given.get(name) for one in batch] for name in ARGUMENTS})
-        top = max(one.top for one in batch)
-        found = self.model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), self.model.asked(top))
-        return [replace(p, ranks={rank: taxa[: one.top] for rank, taxa in p.ranks.items()}) for one, p in zip(batch, found, strict=True)]
 
-
-def _deliver(batch: Sequence[Waiting], work: asyncio.Future[list[Prediction]]) -> None:
-    """Set the predictions of a finished batch, or its error, as results of the requests that still wait."""
+def _deliver(batch: Sequence[Waiting], work: asyncio.Future[list[Answer]]) -> None:
+    """Set the answers of a finished batch, or its error, as results of the requests that still wait."""
     error = work.exception()
-    answers: Sequence[Prediction | None] = [None] * len(batch) if error else work.result()
-    for one, prediction in zip(batch, answers, strict=True):
+    answers: Sequence[Answer | None] = [None] * len(batch) if error else work.result()
+    for one, answer in zip(batch, answers, strict=True):
         if one.answer.done():  # its client has left
             continue
-        if prediction is None:
+        if answer is None:
             one.answer.set_exception(error)  # type: ignore[arg-type]
         else:
-            one.answer.set_result(prediction)
+            one.answer.set_result(answer)

@@ -1,4 +1,4 @@
-"""Read the requests of POST /predict: receive their bodies within limits, and parse the photograph, place and time.
+"""Read the requests of POST /predict: receive their bodies within limits, and parse the photograph and the fields.
 
 For a mistake of the client, raise an `HTTPException` with a status and one line of text.
 """
@@ -18,9 +18,11 @@ from linnaeus.errors import ConfigError, list_some, one_line, quoted
 from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
 
 PHOTOGRAPH = "photograph"  # name of the file in a form
-FIELDS = (*ARGUMENTS, "top")
+FIELDS = (*ARGUMENTS, "top", "clade", "checklist", "heat_map", "nearest")
+TRUTH = {"": False, "false": False, "true": True}
 LONGEST_FIELD = 200  # bytes of a name and value
 TOP, MOST_TAXA = 5, 1000  # default and largest value of `top`
+MOST_NEAREST = 50  # largest value of `nearest`
 DRAINED = 4  # a body of up to 4 times the limit is read to its end before 413 is sent: many clients read an answer only after sending all
 CLIENT_LEFT = 499  # status in the metrics of a request whose client disconnected
 RETRY = {"Retry-After": "1"}  # seconds
@@ -43,7 +45,11 @@ class Question:
 
     photograph: bytes  # the image file
     given: Mapping[str, str]  # place and time, as of `metadata_of`, already checked
-    top: int  # listed taxa per rank
+    top: int = TOP  # listed taxa per rank
+    nearest: int = 0  # photographs of the index
+    heat_map: bool = False
+    checklist: str = ""  # name of a checklist of the service, "" for none
+    clade: str = ""  # "" for none
 
 
 class Bodies:
@@ -119,19 +125,23 @@ def read_question(content_type: str, query: Iterable[tuple[str, str]], body: byt
         if name in given:
             raise HTTPException(422, f"{name} is given twice; keep one")
         given[name] = value.strip()
-    top = _top(given.pop("top", ""))
+    wanted = {name: given.pop(name, "") for name in FIELDS if name not in ARGUMENTS}
+    top, nearest = _number("top", wanted["top"], 1, MOST_TAXA) or TOP, _number("nearest", wanted["nearest"], 0, MOST_NEAREST)
+    if wanted["heat_map"] not in TRUTH:
+        raise HTTPException(422, f"heat_map is {quoted(wanted['heat_map'])}; it must be true or false")
     try:
         metadata_of(1, given)
     except ConfigError as error:
         raise HTTPException(422, one_line(error)) from None
-    return Question(photograph, given, top)
+    return Question(photograph, given, top, nearest, TRUTH[wanted["heat_map"]], wanted["checklist"], wanted["clade"])
 
 
-def _top(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
-    if text and not 1 <= number <= MOST_TAXA:
-        raise HTTPException(422, f"top is {quoted(text)}; it must be from 1 to {MOST_TAXA}")
-    return number or TOP
+def _number(name: str, text: str, low: int, high: int) -> int:
+    """Return the number of a field, 0 without one. Raise 422 outside of its range."""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
+    if text and not low <= number <= high:
+        raise HTTPException(422, f"{name} is {quoted(text)}; it must be from {low} to {high}")
+    return number if text else 0
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], bytes | None]:

@@ -11,19 +11,22 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import logging
+import re
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, list_some, quoted
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
+    from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
+    from linnaeus.workloads.taxonomy.trained.restriction import Restriction
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 NEEDED = ("starlette", "uvicorn", "python_multipart", "prometheus_client")
@@ -54,7 +57,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--max-body", type=float, default=20, metavar="MB", help="largest request in megabytes (%(default)s)")
     add("--max-pixels", type=float, default=50, metavar="MP", help="largest photograph in megapixels (%(default)s)")
     add("--timeout", type=float, default=30, metavar="S", help="seconds to receive a request, and to answer it (%(default)s)")
-    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "checklist", "clade")
+    of_all = "FILE: names of the taxa that are possible; NAME=FILE: those of requests with checklist=NAME"
+    add("--checklist", action="append", default=[], metavar="[NAME=]FILE", help=of_all)
+    add("--nearest", type=Path, metavar="FEATURES", help="file of linnaeus embed: the nearest photographs are shown beside an answer")
+    add("--photographs", type=Path, metavar="FOLDER", help="folder that relative names in FEATURES begin at (this folder)")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "clade")
     options = parser.parse_args(arguments)
     _check(options)
     return options
@@ -71,6 +78,29 @@ def _check(options: argparse.Namespace) -> None:
         "timeout": (0.1, 3600),
     }
     check_ranges(options, limits)
+    if options.photographs is not None and options.nearest is None:
+        raise ConfigError("--photographs has no effect without --nearest FEATURES; give both or neither")
+    if options.photographs is not None and not options.photographs.is_dir():
+        raise ConfigError(f"--photographs: {options.photographs} is not a folder; give that of the photographs of --nearest")
+
+
+def split_checklists(texts: Sequence[str]) -> tuple[Path | None, dict[str, Path]]:
+    """Return the checklist of all requests, if there is one, and those that a request can choose, by name.
+
+    Raise `ConfigError` for several checklists of all, and a name that is given twice. A name has letters, digits, spaces, - and _."""
+    of_all: list[Path] = []
+    named: dict[str, Path] = {}
+    for text in texts:
+        found = re.fullmatch(r"([\w -]+)=(.+)", text)
+        if found is None:
+            of_all.append(Path(text))
+        elif found[1] in named:
+            raise ConfigError(f"--checklist: the name {quoted(found[1])} is given twice; choose another")
+        else:
+            named[found[1]] = Path(found[2])
+    if len(of_all) > 1:
+        raise ConfigError(f"--checklist: {list_some([*map(str, of_all)])} are for all requests; give one, and others as NAME=FILE")
+    return (of_all[0] if of_all else None), named
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -106,14 +136,39 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
     from linnaeus.workloads.taxonomy.trained.checklist import restrict
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
-    model, notes = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade)
-    for note in notes:
+    of_all, named = split_checklists(options.checklist)
+    model, notes = restrict(load_model(options.model, **load_options(options)), of_all, options.clade)
+    served, more = _served(model, named, options)
+    for note in (*notes, *more):
         print(note)
     model.predict(np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8))
     body, pixels = round(options.max_body * 1e6), round(options.max_pixels * 1e6)
     limits = Limits(body, HELD * body, min(pixels, model.description.max_image_pixels), options.timeout, options.queue)
     card, name = _card(options.model, model), options.model.resolve().name
-    return HttpService(model, name, card, limits, options.batch_size, options.batch_wait / 1000, threads)
+    return HttpService(served, name, card, limits, options.batch_size, options.batch_wait / 1000, threads)
+
+
+def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argparse.Namespace) -> tuple[ServedModel, list[str]]:
+    """Return a model with its named checklists and its index of photographs, and lines about them.
+
+    Raise `ConfigError` for a checklist without a possible taxon, and an index that cannot be read or is of another model."""
+    from linnaeus.workloads.taxonomy.serving.nearest_photographs import NearestPhotographs
+    from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
+    from linnaeus.workloads.taxonomy.trained.checklist import restrict
+    from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
+
+    checklists: dict[str, Restriction] = {}
+    lines: list[str] = []
+    for name, path in named.items():
+        restricted, notes = restrict(model, path, ())
+        assert restricted.restriction is not None
+        checklists[name] = restricted.restriction
+        lines += [f"checklist {name}: {note}" for note in notes]
+    nearest = None
+    if options.nearest is not None:
+        nearest = NearestPhotographs(model, read_index(options.nearest, "--nearest"), options.photographs or Path())
+        lines += nearest.notes()
+    return ServedModel(model, checklists, nearest), lines
 
 
 def _card(path: Path, model: TrainedClassifier) -> str:

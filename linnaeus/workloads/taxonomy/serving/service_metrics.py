@@ -61,6 +61,6 @@ class Measured:
         try:
             await self.app(scope, receive, noting_status)
         finally:
-            path = scope["path"] if scope["path"] in self.paths else "other"
+            path = "/nearest" if scope["path"].startswith("/nearest/") else scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.requests.labels(path, str(status)).inc()
             self.metrics.seconds.labels(path).observe(time.perf_counter() - start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -69,14 +70,18 @@ class Asked(NamedTuple):
 
 
 class Answers:
-    """Maker of `Prediction` objects from the probabilities of classes, with names and lineages from `tree`.
+    """Maker of `Prediction` objects from the probabilities of classes, with names and lineages from `tree`."""
 
-    `possible`: bool [T] over all nodes of the tree, False for taxa that are never listed; None: all taxa may be listed."""
-
-    def __init__(self, tree: TaxonomyTree, possible: np.ndarray | None = None) -> None:
+    def __init__(self, tree: TaxonomyTree) -> None:
         self.tree = tree
-        self.possible = None if possible is None else np.split(possible, tree.offsets[1:-1])  # per rank
         self.lineages = [tree.lineage_ids(rank) for rank in tree.ranks]
+        self.possible: list[np.ndarray] | None = None  # per rank bool [C_r]
+
+    def among(self, possible: np.ndarray) -> Answers:
+        """Return a maker of predictions that lists only the taxa where `possible`, bool [T] over all nodes of the tree, is True."""
+        other = copy.copy(self)
+        other.possible = np.split(possible, self.tree.offsets[1:-1])
+        return other
 
     def taxon(self, rank: int, number: int, probability: float) -> Taxon:
         """Return the taxon that is class `number` of the rank with index `rank`, with its probability."""

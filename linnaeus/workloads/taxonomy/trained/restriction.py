@@ -119,18 +119,19 @@ def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
     return found
 
 
-def of_clades(index: TaxonIndex, clades: Sequence[str]) -> Restriction:
+def of_clades(index: TaxonIndex, clades: Sequence[str], key: str = "--clade") -> Restriction:
     """Return the restriction to the taxa at or below those named in `clades`.
 
-    Raise `ConfigError` for a name that the model does not have, and for a name of several taxa."""
+    Raise `ConfigError` for a name that the model does not have, and for a name of several taxa.
+    `key`: start of its message."""
     for clade in clades:
         nodes = index.nodes(clade)
         if not nodes:
-            raise ConfigError(f"--clade: {quoted(clade)} is not a taxon of the model; give a name such as {index.tree.names[0][0]}")
+            raise ConfigError(f"{key}: {quoted(clade)} is not a taxon of the model; give a name such as {index.tree.names[0][0]}")
         if len(nodes) > 1:
             several = list_some([index.described(node) for node in nodes], 4)
-            raise ConfigError(f"--clade: {quoted(clade)} is the name of several taxa; choose {several}")
-    return of_rows(index, (Row(clade, (Listed(clade),)) for clade in clades), "--clade")
+            raise ConfigError(f"{key}: {quoted(clade)} is the name of several taxa; choose {several}")
+    return of_rows(index, (Row(clade, (Listed(clade),)) for clade in clades), key)
 
 
 def _nodes(index: TaxonIndex, name: Listed) -> list[int]:

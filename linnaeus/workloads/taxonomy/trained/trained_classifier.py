@@ -84,7 +84,7 @@ class TrainedClassifier:
         other.restriction = restriction.within(self.restriction)
         if other.restriction.leaves.sum() < (~self.tree.has_children[:-1]).sum():
             other.possible = torch.from_numpy(other.restriction.possible).to(self.device)
-            other.answers = Answers(self.tree, other.restriction.possible)
+            other.answers = self.answers.among(other.restriction.possible)
         return other
 
     def predict(

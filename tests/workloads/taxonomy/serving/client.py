@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -13,6 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from linnaeus.workloads.taxonomy.serving.http_service import HttpService
+from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
+from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
 from tests import fork_server
 
 BOUNDARY = "boundary-of-the-tests"
@@ -69,6 +73,35 @@ def form(photograph: bytes | None, **fields: str) -> bytes:
     if photograph is not None:
         out += f'{part}photograph"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'.encode() + photograph + b"\r\n"
     return out + f"--{BOUNDARY}--\r\n".encode()
+
+
+def exchange(served: ServedModel, *requests: tuple[str, str, bytes]) -> list[Reply]:
+    """Send requests (method, path with query, body) to a service in this process, at once. Return its replies, in order."""
+
+    async def all_replies() -> list[Reply]:
+        service = HttpService(served, "model", "", Limits(10**6, 10**7, 10**6, 60, 32), 8, 0.0, 1)  # of this event loop
+        application = service.application()
+        async with service._running(None):
+            return list(await asyncio.gather(*(_reply(application, *request) for request in requests)))
+
+    return asyncio.run(all_replies())
+
+
+async def _reply(application: Any, method: str, path: str, body: bytes) -> Reply:
+    path, _, query = path.partition("?")
+    left = [{"type": "http.request", "body": body, "more_body": False}]
+    sent: list[dict[str, Any]] = []
+
+    async def receive():
+        return left.pop() if left else await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": [], "app": None}
+    await application(scope, receive, send)
+    headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+    return Reply(sent[0]["status"], headers, b"".join(message.get("body", b"") for message in sent[1:]))
 
 
 @contextlib.contextmanager

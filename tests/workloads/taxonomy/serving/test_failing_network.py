@@ -13,10 +13,9 @@ import linnaeus
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.serving.http_service import HttpService
 from linnaeus.workloads.taxonomy.serving.photograph_batches import PhotographBatches
-from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
+from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits, Question
+from linnaeus.workloads.taxonomy.serving.served_model import Asking, ServedModel
 from linnaeus.workloads.taxonomy.serving.service_metrics import ServiceMetrics
-from linnaeus.workloads.taxonomy.trained import Prediction
-from linnaeus.workloads.taxonomy.trained.answers import Asked
 
 PIXELS = np.zeros((8, 8, 3), dtype=np.uint8)
 
@@ -27,23 +26,24 @@ class Model:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def asked(self, top):
-        return Asked(top)
-
-    def predict_pixels(self, images, metadata, names, asked):
-        self.sizes.append(len(images))
-        if any(image[0, 0, 0] for image in images):
+    def answers(self, batch):
+        self.sizes.append(len(batch))
+        if any(one.image[0, 0, 0] for one in batch):
             raise RuntimeError("out of memory")
-        return [Prediction(None, {"genus": ()}, (), ()) for _ in images]
+        return [{"path": {}} for _ in batch]
+
+
+def asking(pixels: np.ndarray) -> Asking:
+    return Asking(Question(b"photograph", {}), pixels)
 
 
 def test_an_error_reaches_its_requests_and_the_next_ones_are_answered():
     async def ask() -> None:
         batches = PhotographBatches(model, 2, 0.0, ServiceMetrics())
         worker = asyncio.create_task(batches.run())
-        both = await asyncio.gather(batches.predict(PIXELS + 1, {}, 5), batches.predict(PIXELS, {}, 5), return_exceptions=True)
+        both = await asyncio.gather(batches.answer(asking(PIXELS + 1)), batches.answer(asking(PIXELS)), return_exceptions=True)
         assert [str(error) for error in both] == ["out of memory"] * 2
-        assert await batches.predict(PIXELS, {"date": "2021-05-01"}, 5) == Prediction(None, {"genus": ()}, (), ())
+        assert await batches.answer(asking(PIXELS)) == {"path": {}}
         worker.cancel()
 
     model = Model()
@@ -55,13 +55,13 @@ def test_a_cancelled_request_leaves_the_queue():
     async def ask() -> None:
         batches = PhotographBatches(model, 2, 3600.0, ServiceMetrics())
         worker = asyncio.create_task(batches.run())
-        leaving = asyncio.create_task(batches.predict(PIXELS, {}, 5))
+        leaving = asyncio.create_task(batches.answer(asking(PIXELS)))
         await asyncio.sleep(0)
         assert len(batches.waiting) == 1
         leaving.cancel()
         await asyncio.wait([leaving])
         assert leaving.cancelled() and not batches.waiting
-        await asyncio.gather(*(batches.predict(PIXELS, {}, 5) for _ in range(4)))
+        await asyncio.gather(*(batches.answer(asking(PIXELS)) for _ in range(4)))
         worker.cancel()
 
     model = Model()
@@ -71,7 +71,7 @@ def test_a_cancelled_request_leaves_the_queue():
 
 def test_the_client_of_a_failing_network_gets_status_500(finished, monkeypatch):
     async def ask() -> None:
-        service = HttpService(model, "model", "", Limits(10**6, 10**7, 10**6, 60, 10), 4, 0.0, 1)
+        service = HttpService(ServedModel(model), "model", "", Limits(10**6, 10**7, 10**6, 60, 10), 4, 0.0, 1)
         photograph = {"type": "http.request", "body": finished.photograph(0).read_bytes(), "more_body": False}
         scope = {"type": "http", "method": "POST", "path": "/predict", "query_string": b"", "headers": [], "app": None}
 

@@ -93,7 +93,7 @@ def test_the_commands_of_the_page_of_the_documentation(service: Service, photogr
     (tmp_path / "photo.jpg").write_bytes(photograph)
     page = (Path(__file__).resolve().parents[4] / "docs" / "using.md").read_text()
     commands = re.findall(r"^curl .*", page, re.M)
-    assert len(commands) == 3
+    assert len(commands) == 4
     for line in commands:
         words = shlex.split(line.replace("127.0.0.1:8000", f"127.0.0.1:{service.port}"))
         done = subprocess.run([words[0], "--silent", "--fail", *words[1:]], cwd=tmp_path, capture_output=True, check=True)

@@ -41,19 +41,21 @@ class FeatureIndex:
         return self.head.photographs - len(self)
 
 
-def read_index(path: Path) -> FeatureIndex:
-    """Return the features in a file. Raise `ConfigError` for a file that `linnaeus embed` did not write, or did not complete."""
+def read_index(path: Path, key: str = "INDEX") -> FeatureIndex:
+    """Return the features in a file. `key`: start of error messages.
+
+    Raise `ConfigError` for a file that `linnaeus embed` did not write, or did not complete."""
     try:
         if path.suffix.lower() not in SUFFIXES:
             raise ConfigError(f"its name must end in {' or '.join(SUFFIXES)}")
         return _of_npy(path) if path.suffix.lower() == ".npy" else _of_parquet(path)
     except ConfigError as error:
-        raise ConfigError(f"INDEX: {path}: {error}") from None
+        raise ConfigError(f"{key}: {path}: {error}") from None
     except OSError as error:
         name = Path(error.filename or path).name
-        raise ConfigError(f"INDEX: {name} cannot be read ({error.strerror or one_line(error)}); write it with `linnaeus embed`") from None
+        raise ConfigError(f"{key}: {name} cannot be read ({error.strerror or one_line(error)}); write it with `linnaeus embed`") from None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, RecursionError, csv.Error) as error:  # also of numpy and pyarrow
-        raise ConfigError(f"INDEX: {path} is damaged ({one_line(error)}); write it again with `linnaeus embed`") from None
+        raise ConfigError(f"{key}: {path} is damaged ({one_line(error)}); write it again with `linnaeus embed`") from None
 
 
 def _of_npy(path: Path) -> FeatureIndex:

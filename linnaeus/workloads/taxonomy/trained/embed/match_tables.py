@@ -29,11 +29,11 @@ class Matches(NamedTuple):
     rows: Iterator[tuple[Any, ...]]
 
 
-def check_model(index: FeatureIndex, model: TrainedClassifier) -> None:
-    """Raise `ConfigError` if the features of an index were computed by another model."""
+def check_model(index: FeatureIndex, model: TrainedClassifier, key: str = "INDEX") -> None:
+    """Raise `ConfigError` if the features of an index were computed by another model. `key`: start of its message."""
     if index.head.fingerprint != model.fingerprint():
         raise ConfigError(
-            f"INDEX: {index.path} has features of another model, {index.head.model} ({index.head.fingerprint[:12]}, not "
+            f"{key}: {index.path} has features of another model, {index.head.model} ({index.head.fingerprint[:12]}, not "
             f"{model.fingerprint()[:12]}); write it again with `linnaeus embed`"
         )
 

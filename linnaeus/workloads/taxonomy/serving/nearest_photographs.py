@@ -1,0 +1,79 @@
+"""`NearestPhotographs`: the photographs of an index that are nearest to others, with their thumbnails.
+
+A client asks for a thumbnail by the number of the photograph in the index. No file that the index does not name can be read.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.trained.embed.cosine_search import nearest
+from linnaeus.workloads.taxonomy.trained.embed.feature_index import FeatureIndex
+from linnaeus.workloads.taxonomy.trained.embed.match_tables import check_model
+from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+SIDE = 192  # pixels of a thumbnail
+
+
+class NearestPhotographs:
+    """An index of a model, with its photographs in `folder`. Raise `ConfigError` for an index of another model."""
+
+    def __init__(self, model: TrainedClassifier, index: FeatureIndex, folder: Path) -> None:
+        check_model(index, model, "--nearest")
+        self.model, self.index = model, index
+        self.files = FolderFiles(folder, index.names)
+        self.pipeline = ValidationPipeline(SIDE)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def notes(self) -> list[str]:
+        """Return a line if the first photograph is not where it is looked for."""
+        if not len(self) or os.path.isfile(self.files.path(0)):
+            return []
+        return [f"--nearest: no thumbnails: {self.files.path(0)} does not exist; --photographs gives the folder of the photographs"]
+
+    def search(self, images: Sequence[np.ndarray], metadata: Metadata, count: int) -> list[list[dict[str, Any]]]:
+        """Return the `count` nearest photographs for each of B photographs, the nearest first. `images`: as `TrainedClassifier.read`
+        returns them. Their metadata are left out if the index was written without."""
+        used = metadata if self.index.head.metadata else metadata_of(len(images), {})
+        features = self.model.features(images, used, normalize=True)
+        found = nearest(torch.from_numpy(features).to(self.model.device), self.index, count)
+        return [
+            [{"number": row, "photograph": self._name(row), "cosine": cosine} for cosine, row in zip(cosines, rows, strict=True)]
+            for cosines, rows in zip(found.cosine.tolist(), found.row.tolist(), strict=True)
+        ]
+
+    def _name(self, row: int) -> str:
+        """Return the name of a photograph as in the index, without the folders of an absolute path."""
+        name = self.index.names[row]
+        return os.path.basename(name) if os.path.isabs(name) else name
+
+    def thumbnail(self, row: int) -> bytes | None:
+        """Return the central square of a photograph as a JPEG of `SIDE` pixels; None if the index has no such photograph, or its file
+        cannot be read."""
+        from PIL import Image
+
+        if not 0 <= row < len(self) or not os.path.isfile(self.files.path(row)):  # a pipe would be waited for
+            return None
+        try:
+            pixels = self.files.decode(row, SIDE, self.model.description.max_image_pixels)
+        except (NotAnImage, OSError):
+            return None
+        square = self.pipeline([pixels], np.empty(0))
+        assert isinstance(square, torch.Tensor)
+        file = io.BytesIO()
+        Image.fromarray(square[0].permute(1, 2, 0).numpy()).save(file, "JPEG", quality=85)
+        return file.getvalue()

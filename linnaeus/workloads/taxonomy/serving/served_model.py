@@ -1,0 +1,135 @@
+"""`ServedModel`: a classifier as a service offers it, with the restrictions and the index of photographs that requests can choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+from starlette.exceptions import HTTPException
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.observations import Metadata
+from linnaeus.workloads.taxonomy.serving.nearest_photographs import NearestPhotographs
+from linnaeus.workloads.taxonomy.serving.photograph_requests import Question
+from linnaeus.workloads.taxonomy.trained.answers import Prediction, Taxon, plain_taxon
+from linnaeus.workloads.taxonomy.trained.heat_map import heat_map
+from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
+from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_clades
+from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+KEPT = 64  # restrictions of requests that are kept for the next ones
+
+
+@dataclass(frozen=True, eq=False)
+class Asking:
+    """A question with the pixels of its photograph, as `TrainedClassifier.read` returns them."""
+
+    question: Question
+    image: np.ndarray
+
+
+class ServedModel:
+    """A classifier, checklists by name, and an index of photographs or None."""
+
+    def __init__(
+        self, model: TrainedClassifier, checklists: Mapping[str, Restriction] | None = None, nearest: NearestPhotographs | None = None
+    ) -> None:
+        self.model, self.checklists, self.nearest = model, dict(checklists or {}), nearest
+        self._restricted = lru_cache(KEPT)(self._limited)
+
+    @cached_property
+    def has_heat_map(self) -> bool:
+        """Return True if the network has a spatial feature map."""
+        try:
+            heat_map(self.model, np.zeros((self.model.image_size, self.model.image_size, 3), dtype=np.uint8), metadata_of(1, {}), 0, 0)
+        except ConfigError:
+            return False
+        return True
+
+    @cached_property
+    def index(self) -> TaxonIndex:
+        """Return the names of the taxa."""
+        return TaxonIndex(self.model.tree)
+
+    def described(self) -> dict[str, Any]:
+        """Return the choices of requests, for JSON."""
+        precision = self.model.asked().precision
+        index = None if self.nearest is None else len(self.nearest)
+        return {"precision": precision, "heat_map": self.has_heat_map, "nearest": index, "checklists": list(self.checklists)}
+
+    def check(self, question: Question) -> None:
+        """Raise `HTTPException` 400 for a clade or a checklist that does not exist, and 422 for what the service does not have."""
+        self.restricted(question)
+        if question.heat_map and not self.has_heat_map:
+            raise HTTPException(422, "heat_map: this network has no spatial feature map; leave heat_map out")
+        if question.nearest and self.nearest is None:
+            raise HTTPException(422, "nearest: the service has no index of photographs (linnaeus serve --nearest); leave nearest out")
+
+    def restricted(self, question: Question) -> TrainedClassifier:
+        """Return the classifier among the possible taxa of a question. Raise `HTTPException` 400 as `check`."""
+        return self._restricted(question.checklist, question.clade)
+
+    def _limited(self, checklist: str, clade: str) -> TrainedClassifier:
+        model = self.model
+        if checklist and checklist not in self.checklists:
+            known = f"choose {list_some(list(self.checklists))}" if self.checklists else "the service has none"
+            raise HTTPException(400, f"checklist is {quoted(checklist)}, which does not exist; {known}")
+        try:
+            model = model.limited(self.checklists[checklist]) if checklist else model
+            return model.limited(of_clades(self.index, [clade], "clade")) if clade else model
+        except ConfigError as error:
+            raise HTTPException(400, str(error)) from None
+
+    def answers(self, batch: Sequence[Asking]) -> list[dict[str, Any]]:
+        """Return the answers for JSON, in the order of the questions. Questions among the same taxa share a pass of the network."""
+        groups: dict[tuple[str, str], list[int]] = {}
+        for i, one in enumerate(batch):
+            groups.setdefault((one.question.checklist, one.question.clade), []).append(i)
+        found: dict[int, dict[str, Any]] = {}
+        for rows in groups.values():
+            found |= zip(rows, self._answers_among([batch[i] for i in rows]), strict=True)
+        self._add_nearest(batch, found)
+        return [found[i] for i in range(len(batch))]
+
+    def _answers_among(self, batch: Sequence[Asking]) -> list[dict[str, Any]]:
+        """Return the answers of questions with the same restriction."""
+        model, metadata = self.restricted(batch[0].question), _metadata(batch)
+        top = max(one.question.top for one in batch)
+        predictions = model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), model.asked(top))
+        answers = []
+        for row, (one, prediction) in enumerate(zip(batch, predictions, strict=True)):
+            answer = prediction.plain()
+            answer["ranks"] = {rank: taxa[: one.question.top] for rank, taxa in answer["ranks"].items()}
+            answer |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts()}
+            if one.question.heat_map:
+                answer["heat_map"] = _heat_map(model, one.image, metadata.take(np.array([row])), prediction)
+            answers.append(answer)
+        return answers
+
+    def _add_nearest(self, batch: Sequence[Asking], answers: Mapping[int, dict[str, Any]]) -> None:
+        rows = [i for i, one in enumerate(batch) if one.question.nearest]
+        if not rows or self.nearest is None:
+            return
+        asking = [batch[i] for i in rows]
+        found = self.nearest.search([one.image for one in asking], _metadata(asking), max(one.question.nearest for one in asking))
+        for i, one, photographs in zip(rows, asking, found, strict=True):
+            answers[i]["nearest"] = photographs[: one.question.nearest]
+
+
+def _metadata(batch: Sequence[Asking]) -> Metadata:
+    return metadata_of(len(batch), {name: [one.question.given.get(name) for one in batch] for name in ARGUMENTS})
+
+
+def _heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, prediction: Prediction) -> dict[str, Any] | None:
+    """Return the heat map of the rolled-up answer, or else of the finest taxon of the path, for JSON; None without a taxon."""
+    taxon: Taxon | None = prediction.answer or (prediction.path[-1] if prediction.path else None)
+    if taxon is None:
+        return None
+    rank = model.tree.rank_index(taxon.rank)
+    values = heat_map(model, image, metadata, rank, model.answers.lineages[rank].index(taxon.lineage))
+    shown = {name: value for name, value in plain_taxon(taxon).items() if name != "probability"}
+    return {"rank": taxon.rank, **shown, "values": values.round(3).astype(float).round(3).tolist()}

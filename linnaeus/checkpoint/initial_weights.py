@@ -94,7 +94,7 @@ def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
     if EMA in files:
         line = f"{path} has raw and averaged weights; {kind} ones were validated and are loaded; for the other ones use {path / other}"
         notes = [*notes, line]
-    return InitialWeights(str(path / chosen), files[chosen]["sha256"], _read_safetensors(path / chosen), notes)
+    return InitialWeights(str(path / chosen), files[chosen]["sha256"], read_safetensors(path / chosen), notes)
 
 
 def _of_file(path: Path) -> InitialWeights:
@@ -105,14 +105,15 @@ def _of_file(path: Path) -> InitialWeights:
     with open(path, "rb") as file:
         head = file.read(9)
     if path.suffix == ".safetensors" or path.name == INDEX or head[8:] == b"{":
-        tensors = _read_safetensors(path)
+        tensors = read_safetensors(path)
         return InitialWeights(str(path), weights_digest(path), tensors)
     key, state, others = _find_state_dict(path, _read_torch(path))
     notes = [f"not read from {path}: {shorten(others)}"] if others else []
     return InitialWeights(f"{path}{f' [{key}]' if key else ''}", file_digest(path), _cleaned(path, state), notes)
 
 
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file or of the files of its index, on the CPU. Raise `ConfigError` if it is not such a file."""
     from safetensors import SafetensorError
 
     try:

@@ -104,6 +104,14 @@ def load_matched(weights: InitialWeights, match: WeightMatch, model: nn.Module) 
             own[name].copy_(weights.state[name])
 
 
+def load_all(weights: InitialWeights, model: nn.Module) -> None:
+    """Load all weights of a trained model. Raise `ConfigError` if they are not exactly those of `model`, or not finite."""
+    try:
+        load_matched(weights, match_weights(weights, model), model)
+    except ConfigError as error:
+        raise ConfigError(str(error).removeprefix("run.init_from: ").partition("; check `model`")[0]) from None
+
+
 def _tied_names(own: Mapping[str, Tensor]) -> dict[str, list[str]]:
     """Return {name: all names of the same tensor, including this one} for a state dict. A file may contain any of the names."""
     groups: dict[tuple[object, ...], list[str]] = {}

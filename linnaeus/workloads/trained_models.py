@@ -6,15 +6,17 @@ That module has `load_model(path, **options)`, and `export_model(options)` for `
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from linnaeus.config.registry import import_here, workload_module
-from linnaeus.errors import ConfigError
-from linnaeus.files import read_json
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.files import is_absent, read_json
 
 TRANSFORMERS = ("gpt2", "gpt_neox")  # architectures of transformers that a language model here can have
 
@@ -41,11 +43,11 @@ def trained_module(path: Path) -> ModuleType:
 
 def workload_of(path: Path) -> str:
     """Return the name of the workload of a run directory or a bundle. Raise `ConfigError` for any other path."""
-    bundle = read_json(path / "config.json") or {}
+    bundle = own_json(path, "config.json") or {}
     if bundle.get("format") == "linnaeus-model":
         name = bundle.get("workload")
         if name not in ("taxonomy", "language"):  # another name would be imported, and run its code
-            raise ConfigError(f"{path} is a bundle of workload={name!r}, which this program does not have")
+            raise ConfigError(f"{path} is a bundle of workload={quoted(name)}, which this program does not have")
         return str(name)
     if bundle.get("model_type") in TRANSFORMERS:
         return "language"
@@ -54,6 +56,32 @@ def workload_of(path: Path) -> str:
     from linnaeus.rundir.saved_run import read_configuration  # imports omegaconf, which a bundle does not need
 
     return str((read_configuration(path)[0].get("workload") or {}).get("name"))
+
+
+def own_file(folder: Path, name: str) -> Path:
+    """Return the path of a file of a folder that others may have written. A hub's cache has links from its snapshots to its blobs.
+
+    Raise `ConfigError` for a link or a name that leads out of the folder, and for a pipe or another object that is not a file. Raise
+    `OSError` if there is none."""
+    file, inside = folder / name, Path(os.path.realpath(folder))
+    found = Path(os.path.realpath(file))
+    blobs = inside.parent.parent / "blobs" if inside.parent.name == "snapshots" else inside
+    if not found.is_relative_to(inside) and not found.is_relative_to(blobs):
+        raise ConfigError(f"{file} leads to a file outside of the folder, which is not read; put the file itself there")
+    if not stat.S_ISREG(os.stat(file).st_mode):
+        raise ConfigError(f"{file} is not a file; put the file itself there")
+    return file
+
+
+def own_json(folder: Path, name: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file of a folder. Return None if the file does not exist or contains anything else. Raise as
+    `own_file`."""
+    try:
+        return read_json(own_file(folder, name))
+    except OSError as error:
+        if is_absent(error):
+            return None
+        raise
 
 
 def validated(run: Path, source: str) -> dict[str, Any]:

@@ -55,6 +55,9 @@ class Case:
     rows: int | None
     steps: list[str]
 
+    def __str__(self) -> str:
+        return f"{self.steps} {self.settings}"
+
 
 def warm() -> None:
     """Import the readers and compose their configurations, once for all cases, which are forks of this process."""

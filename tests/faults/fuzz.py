@@ -1,35 +1,36 @@
-"""`make fuzz`: start runs with mutated settings, manifests and photographs, read mutated archives, and check how each ends.
+"""`make fuzz`: mutate settings, manifests, photographs, archives, bundles and requests of the service, and check how each ends.
 
     python -m tests.faults.fuzz overrides --count 1000
     python -m tests.faults.fuzz manifests --count 2000
     python -m tests.faults.fuzz photographs --count 1000
     python -m tests.faults.fuzz archives --count 6000
+    python -m tests.faults.fuzz bundles --count 4000
+    python -m tests.faults.fuzz requests --count 5000
 
 A start must end within `TIMEOUT` seconds and `MEMORY` bytes, with status 0, or with status 2 and one line. It prints no traceback, and with
 status 2 it writes nothing. Every row of a manifest that is accepted is used or counted as left out. Every photograph that Pillow refuses
 to decode completely is in quarantine.jsonl. An archive of any format is read within `READ_TIMEOUT` seconds and `READ_MEMORY` bytes: its
-records and those left out sum to those written, and each of its photographs is decoded or counted as damaged.
+records and those left out sum to those written, and each of its photographs is decoded or counted as damaged. A bundle gives answers
+under the names of its tree in every format, or one line; nothing of it is executed, and no file outside of it is opened. Every request
+has an answer of one line or the prediction, and the service ends with an empty stderr.
 
 Cases are functions of `--seed` and their number; failures are printed with the case that repeats them (`--only NUMBER`).
 """
 
 import argparse
 import contextlib
-import io
+import functools
 import json
-import multiprocessing
 import re
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -40,16 +41,17 @@ from linnaeus.workloads.taxonomy.observations import UndecodableImage
 from linnaeus.workloads.taxonomy.store import store_source
 from tests import fork_server, runs
 from tests.faults import archives as mutated_archives
-from tests.faults import mutations
+from tests.faults import bundles as mutated_bundles
+from tests.faults import http_requests, mutations
+from tests.faults.isolated import isolated
 from tests.workloads.taxonomy.sources.conftest import left_out
 
 TIMEOUT = 120.0  # seconds of a start; an idle core takes about 1
 MEMORY = 6 << 30  # bytes of data of a process
-READ_TIMEOUT = 60.0  # seconds; an idle core takes about 0.05
-READ_MEMORY = 1 << 30  # bytes beside those of the program
 MAX_LINE = 1000  # characters of an error message
 SMALL = ("data.train_samples=96", "data.validation_samples=32", "trainer.length=2steps", "lr_scheduler.warmup=0steps")
 COUNTS = re.compile(r"([\d,]+) training and ([\d,]+) validation rows")
+WARM = {"archives": mutated_archives.warm, "bundles": mutated_bundles.warm}  # imports, once for all cases, which are forks
 LEFT_OUT = re.compile(r"(\d+) rows? left out: ")
 
 
@@ -139,43 +141,12 @@ def photographs(count: int, seed: int, folder: Path) -> tuple[str, list[str]]:
 
 def archives(number: int, seed: int, folder: Path) -> tuple[str, list[str]]:
     """Read a mutated archive in a separate process. Return the case and its failures."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_read_archive, args=(number, seed, folder, sender))
-    child.start()
-    sender.close()
-    case = ""
-    try:
-        case = receiver.recv()
-        return case, receiver.recv() if receiver.poll(READ_TIMEOUT) else [f"no end within {READ_TIMEOUT:.0f} s"]
-    except EOFError:
-        child.join()
-        return case, [f"exit status {child.exitcode}"]
-    finally:
-        child.kill()
-        child.join()
+    return isolated(mutated_archives.case, wrong_records, number, seed, folder)
 
 
-def _read_archive(number: int, seed: int, folder: Path, sender: Connection) -> None:
-    sys.stdout = sys.stderr = io.StringIO()
-    try:
-        case = mutated_archives.case(seed, number, folder)
-    except Exception as error:
-        sender.send(f"archive {number} was not written: {error}")
-        return sender.send([] if isinstance(error, ConfigError) else [_trace()])  # ConfigError: of `linnaeus prepare`
-    sender.send(f"{case.steps} {case.settings}")
-    data = int(re.search(r"VmData:\s+(\d+)", Path("/proc/self/status").read_text())[1]) << 10  # type: ignore[index]
-    resource.setrlimit(resource.RLIMIT_DATA, (data + READ_MEMORY,) * 2)
-    try:
-        failures = wrong_records(case)
-    except Exception:
-        failures = [_trace()]
-    sender.send(failures)
-
-
-def _trace() -> str:
-    """Return the end of the traceback of the exception that is handled, on one line."""
-    return " / ".join(traceback.format_exc().strip().splitlines()[-7:])
+def bundles(number: int, seed: int, folder: Path) -> tuple[str, list[str]]:
+    """Predict with a mutated bundle in a separate process. Return the case and its failures."""
+    return isolated(mutated_bundles.case, mutated_bundles.failures, number, seed, folder)
 
 
 def wrong_records(case: mutated_archives.Case) -> list[str]:
@@ -223,7 +194,7 @@ def many(check: Callable[[int, int, Path], tuple[str, list[str]]], numbers: rang
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("overrides", "manifests", "photographs", "archives"))
+    parser.add_argument("kind", choices=("overrides", "manifests", "photographs", "archives", "bundles", "requests"))
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of one case")
@@ -232,9 +203,13 @@ def main() -> int:
     if options.kind == "photographs":
         return int(many(lambda number, seed, folder: photographs(options.count, seed, folder), range(1), options.seed, 1) > 0)
     numbers = range(options.count) if options.only is None else range(options.only, options.only + 1)
-    if options.kind == "archives":
-        mutated_archives.warm()
-    check = {"overrides": overrides, "manifests": manifests, "archives": archives}[options.kind]
+    if options.kind == "requests":
+        with http_requests.service() as service:
+            failed = many(functools.partial(http_requests.check, service), numbers, options.seed, options.jobs)
+            return int(failed > 0 or service.get("/health").status != 200)
+    check = {"overrides": overrides, "manifests": manifests, "archives": archives, "bundles": bundles}[options.kind]
+    if options.kind in WARM:
+        WARM[options.kind]()
     return int(many(check, numbers, options.seed, options.jobs) > 0)
 
 

@@ -203,7 +203,7 @@ def photographs(seed: int, count: int, folder: Path) -> tuple[Path, set[str]]:
     rows, refused = [["path", *RANKS, "split"]], set[str]()
     for i in range(count + 48):
         name, species = f"photos/{i}.bin", i % 6
-        content = _photograph(rng, FORMATS[i % len(FORMATS)])
+        content = photograph(rng, FORMATS[i % len(FORMATS)])
         if i >= 48:
             content = rng.choice(DAMAGE)(rng, content)
         (folder / name).write_bytes(content)
@@ -227,7 +227,8 @@ def decodes_completely(path: Path) -> bool:
         return False
 
 
-def _photograph(rng: random.Random, kind: str) -> bytes:
+def photograph(rng: random.Random, kind: str) -> bytes:
+    """Return the file of a photograph of 24 x 24 pixels in a format of Pillow."""
     image = Image.frombytes("RGB", (24, 24), rng.randbytes(24 * 24 * 3))
     exif = Image.Exif()
     exif[0x0112] = rng.randint(1, 8)

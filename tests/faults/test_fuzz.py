@@ -1,10 +1,12 @@
 """A few cases of `make fuzz`, and the rules that it checks."""
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from tests import fork_server
-from tests.faults import archives, fuzz, mutations
+from tests.faults import archives, bundles, fuzz, http_requests, mutations
 
 
 def test_mutated_settings_and_manifests_end_in_one_line_or_work(tmp_path):
@@ -38,6 +40,48 @@ def test_photographs_that_pillow_refuses_are_counted(tmp_path):
     path, refused = mutations.photographs(3, 60, tmp_path)
     assert 20 < len(refused) < 60 and all(int(name.split("/")[1].split(".")[0]) >= 48 for name in refused)
     assert len(path.read_text().splitlines()) == 109
+
+
+def test_mutated_bundles_end_in_one_line_or_answer(tmp_path):
+    """Run the cases in a separate process without threads, because every case is a fork of it."""
+    command = [sys.executable, "-m", "tests.faults.fuzz", "bundles", "--count=24", "--jobs=1", "--seed=3"]
+    with (tmp_path / "out").open("wb") as out:
+        process = fork_server.Popen(command, cwd=fork_server.ROOT, stdout=out, stderr=subprocess.STDOUT)
+    status = process.wait(300)
+    assert (tmp_path / "out").read_text().splitlines()[-1] == "24 cases, 0 failed" and status == 0
+
+
+def test_mutated_requests_are_answered_in_one_line():
+    with http_requests.service() as service:
+        found = [f"{number}: {line}" for number in range(60) for line in http_requests.check(service, number, 5, fork_server.ROOT)[1]]
+        assert found == [] and service.get("/health").status == 200
+
+
+def test_every_rule_for_answers_finds_its_fault():
+    head = b"HTTP/1.1 %d OK\r\nContent-Type: application/json\r\n\r\n"
+    assert http_requests.wrong_reply(head % 422 + b'{"error": "top is 0"}', True) == []
+    assert http_requests.wrong_reply(b"", True) and not http_requests.wrong_reply(b"", False)
+    for reply in (head % 500 + b"{}", head % 200 + b"{", head % 400 + b'{"error": "a\\nb"}', head % 200 + b'{"a": "root:x:0"}', b"hello"):
+        assert http_requests.wrong_reply(reply, True), reply
+
+
+def test_every_rule_for_bundles_finds_its_fault(tmp_path, monkeypatch, capsys):
+    """Each fault is one that `linnaeus predict` had, or could have."""
+    shutil.copytree(bundles.original(), tmp_path / "inside")
+    (tmp_path / "outside").mkdir()
+    monkeypatch.chdir(tmp_path)
+    found = lambda linked=False: bundles.failures(bundles.Case(tmp_path / "inside", [], "csv", linked), watched=False)
+    assert found() == [] and found(linked=True) == ["a file outside of the bundle was read"]
+    broken = {
+        "exit status 1": "raise SystemExit(1)",
+        "an error of 4 characters": "print('a', file=sys.stderr); print('b', file=sys.stderr); raise SystemExit(2)",
+    }
+    broken |= {"is written as": "path = argv_out(words); path.write_text('a,b')", "outside was printed": "print(bundles.SECRET)"}
+    for text, code in broken.items():
+        (tmp_path / "inside" / "answers.csv").write_text("photograph\n")
+        names = {"argv_out": lambda words: Path(words[words.index("--out") + 1]), "bundles": bundles, "sys": sys}
+        monkeypatch.setattr(bundles.predict_cli, "main", lambda words, code=code, names=names: exec(code, names | {"words": words}) or 0)
+        assert any(text in failure for failure in found()), text
 
 
 def test_mutated_archives_of_every_format_end_in_one_line_or_are_accounted_for(tmp_path):

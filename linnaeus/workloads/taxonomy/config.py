@@ -168,7 +168,7 @@ class ModelConfig:
     name: str = setting("name of the network")
     dropout: float = setting("dropout probability, of the features before the head and in the residual branches", low=0, high=1)
     drop_path: float = setting("stochastic depth of the last block; grows linearly with depth from 0", low=0, high=1)
-    meta_width: int = setting("width of the hidden layer of the metadata encoders", low=1)
+    meta_width: int = setting("width of the hidden layer of the metadata encoders", low=1, high=65536)
 
 
 @dataclass(frozen=True)

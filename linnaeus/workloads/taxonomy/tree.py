@@ -222,17 +222,38 @@ class TaxonomyTree:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TaxonomyTree:
-        """Return the tree that `to_dict` wrote. Raise `ValueError` for another version."""
+        """Return the tree that `to_dict` wrote. Raise `ValueError` for another version, and for a content that is not a tree."""
         if plain.get("version") != 1 or "ids" in plain:  # an early format stored whole lineage ids
             raise ValueError(f"taxonomy of version {plain.get('version')!r} with {', '.join(plain)}; this program reads version 1")
-        anchor = tuple(np.asarray(a, dtype=np.int64) for a in plain["anchor"])
         names, tails, keys = (tuple(tuple(s) for s in plain.get(field, ())) for field in ("names", "tails", "keys"))
-        return cls(tuple(plain["ranks"]), names, anchor, tails, keys)
+        tree = cls(tuple(plain["ranks"]), names, tuple(_anchors(a) for a in plain["anchor"]), tails, keys)
+        tree._check()
+        return tree
+
+    def _check(self) -> None:
+        """Raise `ValueError` if texts are not texts, lists are not as long as they must be, or a taxon is not below its anchor."""
+        texts = [self.ranks, *self.names, *self.tails, *self.keys]
+        if not all(isinstance(text, str) for column in texts for text in column) or len({*self.ranks, ""}) <= len(self.ranks):
+            raise ValueError("the ranks and names of a taxonomy must be texts, and the ranks must differ")
+        for columns in (self.names, self.anchor, self.tails or self.names, self.keys or self.names):
+            if len(columns) != len(self.ranks) or tuple(map(len, columns)) != self.sizes:
+                raise ValueError("a taxonomy must have a name and an anchor of each class of each rank")
+        for anchor, first in zip(self.anchor, self.offsets, strict=False):
+            if len(anchor) and not -1 <= anchor.min() <= anchor.max() < first:
+                raise ValueError("the anchor of a taxon must be a taxon of a coarser rank")
 
     def fingerprint(self) -> str:
         """Return a hash of everything that determines the classes, 32 hexadecimal digits. `keys` are excluded: tables change ids."""
         text = json.dumps(replace(self, keys=()).to_dict(), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _anchors(values: Sequence[int]) -> np.ndarray:
+    """Return anchors as int64 [C]. Raise `ValueError` for other values."""
+    found = np.asarray(values)
+    if found.ndim != 1 or (len(found) and found.dtype != np.int64):
+        raise ValueError("the anchors of a taxonomy must be integers")
+    return found.astype(np.int64)
 
 
 def number_names(rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:

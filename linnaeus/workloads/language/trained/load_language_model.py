@@ -16,10 +16,10 @@ import torch
 from linnaeus.checkpoint.choice import BEST, NEWEST, is_validated
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.resume import checkpoints_under
-from linnaeus.checkpoint.weight_matching import load_matched, match_weights
+from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
-from linnaeus.workloads.language.model.gpt import GPT, build_gpt
+from linnaeus.workloads.language.model.gpt import build_gpt
 from linnaeus.workloads.language.tokenizers import Tokenizer, tokenizer_from
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from linnaeus.workloads.language.trained.library_tokenizers import read_library_tokenizer
@@ -48,7 +48,7 @@ def load_model(
         network = build_gpt(published.model, 0, published.vocabulary, published.block)
         if published.weights.state["token.weight"].dtype == torch.float64:
             network = network.double()
-        _load(published.weights, network, str(path))
+        load_all(published.weights, network)
         return LanguageModel(network, published.tokenizer, published.weights.source).to(device)
     return _of_run(Path(path), checkpoint, tokenizer).to(device)
 
@@ -65,7 +65,7 @@ def _of_run(path: Path, checkpoint: str | None, given: str | Path | None) -> Lan
     if config.trainer.precision == "float64":
         network = network.double()
     weights = _weights(path, checkpoint)
-    _load(weights, network, str(path))
+    load_all(weights, network)
     return LanguageModel(network, tokenizer, weights.source, weights.notes, validation_batch_size(config))
 
 
@@ -112,13 +112,6 @@ def _weights(path: Path, checkpoint: str | None) -> InitialWeights:
         return read_initial_weights(str(path), "RUN", checkpoint)
     except ConfigError as error:
         raise ConfigError(str(error).removeprefix("RUN: ")) from None
-
-
-def _load(weights: InitialWeights, network: GPT, path: str) -> None:
-    try:
-        load_matched(weights, match_weights(weights, network), network)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {str(error).removeprefix('run.init_from: ')}") from None
 
 
 def find_run(path: Path) -> Path:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import struct
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ _UPSIDE_DOWN, _MIRRORED = (3, 4, 7, 8), (2, 3, 6, 7)  # values of the tag; of 5 
 _DEPTHS = (8, 10, 12, 14, 16)  # bits per value that cameras and scanners store in 16 bits
 _DECODER_ERRORS: tuple[type[Exception], ...] = (OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError)
 _DECODER_ERRORS += (AttributeError, RuntimeError, struct.error, zlib.error)
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")  # of damaged metadata, which are not read further
 
 
 def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:

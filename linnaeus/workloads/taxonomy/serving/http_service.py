@@ -69,7 +69,9 @@ class HttpService:
         routes = [Route(path, f, methods=["POST" if f == self.predict else "GET"]) for path, f in zip(PATHS, endpoints, strict=True)]
         handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
         measured = Middleware(Measured, metrics=self.metrics, paths=PATHS)
-        return Starlette(routes=routes, exception_handlers=handlers, middleware=[measured], lifespan=self._running)
+        app = Starlette(routes=routes, exception_handlers=handlers, middleware=[measured], lifespan=self._running)
+        app.router.redirect_slashes = False  # a redirection names the host that the client gave
+        return app
 
     @contextlib.asynccontextmanager
     async def _running(self, _: Starlette) -> AsyncIterator[None]:

@@ -111,13 +111,16 @@ def serve(options: argparse.Namespace) -> None:
         raise ConfigError(f"linnaeus serve needs {missing[0]}, which is not installed; pip install 'linnaeus[serve]'")
     import uvicorn
 
+    from linnaeus.workloads.taxonomy.serving.client_connections import connections
+
     with _listen(options.host, options.port) as listener:
         threads = use_threads(options)
         app = build_service(options, threads).application()
         logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # clients get the reason, and must not be able to fill the log
         quiet: dict[str, Any] = {"log_level": "error", "access_log": False, "server_header": False, "proxy_headers": False}
         last = round(options.timeout) + 1  # seconds for the requests in progress after a signal
-        config = uvicorn.Config(app, loop="asyncio", http="h11", ws="none", timeout_graceful_shutdown=last, **quiet)
+        http = connections(options.timeout)
+        config = uvicorn.Config(app, loop="asyncio", http=http, ws="none", timeout_graceful_shutdown=last, **quiet)
         signal.signal(signal.SIGTERM, lambda *_: None)  # at its end uvicorn raises the signal again; the exit status must be 0
         signal.signal(signal.SIGINT, lambda *_: None)
         print(f"{options.model}: http://{_shown(listener)}/  (Ctrl-C ends the service)", flush=True)
@@ -176,13 +179,12 @@ def _card(path: Path, model: TrainedClassifier) -> str:
     from linnaeus.files import read_json
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
-    from linnaeus.workloads.trained_models import validated
+    from linnaeus.workloads.trained_models import own_file, validated
 
     if not bundle.is_bundle(path):
         metrics = validated(path, model.weights.source)
         return model_card(model.description, model.tree, read_json(path / "dataset.json") or {}, metrics)
-    file = path / bundle.CARD
-    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    return own_file(path, bundle.CARD).read_text(encoding="utf-8", errors="replace") if (path / bundle.CARD).exists() else ""
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -19,19 +19,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from linnaeus.checkpoint.initial_weights import InitialWeights
-from linnaeus.checkpoint.weight_files import read_weights
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.checkpoint.initial_weights import InitialWeights, read_safetensors
+from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import commit_directory, file_digest, to_json, write_atomic
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from linnaeus.workloads.trained_models import own_file, own_json
 
-FORMAT, VERSION = "linnaeus-model", 1
+FORMAT, VERSION, WORKLOAD = "linnaeus-model", 1, "taxonomy"
 CONFIG, WEIGHTS, TREE, CALIBRATION = "config.json", "model.safetensors", "taxonomy.json", "calibration.json"
 METRICS, CARD, COUNTS = "metrics.json", "README.md", "class_counts.csv"
 REQUIRED = (WEIGHTS, TREE)
-LARGEST_CONFIG = 64 << 20  # bytes of config.json that are read at most
 
 
 def is_bundle(path: Path) -> bool:
@@ -56,7 +55,7 @@ def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, wei
         os.chmod(temporary / WEIGHTS, (temporary / TREE).stat().st_mode)  # safetensors lets only the owner read its file
         files = {name: file_digest(temporary / name) for name in sorted([WEIGHTS, TREE, *texts])}
         source = {"weights": weights.source.rpartition("/checkpoints/")[2], "sha256": weights.digest}
-        config = {"format": FORMAT, "version": VERSION, "workload": "taxonomy", "source": source}
+        config = {"format": FORMAT, "version": VERSION, "workload": WORKLOAD, "source": source}
         write_atomic(temporary / CONFIG, to_json(config | {"description": description.plain(), "files": files}))
         commit_directory(temporary, folder)
     except OSError as error:
@@ -72,18 +71,20 @@ def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description,
     try:
         if config.get("version") != VERSION:
             raise ConfigError(f"it is of version {config.get('version')!r}; this program reads version {VERSION}")
+        if config.get("workload") != WORKLOAD:
+            raise ConfigError(f"it is of workload={quoted(config.get('workload'))}; this needs one of workload={WORKLOAD}")
         digests = {name: _checked(folder, name, config["files"]) for name in REQUIRED}
         description = Description.from_plain(config["description"], plugins)
         tree = TaxonomyTree.from_dict(json.loads((folder / TREE).read_text(encoding="utf-8")))
-        state, calibration = read_weights(folder / WEIGHTS), None
+        state, calibration = read_safetensors(folder / WEIGHTS), None
         if CALIBRATION in config["files"]:
             _checked(folder, CALIBRATION, config["files"])
             calibration = Calibration.from_plain(json.loads((folder / CALIBRATION).read_text(encoding="utf-8")), len(tree.ranks))
     except ConfigError as error:
-        raise ConfigError(f"{folder}: {error}") from None
+        raise ConfigError(f"{folder}: {str(error).replace(f'{folder}{os.sep}', '')}") from None
     except OSError as error:
         raise ConfigError(f"{folder}: {Path(error.filename or '').name} cannot be read ({error.strerror})") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ConfigError(f"{folder}: the bundle is damaged ({type(error).__name__}: {one_line(error)}); export it again") from None
     return description, tree, InitialWeights(str(folder / WEIGHTS), digests[WEIGHTS], state), calibration
 
@@ -97,25 +98,23 @@ def checked_file(folder: Path, name: str) -> Path | None:
     try:
         _checked(folder, name, files)
     except ConfigError as error:
-        raise ConfigError(f"{folder}: {error}") from None
+        raise ConfigError(f"{folder}: {str(error).replace(f'{folder}{os.sep}', '')}") from None
     except OSError as error:
         raise ConfigError(f"{folder}: {name} cannot be read ({error.strerror})") from None
     return folder / name
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json; {} if the file is missing, is not JSON, or is not a JSON object."""
+    """Return the content of config.json; {} if the file is missing, cannot be read, or is not a JSON object. Raise as `own_file`."""
     try:
-        with open(folder / CONFIG, "rb") as file:
-            content = json.loads(file.read(LARGEST_CONFIG))
-    except (OSError, ValueError, RecursionError):
+        return own_json(folder, CONFIG) or {}
+    except OSError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _checked(folder: Path, name: str, files: Mapping[str, str]) -> str:
-    """Return the SHA-256 of a file. Raise `ConfigError` if it differs from the one in `files` (file name -> SHA-256)."""
-    found = file_digest(folder / name)
+    """Return the SHA-256 of a file. Raise as `own_file`, and `ConfigError` if it differs from the one in `files` (file name -> SHA-256)."""
+    found = file_digest(own_file(folder, name))
     if found != files[name]:
         raise ConfigError(f"{name} is not the file that was written (SHA-256 {found[:12]}, not {str(files[name])[:12]}); export it again")
     return found

@@ -4,6 +4,7 @@ It has a temperature per rank, thresholds of rolled-up answers (`rollup`) for se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -67,10 +68,13 @@ class Calibration:
             precisions = tuple(Precision(**{k: float(v) for k, v in one.items()}) for one in content["precisions"])
             sets = {str(float(name)): tuple(map(float, values)) for name, values in content["sets"].items()}
             temperature = tuple(map(float, content["temperature"]))
-            if not all(len(values) == ranks for values in (temperature, *sets.values())) or not min(temperature) > 0:
+            if not all(len(values) == ranks for values in (temperature, *sets.values())):
                 raise ConfigError("the calibration is of a model with other ranks")
+            numbers = (*temperature, *(value for values in sets.values() for value in values), *(one.threshold for one in precisions))
+            if not precisions or not all(map(math.isfinite, numbers)) or not min(temperature) > 0:
+                raise ConfigError("the calibration has no precision, or a number that none can have; calibrate again")
             return cls(str(content["weights"]), int(content["photographs"]), temperature, float(content["confidence"]), precisions, sets)
         except ConfigError:
             raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise ConfigError(f"the calibration is damaged ({type(error).__name__}); calibrate again") from None

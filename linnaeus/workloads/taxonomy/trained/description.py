@@ -64,5 +64,5 @@ class Description:
             return cls(model, head, sizes, components, content["tta"], int(content["max_image_pixels"]), plugins)
         except ConfigError:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigError(f"the description of the model is damaged ({one_line(error)})") from None

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
-from linnaeus.checkpoint.weight_matching import load_matched, match_weights
+from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.data.samples import Batch
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, one_line
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
 from linnaeus.workloads.taxonomy.components import column_slices, encode
 from linnaeus.workloads.taxonomy.heads import Scores
@@ -59,8 +59,11 @@ class TrainedClassifier:
         self.description, self.tree, self.weights, self.calibration = description, tree, weights, calibration
         self.components, self.image_size = description.components, description.image_sizes[-1]
         self.short_side = DETAIL * self.image_size
-        model = build_network(description.model, description.head, description.image_sizes, tree, self.components, pretrained=False)
-        load_matched(weights, match_weights(weights, model), model)
+        try:
+            model = build_network(description.model, description.head, description.image_sizes, tree, self.components, pretrained=False)
+        except (RuntimeError, MemoryError) as error:  # of a damaged description: sizes that no memory holds
+            raise ConfigError(f"the network of {weights.source} cannot be built ({one_line(error)})") from None
+        load_all(weights, model)
         self.device = torch_device(device)
         self.model = model.to(self.device).eval()
         self.preparation = BatchPreparation(self.components, column_slices(self.components))

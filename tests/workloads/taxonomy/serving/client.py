@@ -105,11 +105,14 @@ async def _reply(application: Any, method: str, path: str, body: bytes) -> Reply
 
 
 @contextlib.contextmanager
-def running(model: Path, *options: str) -> Iterator[Service]:
-    """Start a service on a free port. End it with SIGTERM, and require the status 0."""
-    command = [sys.executable, "-m", "linnaeus", "serve", str(model), "--port", "0", "--threads", "1", *options]
+def running(model: Path, *options: str, watched: bool = False, seconds: float = 100) -> Iterator[Service]:
+    """Start a service on a free port. End it with SIGTERM, and require the status 0 and nothing on stderr.
+
+    `watched`: each file that it reads outside of `model` is on stderr (tests/faults/watched.py)."""
+    program = ["tests.faults.watched", str(model), "linnaeus"] if watched else ["linnaeus"]
+    command = [sys.executable, "-m", *program, "serve", str(model), "--port", "0", "--threads", "1", *options]
     process = fork_server.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    limit = threading.Timer(100, process.kill)  # a service that hangs fails its test
+    limit = threading.Timer(seconds, process.kill)  # a service that hangs fails its test
     limit.start()
     try:
         line = process.stdout.readline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
@@ -232,6 +233,25 @@ def test_a_request_has_a_limited_time(finished, photograph: bytes):
         slow = service.open(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
         assert slow.recv(1000).startswith(b"HTTP/1.1 408")
         slow.close()
+
+
+def test_a_client_that_never_ends_its_request_is_left(finished, photograph: bytes):
+    """The head of a request, and a body after its answer, which nobody waits for."""
+    with running(finished.bundle, "--timeout", "0.3") as service:
+        head = service.open(b"POST /predict HTTP/1.1\r\nHos")
+        body = service.open(b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+        for connection, answer in ((head, b""), (body, b"HTTP/1.1 200")):
+            received = b""
+            with contextlib.suppress(ConnectionResetError):
+                while part := connection.recv(1000):
+                    received += part
+            assert received[:12] == answer
+            connection.close()
+        chunks = b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\nnot a number\r\n"
+        damaged = service.open(b"POST /predict HTTP/1.1\r\nHost: x\r\n" + chunks)
+        assert damaged.recv(1000).startswith(b"HTTP/1.1 400")
+        damaged.close()
+        assert service.get("/predict/").status == 404, "no redirection to the host that a client names"
 
 
 def wait_for(service: Service, metric: str, value: float) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.rundir.saved_config import parse_config
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import VALIDATION
+from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.trained import Prediction
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.workload import build_data_source
@@ -205,6 +208,56 @@ def test_a_damaged_file_of_a_bundle_is_found_by_its_checksum(finished, tmp_path,
     (folder / file).unlink()
     with pytest.raises(ConfigError, match=f"{file} cannot be read"):
         linnaeus.load_model(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "taxonomy.json", "README.md"])
+def test_a_link_out_of_a_bundle_and_a_pipe_are_not_read(finished, tmp_path, name):
+    folder = damaged(finished.bundle, tmp_path / "bundle", lambda content: None)
+    read = (lambda: serve_cli._card(folder, None)) if name == "README.md" else (lambda: linnaeus.load_model(folder))
+    (folder / name).unlink()
+    (folder / name).symlink_to(finished.bundle / name)
+    with pytest.raises(ConfigError, match=f"{name} leads to a file outside of the folder"):
+        read()
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ConfigError, match=f"{name} is not a file"):
+        read()
+
+
+def test_a_bundle_in_the_cache_of_a_hub_is_read(finished, tmp_path):
+    """Its snapshots have links to its blobs."""
+    blobs, snapshot = tmp_path / "models--a--b" / "blobs", tmp_path / "models--a--b" / "snapshots" / "1a2b"
+    shutil.copytree(finished.bundle, blobs)
+    snapshot.mkdir(parents=True)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(Path("..", "..", "blobs", file.name))
+    assert linnaeus.load_model(snapshot).predict(finished.photograph(0)) == linnaeus.load_model(blobs).predict(finished.photograph(0))
+
+
+TREES = {
+    "rank": lambda tree: tree["ranks"].append(tree["ranks"][0]),
+    "name": lambda tree: tree["names"][0].append(5),
+    "anchor": lambda tree: tree["anchor"][1].__setitem__(0, 10**6),
+    "loop": lambda tree: tree["anchor"][0].__setitem__(0, 0),
+    "fraction": lambda tree: tree["anchor"][1].__setitem__(0, 0.5),
+    "length": lambda tree: tree["anchor"][1].pop(),
+}
+
+
+@pytest.mark.parametrize("change", TREES)
+def test_a_tree_that_is_none_is_one_line(finished, tmp_path, change):
+    tree = json.loads((finished.bundle / "taxonomy.json").read_text())
+    TREES[change](tree)
+    text = json.dumps(tree)
+    folder = damaged(
+        finished.bundle,
+        tmp_path / "bundle",
+        lambda content: content["files"].update({"taxonomy.json": hashlib.sha256(text.encode()).hexdigest()}),
+    )
+    (folder / "taxonomy.json").write_text(text)
+    with pytest.raises(ConfigError, match="the bundle is damaged") as error:
+        linnaeus.load_model(folder)
+    assert "\n" not in str(error.value)
 
 
 def test_a_path_without_a_model_is_one_line(finished, tmp_path):

@@ -1,0 +1,70 @@
+"""Connections of the HTTP service with limits on the time of a client, and without a traceback for a damaged request.
+
+uvicorn waits for the head of a request without a limit, so a client that sends it byte by byte would keep a connection open for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST = 2048  # open connections
+FILES = 100  # that the process opens besides connections
+
+
+class ClientConnection(H11Protocol):
+    """A connection that is closed if a client needs more than `seconds` to send a request, or to take its answer."""
+
+    seconds = 30.0
+    timer: asyncio.TimerHandle | None = None
+    received = False  # all of the request
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the time, or close the connection if too many are open."""
+        super().connection_made(transport)
+        if len(self.connections) > min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES):
+            transport.abort()
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request. Start the time again when its last part has come."""
+        super().data_received(data)
+        if not self.received and self.conn.their_state is not h11.IDLE and self.conn.their_state is not h11.SEND_BODY:
+            self.received = True
+            self._start_timer()
+
+    def on_response_complete(self) -> None:
+        """Start the time of the next request."""
+        self.received = False
+        self._start_timer()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the time."""
+        if self.timer is not None:
+            self.timer.cancel()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse a request that cannot be parsed. If its first part is being answered already, close the connection without more."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def _start_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.loop.call_later(self.seconds + 1, self.transport.abort)  # a second more than a refusal with a reason needs
+
+
+def connections(seconds: float) -> type[ClientConnection]:
+    """Return the class of connections with a limit of `seconds`."""
+    return type("LimitedConnection", (ClientConnection,), {"seconds": seconds})

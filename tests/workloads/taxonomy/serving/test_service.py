@@ -236,7 +236,7 @@ def test_a_request_has_a_limited_time(finished, photograph: bytes):
 
 
 def test_a_client_that_never_ends_its_request_is_left(finished, photograph: bytes):
-    """The head of a request, and a body after its answer, which nobody waits for."""
+    """Send half of the head of a request, and half of a body after its answer."""
     with running(finished.bundle, "--timeout", "0.3") as service:
         head = service.open(b"POST /predict HTTP/1.1\r\nHos")
         body = service.open(b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")

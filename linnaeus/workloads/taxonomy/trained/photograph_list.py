@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,6 +37,15 @@ class Inputs:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the number of photographs, and a hash of their names, metadata and copied columns, for a journal."""
+        found = hashlib.sha256("\0".join(self.names).encode("utf-8", "surrogateescape"))
+        for values in vars(self.metadata).values():
+            found.update(values.tobytes())
+        for column in self.columns.values():
+            found.update(json.dumps([column.values[code] for code in column.codes.tolist()]).encode())
+        return {"photographs": len(self), "inputs": found.hexdigest()[:32]}
 
 
 def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:

@@ -16,12 +16,13 @@ import pytest
 
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.sources.camtrap_dp import read_records
+from linnaeus.workloads.taxonomy.trained import journal as journal_module
 from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Scored
-from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_journal
+from linnaeus.workloads.taxonomy.trained.journal import Journal
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of
 from linnaeus.workloads.taxonomy.trained.predict.observation_tables import OBSERVATIONS
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, write_file
-from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Journal
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 
@@ -56,7 +57,7 @@ def written(folder: Path, form: str, photographs: list[str] | None = None) -> Pa
         probabilities[r][np.arange(len(paths)), chosen] = 0.75
     present = np.ones((len(paths), 1), dtype=bool)
     made = Answers(tree).predictions(Scored(tuple(probabilities), paths), photographs[:-1], present, ("SPATIAL",), asked=Asked(2))
-    journal = Journal(folder / f"{form}.journal", HEAD, 4)
+    journal = Journal(folder / form, HEAD, 4)
     journal.append([*(prediction.plain() for prediction in made), {"photograph": photographs[-1], "error": "not an image"}])
     rows = range(len(photographs))
     columns = {name: column_of([f"{name} {row}" for row in rows]) for name in ("mediaID", "deploymentID", "eventID", "occurrenceID")}
@@ -241,7 +242,7 @@ def test_observations_of_a_package_are_read_by_data_camtrap_dp(finished, media, 
 
 @pytest.mark.parametrize("form", ["camtrap_dp", "darwin_core"])
 def test_a_continued_command_has_the_time_of_its_first_start(finished, media, monkeypatch, form):
-    monkeypatch.setattr(prediction_journal, "now", lambda: "2026-05-01T16:10:00Z")
+    monkeypatch.setattr(journal_module, "now", lambda: "2026-05-01T16:10:00Z")
     whole, out = media.parent / "whole.csv", media.parent / "out.csv"
     assert predict(finished, media, whole, "--format", form) == 0
     answer = predict_cli._answer
@@ -255,7 +256,7 @@ def test_a_continued_command_has_the_time_of_its_first_start(finished, media, mo
     with pytest.raises(SystemError):
         predict(finished, media, out, "--format", form)
     monkeypatch.setattr(predict_cli, "_answer", answer)
-    monkeypatch.setattr(prediction_journal, "now", lambda: "2027-01-01T00:00:00Z")
+    monkeypatch.setattr(journal_module, "now", lambda: "2027-01-01T00:00:00Z")
     assert predict(finished, media, out, "--format", form) == 0
     assert out.read_bytes() == whole.read_bytes() and b"2026-05-01T16:10:00Z" in whole.read_bytes()
 

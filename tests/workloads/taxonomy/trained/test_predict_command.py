@@ -12,8 +12,9 @@ import pytest
 import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
+from linnaeus.workloads.taxonomy.trained.journal import Journal
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, photographs_of
-from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_journal
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from tests import runs
 
 
@@ -80,9 +81,13 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_pat
 
 def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, capsys):
     out = tmp_path / "out.csv"
-    journal = prediction_journal.Journal(out.with_name("out.csv.journal"), {"photographs": 3}, 8)
+    journal = Journal(out, {"photographs": 3}, 8)
     journal.append([{"photograph": "a"}])
     before = journal.path.read_bytes()
+    with pytest.raises(SystemExit):
+        predict(finished, out)
+    assert f"another command writes {journal.path} at present" in capsys.readouterr().err
+    journal.file.close()
     with pytest.raises(SystemExit) as exit_:
         predict(finished, out)
     assert exit_.value.code == 2 and "is of another model or other photographs" in capsys.readouterr().err

@@ -4,6 +4,7 @@
     linnaeus embed BUNDLE --manifest photos.csv --out features.parquet --normalize --without-metadata
 
 `linnaeus nearest` searches this file. A photograph that cannot be read is named in the file, but has no features.
+A command that was killed continues when it is given again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from linnaeus.config.command_line import OneLineParser
@@ -26,6 +28,7 @@ from linnaeus.workloads.taxonomy.trained.photograph_options import (
     refuse_metadata,
 )
 
+BLOCK = 1024  # photographs that are copied to the file at once
 SHOWN = 20  # photographs that could not be read: most lines that are printed
 
 
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             print("\n".join(embed(options)))
         except KeyboardInterrupt:
-            print("interrupted; no features are written")
+            print("interrupted; the same command goes on")
             return 128 + signal.SIGINT
     return 0
 
@@ -62,8 +65,9 @@ def embed(options: argparse.Namespace) -> list[str]:
     """Compute the features of the photographs in `options` and write them to `options.out`. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
-    from linnaeus.workloads.taxonomy.trained.embed.embedding import embed_batches
+    from linnaeus.workloads.taxonomy.trained.embed.embedding import embed_batches, from_rows, to_rows
     from linnaeus.workloads.taxonomy.trained.embed.feature_files import Head, feature_file
+    from linnaeus.workloads.taxonomy.trained.journal import Journal
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
     threads = use_threads(options)
@@ -72,15 +76,21 @@ def embed(options: argparse.Namespace) -> list[str]:
     for note in inputs.notes:
         print(note)
     head = Head(str(options.model), model.fingerprint(), len(inputs), model.width, options.normalize, not options.without_metadata)
-    unread, start = [], time.monotonic()
-    with feature_file(options.out, head) as append:
-        for batch in embed_batches(model, inputs, options.batch_size, threads, options.normalize):
-            append(batch.names, batch.features, batch.errors)
-            unread += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error is not None]
-    seconds = time.monotonic() - start
+    with Journal(options.out, asdict(head) | inputs.identity(), options.batch_size) as journal:
+        continued, start = journal.done, time.monotonic()
+        for batch in embed_batches(model, inputs, options.batch_size, threads, options.normalize, journal.done):
+            journal.append(to_rows(batch))
+        seconds = time.monotonic() - start
+        unread: list[tuple[str, str]] = []
+        with feature_file(options.out, head) as append:
+            for batch in from_rows(journal.rows(), BLOCK, model.width):
+                append(batch.names, batch.features, batch.errors)
+                unread += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error is not None]
+        journal.remove()
     photographs = counted(len(inputs), "photograph")
     lines = [f"{len(inputs) - len(unread):,} of {photographs}, {model.width:,} features of each: {options.out}"]
-    lines[0] += f" ({len(inputs) / seconds:,.1f} photographs/s)"
+    lines[0] += f" ({(len(inputs) - continued) / seconds:,.1f} photographs/s)"
+    lines += [f"{continued:,} of them were done before"] if continued else []
     return lines + _unread(unread)
 
 

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.manifest.table import Column
-    from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
+    from linnaeus.workloads.taxonomy.trained.journal import Row
     from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 KINDS = ("blank", "human", "vehicle", "unknown")  # classes of camera traps that are not animals; all their ranks have the same name

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from linnaeus.workloads.taxonomy.trained.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of, kind_of, open_text, probability
-from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]  # x, y, width and height of a box
 UNKNOWN = "f2efdae9-efb8-48fb-8a91-eccf79ab4ffb" + 6 * ";no cv result"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.errors import ConfigError, counted, quoted
+from linnaeus.workloads.taxonomy.trained.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of, kind_of, open_text
-from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.manifest.table import Column

@@ -28,8 +28,8 @@ from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.answers import Asked
+    from linnaeus.workloads.taxonomy.trained.journal import Row
     from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
-    from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
     from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
@@ -85,10 +85,10 @@ def predict(options: argparse.Namespace) -> list[str]:
 
     Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained.checklist import restrict
+    from linnaeus.workloads.taxonomy.trained.journal import Journal
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
     from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
-    from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Journal
 
     threads = use_threads(options)
     model, restricted = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade)
@@ -103,34 +103,35 @@ def predict(options: argparse.Namespace) -> list[str]:
     FORMATS[options.format].check(inputs.columns)
     head: dict[str, Any] = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
     head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
-    journal = Journal(
-        options.out.with_name(options.out.name + ".journal"), head | _identity(inputs, asked, options.batch_size), options.batch_size
-    )
-    _write_unmatched(options.out, model)
-    continued, start = journal.done, time.monotonic()
-    for batch in predictions(model, inputs, journal.done, options.batch_size, asked, threads):
-        journal.append(batch)
-    seconds = time.monotonic() - start
-    failed = sum("error" in row for row in journal.rows())
-    named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
-    classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
-    answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns)
-    write_file(options.out, options.format, journal, answered)
-    return _account(options.out, len(inputs), continued, failed, named, seconds)
+    with Journal(options.out, head | {"asked": list(asked)} | inputs.identity(), options.batch_size) as journal:
+        _write_unmatched(options.out, model)
+        continued, start = journal.done, time.monotonic()
+        for batch in predictions(model, inputs, journal.done, options.batch_size, asked, threads):
+            journal.append(batch)
+        seconds = time.monotonic() - start
+        failed = sum("error" in row for row in journal.rows())
+        named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
+        classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
+        answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns)
+        write_file(options.out, options.format, journal, answered)
+        return _account(options.out, len(inputs), continued, failed, named, seconds)
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
-    """Write the listed names that the model does not have to `OUT.unmatched.txt`, if there are any, and print its path."""
+    """Write the listed names that the model does not have to `OUT.unmatched.txt`, and print its path. Delete that of an earlier command if
+    there are none."""
     from linnaeus.files import write_atomic
 
-    if model.restriction is not None and model.restriction.unmatched:
-        file = out.with_name(f"{out.name}.unmatched.txt")
+    file = out.with_name(f"{out.name}.unmatched.txt")
+    if model.restriction is None or not model.restriction.unmatched:
+        file.unlink(missing_ok=True)
+    else:
         write_atomic(file, "".join(f"{name}\n" for name in model.restriction.unmatched))
         print(f"{file} has them all")
 
 
 def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, asked: Asked, threads: int) -> Iterator[list[Row]]:
-    """Yield the rows (`prediction_journal.Row`) of each batch of `size` photographs. The first `done` photographs are skipped."""
+    """Yield the rows (`journal.Row`) of each batch of `size` photographs. The first `done` photographs are skipped."""
     from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 
     for batch in read_batches(model, inputs, size, threads, "predicting", done):
@@ -153,19 +154,6 @@ def _calibration_notes(model: TrainedClassifier, asked: Asked) -> list[str]:
     if asked.threshold > 1:
         return [f"no answers: no threshold reaches the precision {asked.precision:g} (calibrated for {fitted}); use a lower --precision"]
     return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})"]
-
-
-def _identity(inputs: Inputs, asked: Asked, batch: int) -> dict[str, Any]:
-    """Return everything except the model on which the predictions depend, as a dict for JSON. The journal stores it."""
-    import hashlib
-    import json
-
-    digest = hashlib.sha256("\0".join(inputs.names).encode("utf-8", "surrogateescape"))
-    for values in vars(inputs.metadata).values():
-        digest.update(values.tobytes())
-    for column in inputs.columns.values():
-        digest.update(json.dumps([column.values[code] for code in column.codes.tolist()]).encode())
-    return {"photographs": len(inputs), "inputs": digest.hexdigest()[:32], "batch": batch, "asked": list(asked)}
 
 
 def _shown(row: Row, ranks: Sequence[str]) -> list[str]:

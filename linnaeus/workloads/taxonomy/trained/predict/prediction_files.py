@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.journal import Journal
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
 from linnaeus.workloads.taxonomy.trained.predict.camera_trap_json import write_megadetector, write_speciesnet
 from linnaeus.workloads.taxonomy.trained.predict.observation_tables import MEDIA, check_media, write_camtrap_dp, write_darwin_core
-from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Journal
 from linnaeus.workloads.taxonomy.trained.predict.prediction_tables import write_csv, write_json, write_parquet
 
 if TYPE_CHECKING:

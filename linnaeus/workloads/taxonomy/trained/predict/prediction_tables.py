@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, open_text
-from linnaeus.workloads.taxonomy.trained.predict.prediction_journal import Row
 
 BLOCK = 10_000  # rows of a Parquet file that are in memory at once
 

@@ -1,13 +1,14 @@
-"""Write finished predictions to a temporary file, the journal, from which a killed `linnaeus predict` command continues.
+"""Write finished results to a temporary file, the journal, from which a killed `linnaeus predict` or `linnaeus embed` continues.
 
 The first line of the journal identifies the command and has the time of its first start. A line per photograph follows, in the order of
 the inputs. The journal grows batch by batch. A killed command continues after the last complete batch. At the end the file of
-predictions is made from the journal; its bytes do not depend on interruptions.
+results is made from the journal; its bytes do not depend on interruptions.
 """
 
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,28 +17,33 @@ from typing import IO, Any
 from linnaeus.errors import ConfigError
 from linnaeus.files import no_follow
 
-Row = dict[str, Any]  # result of `Prediction.plain`, or {"photograph": path, "error": reason}
+Row = dict[str, Any]  # {"photograph": path} with the result, such as `Prediction.plain`, or with {"error": reason}
 
 
 class Journal:
-    """File of the predictions that are finished. `done`: their number when the file was opened.
+    """File of the results that are finished, for one command at a time. `done`: their number when the file was opened.
 
-    `identity`: everything on which predictions depend; a journal with another identity is refused. `batch`: photographs in a batch.
+    `identity`: everything on which results depend besides `batch`, the size of a batch; the journal of another identity is refused.
     `started`: time of the first start of the command, such as 2026-05-01T16:10:00Z."""
 
-    def __init__(self, path: Path, identity: Mapping[str, Any], batch: int) -> None:
-        """Open the journal, or make it if it does not exist. Raise `ConfigError` if it is of another command or cannot be written."""
+    def __init__(self, out: Path, identity: Mapping[str, Any], batch: int) -> None:
+        """Open `OUT.journal`, or make it if it does not exist. Raise `ConfigError` if it is of another command or cannot be written."""
+        path = out.with_name(f"{out.name}.journal")
+        identity = {**identity, "batch": batch}
         self.path, self.batch, self.started = path, batch, now()
         try:
-            self.file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b", opener=no_follow)  # noqa: SIM115 (open until `remove`)
+            self.file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b", opener=no_follow)  # noqa: SIM115 (open until `__exit__`)
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             first = self.file.readline()
             if first.endswith(b"\n"):
-                self.started = _started(first, dict(identity)) or self._refuse()
+                self.started = _started(first, identity) or self._refuse()
             else:
                 self.file.seek(0)
                 self.file.truncate()
-                self.file.write(to_json({"predictions of": dict(identity), "started": self.started}).encode("utf-8", "backslashreplace"))
+                self.file.write(to_json({"results of": identity, "started": self.started}).encode("utf-8", "backslashreplace"))
             self.done = self._complete_batches()
+        except BlockingIOError:
+            raise ConfigError(f"--out: another command writes {path} at present; wait for its end, or choose another file") from None
         except OSError as error:
             raise ConfigError(f"--out: {path} cannot be written ({error.strerror}); choose another file") from None
 
@@ -59,9 +65,12 @@ class Journal:
         return done
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Append the rows of a batch to the file."""
-        self.file.write("".join(map(to_json, rows)).encode("utf-8", "backslashreplace"))
-        self.file.flush()
+        """Append the rows of a batch to the file. Raise `ConfigError` if it cannot be written."""
+        try:
+            self.file.write("".join(map(to_json, rows)).encode("utf-8", "backslashreplace"))
+            self.file.flush()
+        except OSError as error:
+            raise ConfigError(f"--out: {self.path} cannot be written ({error.strerror}); then give the same command again") from None
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows of the journal from the first on."""
@@ -71,9 +80,14 @@ class Journal:
             yield from map(json.loads, file)
 
     def remove(self) -> None:
-        """Close and delete the file."""
-        self.file.close()
+        """Delete the file."""
         self.path.unlink()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
 
 
 def now() -> str:
@@ -90,6 +104,6 @@ def _started(line: bytes, identity: Mapping[str, Any]) -> str | None:
     """Return the time of the first start from the first line of a journal; None if its command had another `identity`."""
     try:
         head = json.loads(line)
-        return str(head["started"]) if head["predictions of"] == identity else None
+        return str(head["started"]) if head["results of"] == identity else None
     except (ValueError, KeyError, TypeError):
         return None

@@ -16,7 +16,18 @@ from linnaeus.config.model_options import add_model, add_model_options, check_ra
 from linnaeus.errors import ConfigError
 
 OF_THE_RUN = ("overrides", "split", "image_size", "tta")  # options that have no effect with --manifest
-OF_A_MANIFEST = ("setting", "by", "clade", "compare", "batch_size", "device", "threads", "plugins")  # these have none without it
+OF_A_MANIFEST = (
+    "setting",
+    "by",
+    "clade",
+    "compare",
+    "checklist",
+    "region",
+    "batch_size",
+    "device",
+    "threads",
+    "plugins",
+)  # these have none without it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +59,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--by", metavar="COLUMN", help="also a row for each value of this column, such as the source")
     add("--clade", metavar="RANK", help="a row for each taxon of this rank (the coarsest with two)")
     add("--batch-size", type=int, metavar="N", help="photographs at once (that of the run's validation; of a bundle 32)")
-    add_model_options(other, "device", "threads", "plugins")
+    add_model_options(other, "checklist", "region", "device", "threads", "plugins")
     parser.set_defaults(device=None, plugins=None)
     options = parser.parse_intermixed_args(arguments)
     _check(options)

@@ -21,6 +21,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plugins": {"nargs": "+", "default": [], "metavar": "PACKAGE", "help": "packages that a bundle may import"},
     "checklist": {"type": Path, "metavar": "FILE", "help": "table or list of the names of the taxa that are possible"},
     "clade": {"action": "append", "default": [], "metavar": "NAME", "help": "taxon that the answers are in, such as Aves or genus:Morus"},
+    "region": {"metavar": "NAME=FILE", "help": "region, and the table of taxa and regions that has its possible taxa"},
 }
 OF_LOAD_MODEL = ("checkpoint", "device", "plugins")
 RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}

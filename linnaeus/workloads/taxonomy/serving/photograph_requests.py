@@ -18,7 +18,7 @@ from linnaeus.errors import ConfigError, list_some, one_line, quoted
 from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
 
 PHOTOGRAPH = "photograph"  # name of the file in a form
-FIELDS = (*ARGUMENTS, "top", "clade", "checklist", "heat_map", "nearest")
+FIELDS = (*ARGUMENTS, "top", "clade", "checklist", "region", "heat_map", "nearest")
 TRUTH = {"": False, "false": False, "true": True}
 LONGEST_FIELD = 200  # bytes of a name and value
 TOP, MOST_TAXA = 5, 1000  # default and largest value of `top`
@@ -50,6 +50,12 @@ class Question:
     heat_map: bool = False
     checklist: str = ""  # name of a checklist of the service, "" for none
     clade: str = ""  # "" for none
+    region: str = ""  # of the table of the service, "" for none
+
+    @property
+    def restriction(self) -> tuple[str, str, str]:
+        """Return the choice of possible taxa: checklist, clade and region."""
+        return self.checklist, self.clade, self.region
 
 
 class Bodies:
@@ -133,7 +139,9 @@ def read_question(content_type: str, query: Iterable[tuple[str, str]], body: byt
         metadata_of(1, given)
     except ConfigError as error:
         raise HTTPException(422, one_line(error)) from None
-    return Question(photograph, given, top, nearest, TRUTH[wanted["heat_map"]], wanted["checklist"], wanted["clade"])
+    return Question(
+        photograph, given, top, nearest, TRUTH[wanted["heat_map"]], *(wanted[name] for name in ("checklist", "clade", "region"))
+    )
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:

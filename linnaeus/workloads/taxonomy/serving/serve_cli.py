@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
@@ -59,6 +59,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--timeout", type=float, default=30, metavar="S", help="seconds to receive a request, and to answer it (%(default)s)")
     of_all = "FILE: names of the taxa that are possible; NAME=FILE: those of requests with checklist=NAME"
     add("--checklist", action="append", default=[], metavar="[NAME=]FILE", help=of_all)
+    add("--region", metavar="[NAME=]FILE", help="FILE: table of taxa and regions, for requests with region=NAME; NAME=FILE: region of all")
     add("--nearest", type=Path, metavar="FEATURES", help="file of linnaeus embed: the nearest photographs are shown beside an answer")
     add("--photographs", type=Path, metavar="FOLDER", help="folder that relative names in FEATURES begin at (this folder)")
     add_model_options(parser, "checkpoint", "device", "threads", "plugins", "clade")
@@ -136,11 +137,12 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
     from linnaeus.workloads.taxonomy.serving.http_service import HttpService
     from linnaeus.workloads.taxonomy.serving.photograph_requests import Limits
-    from linnaeus.workloads.taxonomy.trained.checklist import restrict
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+    from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 
     of_all, named = split_checklists(options.checklist)
-    model, notes = restrict(load_model(options.model, **load_options(options)), of_all, options.clade)
+    region_of_all = options.region if "=" in (options.region or "") else None
+    model, notes = restrict(load_model(options.model, **load_options(options)), of_all, options.clade, region_of_all)
     served, more = _served(model, named, options)
     for note in (*notes, *more):
         print(note)
@@ -152,13 +154,16 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
 
 def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argparse.Namespace) -> tuple[ServedModel, list[str]]:
-    """Return a model with its named checklists and its index of photographs, and lines about them.
+    """Return a model with its named checklists, its regions and its index of photographs, and lines about them.
 
-    Raise `ConfigError` for a checklist without a possible taxon, and an index that cannot be read or is of another model."""
+    Raise `ConfigError` for a checklist without a possible taxon, a table without regions, and an index that cannot be read or belongs to
+    another model."""
     from linnaeus.workloads.taxonomy.serving.nearest_photographs import NearestPhotographs
     from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
-    from linnaeus.workloads.taxonomy.trained.checklist import restrict
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
+    from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
+    from linnaeus.workloads.taxonomy.trained.regions import Regions
+    from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 
     checklists: dict[str, Restriction] = {}
     lines: list[str] = []
@@ -171,7 +176,11 @@ def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argpar
     if options.nearest is not None:
         nearest = NearestPhotographs(model, read_index(options.nearest, "--nearest"), options.photographs or Path())
         lines += nearest.notes()
-    return ServedModel(model, checklists, nearest), lines
+    regions = None
+    if options.region is not None and "=" not in options.region:
+        regions = Regions(Path(options.region), TaxonIndex(model.tree))
+        lines += [*regions.notes, f"{counted(len(regions.names), 'region')}: {options.region}"]
+    return ServedModel(model, checklists, regions, nearest), lines
 
 
 def _card(path: Path, model: TrainedClassifier) -> str:

@@ -17,6 +17,7 @@ from linnaeus.workloads.taxonomy.serving.photograph_requests import Question
 from linnaeus.workloads.taxonomy.trained.answers import Prediction, Taxon, plain_taxon
 from linnaeus.workloads.taxonomy.trained.heat_map import heat_map
 from linnaeus.workloads.taxonomy.trained.place_and_time import ARGUMENTS, metadata_of
+from linnaeus.workloads.taxonomy.trained.regions import Regions
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_clades
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
@@ -33,12 +34,16 @@ class Asking:
 
 
 class ServedModel:
-    """A classifier, checklists by name, and an index of photographs or None."""
+    """Classifier with checklists by name, a table of regions or None, and an index of photographs or None."""
 
     def __init__(
-        self, model: TrainedClassifier, checklists: Mapping[str, Restriction] | None = None, nearest: NearestPhotographs | None = None
+        self,
+        model: TrainedClassifier,
+        checklists: Mapping[str, Restriction] | None = None,
+        regions: Regions | None = None,
+        nearest: NearestPhotographs | None = None,
     ) -> None:
-        self.model, self.checklists, self.nearest = model, dict(checklists or {}), nearest
+        self.model, self.checklists, self.regions, self.nearest = model, dict(checklists or {}), regions, nearest
         self._restricted = lru_cache(KEPT)(self._limited)
 
     @cached_property
@@ -59,10 +64,12 @@ class ServedModel:
         """Return the choices of requests, for JSON."""
         precision = self.model.asked().precision
         index = None if self.nearest is None else len(self.nearest)
-        return {"precision": precision, "heat_map": self.has_heat_map, "nearest": index, "checklists": list(self.checklists)}
+        restrictions = {"checklists": list(self.checklists), "regions": [] if self.regions is None else self.regions.names}
+        return {"precision": precision, "heat_map": self.has_heat_map, "nearest": index} | restrictions
 
     def check(self, question: Question) -> None:
-        """Raise `HTTPException` 400 for a clade or a checklist that does not exist, and 422 for what the service does not have."""
+        """Raise `HTTPException` 400 for a clade, a checklist or a region that does not exist, and 422 for a heat map or nearest photographs
+        that the service cannot give."""
         self.restricted(question)
         if question.heat_map and not self.has_heat_map:
             raise HTTPException(422, "heat_map: this network has no spatial feature map; leave heat_map out")
@@ -71,14 +78,17 @@ class ServedModel:
 
     def restricted(self, question: Question) -> TrainedClassifier:
         """Return the classifier among the possible taxa of a question. Raise `HTTPException` 400 as `check`."""
-        return self._restricted(question.checklist, question.clade)
+        return self._restricted(*question.restriction)
 
-    def _limited(self, checklist: str, clade: str) -> TrainedClassifier:
+    def _limited(self, checklist: str, clade: str, region: str) -> TrainedClassifier:
         model = self.model
         if checklist and checklist not in self.checklists:
             known = f"choose {list_some(list(self.checklists))}" if self.checklists else "the service has none"
             raise HTTPException(400, f"checklist is {quoted(checklist)}, which does not exist; {known}")
+        if region and self.regions is None:
+            raise HTTPException(400, f"region is {quoted(region)}, but the service has no table of regions; leave region out")
         try:
+            model = model.limited(self.regions.restriction(region)) if region and self.regions is not None else model
             model = model.limited(self.checklists[checklist]) if checklist else model
             return model.limited(of_clades(self.index, [clade], "clade")) if clade else model
         except ConfigError as error:
@@ -86,9 +96,9 @@ class ServedModel:
 
     def answers(self, batch: Sequence[Asking]) -> list[dict[str, Any]]:
         """Return the answers for JSON, in the order of the questions. Questions among the same taxa share a pass of the network."""
-        groups: dict[tuple[str, str], list[int]] = {}
+        groups: dict[tuple[str, str, str], list[int]] = {}
         for i, one in enumerate(batch):
-            groups.setdefault((one.question.checklist, one.question.clade), []).append(i)
+            groups.setdefault(one.question.restriction, []).append(i)
         found: dict[int, dict[str, Any]] = {}
         for rows in groups.values():
             found |= zip(rows, self._answers_among([batch[i] for i in rows]), strict=True)

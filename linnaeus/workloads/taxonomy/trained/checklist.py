@@ -14,9 +14,8 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,12 +24,9 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import clean_name, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, RANK_ORDER
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
-from linnaeus.workloads.taxonomy.trained.restriction import Listed, Restriction, Row, of_clades, of_rows
+from linnaeus.workloads.taxonomy.trained.restriction import Listed, Restriction, Row, of_rows
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex, spaced
 from linnaeus.workloads.taxonomy.tree import distinct_lineages, lineage_text
-
-if TYPE_CHECKING:
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 NAMES = ("canonicalname", "scientificname", "acceptedscientificname", "taxonname", "taxon", "name", "species")
 RANKS = ("taxonrank", "rank")
@@ -43,40 +39,26 @@ def read_checklist(path: Path, index: TaxonIndex) -> tuple[Restriction, list[str
 
     Raise `ConfigError` for a file that cannot be read, and for a file that lists no taxon of the model."""
     source = f"--checklist {path}"
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise ConfigError(f"--checklist: {quoted(str(path), 200)} {problem}; give a file of names")
+    check_file(path, "--checklist", "a file of names")
     if path.suffix.lower() in (".parquet", ".pq"):
-        rows, notes = _table_rows(path, index)
+        rows, notes = _named_rows(path, index)
         return of_rows(index, rows, source), notes
     lines = _lines(path, HEAD)
     delimiter = max(DELIMITERS, key=lines[0].count) if lines else ","
     header = lines[0].split(delimiter) if lines else []
     if len(header) > 1 and _columns(header, index):
-        rows, notes = _table_rows(path, index)
+        rows, notes = _named_rows(path, index)
     else:
         lines = _lines(path, LARGEST)[bool(_columns(header, index)) :]
         rows, notes = _line_rows(lines, delimiter, index), []
     return of_rows(index, rows, source), notes
 
 
-def restrict(model: TrainedClassifier, checklist: Path | None, clades: Sequence[str]) -> tuple[TrainedClassifier, list[str]]:
-    """Return the model with predictions restricted to a checklist (None: no checklist) and to clades, and lines of text for the user.
-
-    Raise `ConfigError` as `read_checklist` and `of_clades` do, and if no taxon of the checklist is in one of the clades."""
-    if checklist is None and not clades:
-        return model, []
-    index = TaxonIndex(model.tree)
-    notes: list[str] = []
-    if clades:
-        model = model.limited(of_clades(index, clades))
-    if checklist is not None:
-        listed, notes = read_checklist(checklist, index)
-        model = model.limited(listed)
-    assert model.restriction is not None
-    if model.calibration is not None:
-        notes.append("the calibration was fitted without a restriction: its precision holds for predictions among all taxa")
-    return model, [*notes, *model.restriction.describe()]
+def check_file(path: Path, key: str, wanted: str) -> None:
+    """Raise `ConfigError` if a file does not exist. `key`: start of the message. `wanted`: kind of file, for the message."""
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; give {wanted}")
 
 
 def _lines(path: Path, most: int) -> list[str]:
@@ -102,32 +84,43 @@ def _lines(path: Path, most: int) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _columns(header: Sequence[str], index: TaxonIndex) -> dict[str, str]:
-    """Return the columns to read: normalised name (`plain_name`) -> name in the header; {} if no column has names of taxa."""
+def _columns(header: Sequence[str], index: TaxonIndex, more: Sequence[str] = ()) -> dict[str, str]:
+    """Return the columns to read: normalised name (`plain_name`) -> name in the header; {} if no column has names of taxa.
+
+    `more`: normalised names of further columns."""
     known = {*NAMES, *map(plain_name, index.tree.ranks)}
     plain = {plain_name(name.strip().strip('"')): name.strip().strip('"') for name in reversed(header)}
     if not known & set(plain):
         return {}
-    return {name: plain[name] for name in (*RANKS, *sorted({*known, *DEFAULT_RANKS})) if name in plain}
+    return {name: plain[name] for name in (*RANKS, *more, *sorted({*known, *DEFAULT_RANKS})) if name in plain}
 
 
-def _table_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
-    """Return the distinct rows of a table with a header, and lines of text about rows that are not used."""
+def _named_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
+    """Return the rows of a checklist that is a table with a header, and lines of text about rows that are not used."""
+    rows, notes = table_rows(path, index, "--checklist")
+    return [row for _, row in rows], notes
+
+
+def table_rows(path: Path, index: TaxonIndex, key: str, more: Sequence[str] = ()) -> tuple[list[tuple[Mapping[str, str], Row]], list[str]]:
+    """Return the distinct rows of a table with a header, with their cells by normalised column name, and lines of text about rows that
+    are not used. `key`: start of error messages. `more`: normalised names of further columns to read, where the table has them.
+
+    Raise `ConfigError` for a table that cannot be read, and for one without a column of names."""
     columns: dict[str, str] = {}
 
     def choose(header: Sequence[str]) -> list[str]:
-        columns.update(_columns(header, index))
+        columns.update(_columns(header, index, more))
         if not columns:
-            raise ConfigError(f"--checklist: {quoted(str(path), 200)} has no column of names; name one scientificName")
+            raise ConfigError(f"{key}: {quoted(str(path), 200)} has no column of names; name one scientificName")
         return [*columns.values()]
 
-    table = read_table(path, choose, key="--checklist")
+    table = read_table(path, choose, key=key)
     notes = [*table.notes, *(f"{counted(count, 'row')} of {path.name} left out: {reason}" for reason, count in table.excluded.items())]
     lineage = [rank for rank in RANK_ORDER if rank in index.tree.ranks or (rank in DEFAULT_RANKS and rank in columns)]
-    rows = [_row(cells, index, lineage) for cells in _distinct(table, columns)]
-    if unnamed := sum(not row.names for row in rows):
+    rows = [(cells, _row(cells, index, lineage)) for cells in _distinct(table, columns)]
+    if unnamed := sum(not row.names for _, row in rows):
         notes.append(f"{counted(unnamed, 'row')} of {path.name} left out: no name")
-    return [row for row in rows if row.names], notes
+    return [(cells, row) for cells, row in rows if row.names], notes
 
 
 def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:

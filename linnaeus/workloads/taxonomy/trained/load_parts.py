@@ -15,6 +15,7 @@ from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -28,13 +29,17 @@ class Parts(NamedTuple):
     calibration: Calibration | None = None
 
 
-def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", plugins: Sequence[str] = ()) -> TrainedClassifier:
+def load_model(
+    path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", plugins: Sequence[str] = (), region: str | None = None
+) -> TrainedClassifier:
     """Return the trained classifier of a run directory or a bundle (the folder that `linnaeus export` writes).
 
     `checkpoint`: best (the default), newest, or a step; only for a run directory. `plugins`: packages that may be imported if the model of
-    a bundle needs them. Raise `ConfigError` for a path that is neither a run directory nor a bundle, a run of another workload, damaged
-    files, and a checkpoint or a device that does not exist."""
-    return TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device)
+    a bundle needs them. `region`: NAME=FILE, a region and the table that has its taxa; predictions are among them.
+
+    Raise `ConfigError` for a path that is neither a run directory nor a bundle, a run of another workload, damaged
+    files, and a checkpoint, a device or a region that does not exist."""
+    return restrict(TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device), region=region)[0]
 
 
 def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str] = ()) -> Parts:

@@ -47,6 +47,8 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     here = {"Aves": names[0][0], "genus:Morus": names[-1][0], "Fagaceae": names[0][0], "Quercus robur L.": f"{names[-1][0]} L."}
     Path("species.csv").write_text("taxonKey,scientificName\n" + "".join(f"1,{name} (Linnaeus)\n" for name in names[-1]))
 
+    Path("regions.csv").write_text("taxon,region\n" + "".join(f"{name},Utrecht\n" for name in names[-1]))
+
     not_here = ("pip install", "linnaeus serve", "linnaeus export RUN FORMS")  # tests/workloads/taxonomy/serving, and the fixture `forms`
     commands = [line for block in blocks("bash") for line in block.splitlines() if not line.startswith(not_here)]
     export = [line for line in commands if line.startswith("linnaeus export")]

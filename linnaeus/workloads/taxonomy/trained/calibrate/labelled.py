@@ -18,6 +18,7 @@ from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.split import find_groups
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
+from linnaeus.workloads.taxonomy.trained.restriction import Restriction
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -155,6 +156,23 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
     if not (out >= 0).any():
         raise ConfigError(f"--manifest: none of its labels is a taxon of the model; its ranks are {', '.join(tree.ranks)}")
     return Matched(out, unknown, notes)
+
+
+def among_possible(found: Matched, restriction: Restriction | None) -> Matched:
+    """Return labels in which the taxa that a restriction excludes are unknown to the model, as those that it does not have."""
+    if restriction is None:
+        return found
+    labels, unknown, notes = found.labels.copy(), found.unknown.copy(), [*found.notes]
+    tree = restriction.tree
+    for r, (rank, possible) in enumerate(zip(tree.ranks, np.split(restriction.possible, tree.offsets[1:-1]), strict=True)):
+        lost = np.flatnonzero(labels[:, r] >= 0)
+        lost = lost[~possible[labels[lost, r]]]
+        labels[lost, r], unknown[lost, r] = -1, True
+        if len(lost):
+            notes.append(f"not scored at rank {rank}: {counted(len(lost), 'photograph')} of a taxon that is not possible")
+    if not (labels >= 0).any():
+        raise ConfigError("--manifest: none of its labels is a possible taxon; leave the restriction out, or choose another")
+    return Matched(labels, unknown, notes)
 
 
 def classes_of(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:

@@ -18,6 +18,7 @@ from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import comp
 from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import check_clade, find_parts, part_row
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of, load_model
+from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 OF_A_BUNDLE = 32  # batch size for a bundle; a run has its own
@@ -35,7 +36,8 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         raise ConfigError(f"--output: {options.output} is not a folder; choose another one")
     threads = use_threads(options)
     paths = [options.model, *(options.compare or [])]
-    models = [_load(path, options, paths) for path in paths]
+    restricted = [restrict(_load(path, options, paths), options.checklist, region=options.region) for path in paths]
+    models = [model for model, _ in restricted]
     for model in models:
         check_clade(options.clade, model.tree)
     components = list(dict.fromkeys(name for model in models for name in model.components))
@@ -48,7 +50,7 @@ def evaluate(options: argparse.Namespace) -> list[str]:
     files: list[str] = []
     for number, one in enumerate(measured, 1):
         parts = [part_row(one, rows, part) for part in find_parts(one, rows, options.clade, options.by)]
-        lines += ["", *_head(one, rows), "", *model_lines(one, parts)]
+        lines += ["", *_head(one, rows), *restricted[number - 1][1], "", *model_lines(one, parts)]
         if options.output is not None:
             folder = options.output / f"model-{number}" if len(measured) > 1 else options.output
             files += write_model(folder, options.manifest, rows, one, parts)

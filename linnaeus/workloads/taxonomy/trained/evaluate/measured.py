@@ -20,7 +20,7 @@ from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
 from linnaeus.workloads.taxonomy.metrics.photograph_table import PhotographTable
 from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD
-from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, Matched, matched
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, Matched, among_possible, matched
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
 from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
@@ -57,7 +57,7 @@ def measure(
 
     `training_counts`: training photographs of each class, int64 [C_r] per rank; None: not recorded."""
     records, tree = rows.records, model.tree
-    labels = matched(records.tree, records.labels, tree)
+    labels = among_possible(matched(records.tree, records.labels, tree), model.restriction)
     size, known = len(records.labels), presence(records.metadata, model.components)
     have = tuple(component for component, column in zip(model.components, known.T, strict=True) if column.any())
     possible = validation_passes([(component,) for component in have], have)

@@ -64,7 +64,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of the answers of a calibrated model (0.95, or the lowest one of the calibration)",
     )
     add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
-    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "checklist", "clade")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "checklist", "clade", "region")
     options = parser.parse_intermixed_args(arguments)
     _check(options)
     return options
@@ -84,14 +84,14 @@ def predict(options: argparse.Namespace) -> list[str]:
     """Predict the taxa on photographs, and write the file `options.out`, if any. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
-    from linnaeus.workloads.taxonomy.trained.checklist import restrict
     from linnaeus.workloads.taxonomy.trained.journal import Journal
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+    from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
     from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
 
     threads = use_threads(options)
-    model, restricted = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade)
+    model, restricted = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade, options.region)
     copied = FORMATS[options.format].columns if options.out else ()
     inputs = photographs_of(options, model.components, copied)
     asked = model.asked(options.top, options.precision, options.coverage)

@@ -1,0 +1,55 @@
+"""Read a table of the taxa of regions, for `--region NAME=FILE`: names as in a checklist (`checklist.py`), and the region of each row.
+
+The region is in the column `region`, `countryCode` or `country`, the first of them that the table has. A taxon has a row for each region.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.workloads.taxonomy.trained.checklist import check_file, table_rows
+from linnaeus.workloads.taxonomy.trained.restriction import Restriction, Row, of_rows
+from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+
+COLUMNS = ("region", "countrycode", "country")  # normalised names
+SHOWN = 8  # regions in a message
+
+
+class Regions:
+    """Taxa of the regions of a table. `notes`: lines of text about rows that were not used."""
+
+    def __init__(self, path: Path, index: TaxonIndex) -> None:
+        """Raise `ConfigError` for a file that cannot be read, and for a table without regions or without names of taxa."""
+        check_file(path, "--region", "a table of taxa and regions")
+        self.path, self.index = path, index
+        rows, self.notes = table_rows(path, index, "--region", COLUMNS)
+        column = next((name for name in COLUMNS if any(name in cells for cells, _ in rows)), None)
+        if column is None:
+            raise ConfigError(f"--region: {quoted(str(path), 200)} has no column of regions with values; name one region")
+        self.rows: dict[str, list[Row]] = {}
+        for cells, row in rows:
+            if column in cells:
+                self.rows.setdefault(cells[column], []).append(row)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the names of the regions in the order of the alphabet."""
+        return sorted(self.rows)
+
+    def restriction(self, name: str) -> Restriction:
+        """Return the restriction to the taxa of a region.
+
+        Raise `ConfigError` for a region that the table does not have, and for one without a taxon of the model."""
+        if name not in self.rows:
+            raise ConfigError(f"region: {quoted(name)} is not in {self.path.name}, which has {list_some(self.names, SHOWN)}")
+        return of_rows(self.index, self.rows[name], f"region {quoted(name)}")
+
+
+def split_region(text: str) -> tuple[str, Path]:
+    """Return the name and the file of `NAME=FILE`. Raise `ConfigError` for another text."""
+    name, found, path = text.partition("=")
+    if not (name.strip() and found and path):
+        raise ConfigError(f"--region: {quoted(text)} is not NAME=FILE; give a region and the table that has its taxa")
+    return name.strip(), Path(path)

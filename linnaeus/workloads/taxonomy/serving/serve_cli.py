@@ -192,7 +192,7 @@ def _card(path: Path, model: TrainedClassifier) -> str:
 
     if not bundle.is_bundle(path):
         metrics = validated(path, model.weights.source)
-        return model_card(model.description, model.tree, read_json(path / "dataset.json") or {}, metrics)
+        return model_card(model.description, model.tree, read_json(path / "dataset.json") or {}, metrics, model.calibration)
     return own_file(path, bundle.CARD).read_text(encoding="utf-8", errors="replace") if (path / bundle.CARD).exists() else ""
 
 

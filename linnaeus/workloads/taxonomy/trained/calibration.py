@@ -22,6 +22,13 @@ class Precision:
     threshold: float  # the precision is reached with the probability `Calibration.confidence`; above 1: no answers
     on_average: float  # threshold at which the precision is reached on average
     answered: float  # share of the calibration photographs that get an answer at `threshold`
+    answered_at: tuple[float, ...] = ()  # the same by the rank of the answer, coarse to fine; (): fitted by an earlier program
+
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Precision:
+        """Return the thresholds that `asdict` has turned into `content`."""
+        shares = tuple(map(float, content.get("answered_at", ())))
+        return cls(**{name: float(value) for name, value in content.items() if name != "answered_at"}, answered_at=shares)
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ class Calibration:
         try:
             if content["version"] != VERSION:
                 raise ConfigError(f"the calibration is of version {content['version']!r}; this program reads version {VERSION}")
-            precisions = tuple(Precision(**{k: float(v) for k, v in one.items()}) for one in content["precisions"])
+            precisions = tuple(map(Precision.from_plain, content["precisions"]))
             sets = {str(float(name)): tuple(map(float, values)) for name, values in content["sets"].items()}
             temperature = tuple(map(float, content["temperature"]))
             if not all(len(values) == ranks for values in (temperature, *sets.values())):

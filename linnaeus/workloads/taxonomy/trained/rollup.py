@@ -40,6 +40,12 @@ def answer_ranks(paths: Paths, threshold: float) -> np.ndarray:
     return np.where(reached.any(axis=1), ranks - 1 - np.argmax(reached[:, ::-1], axis=1), NONE)
 
 
+def answered_at(paths: Paths, threshold: float) -> tuple[float, ...]:
+    """Return the share of the photographs whose answer is of each rank, coarse to fine; zeros without photographs."""
+    rank = answer_ranks(paths, threshold)
+    return tuple(float((rank == r).sum() / max(len(rank), 1)) for r in range(paths.path.shape[1]))
+
+
 def outcomes(paths: Paths, label: np.ndarray) -> np.ndarray:
     """Return RIGHT, WRONG or UNKNOWN for each taxon of each path, int8 [N, R], as if it were the answer. `label`: int64 [N, R], -1: null.
 

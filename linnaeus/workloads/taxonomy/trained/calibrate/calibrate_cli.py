@@ -184,9 +184,11 @@ def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np
 
 def table(model: TrainedClassifier, found: Calibration) -> list[str]:
     """Return lines of text with the thresholds and temperatures, for a terminal."""
-    head = f"{'precision':>9}  {'threshold':>9}  {'on average':>10}  {'answered':>8}"
+    ranks_of = [f"{rank:>{max(8, len(rank))}}" for rank in reversed(model.tree.ranks)]
+    head = f"{'precision':>9}  {'threshold':>9}  {'on average':>10}  {'answered':>8}  {'  '.join(ranks_of)}"
     rows = [
         f"{one.precision:9.3g}  {_shown(one.threshold):>9}  {_shown(one.on_average):>10}  {100 * one.answered:6.1f} %"
+        + "".join(f"  {100 * share:{len(rank) - 2}.1f} %" for share, rank in zip(reversed(one.answered_at), ranks_of, strict=False))
         for one in found.precisions
     ]
     ranks = ", ".join(f"{rank} {t:.2f}" for rank, t in zip(model.tree.ranks, found.temperature, strict=True))

@@ -17,7 +17,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.randomness import hashes, key
 from linnaeus.workloads.taxonomy.trained.calibrate import guarantee
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
-from linnaeus.workloads.taxonomy.trained.rollup import Paths
+from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
 
 PRECISIONS = (0.9, 0.95, 0.99)
 COVERAGES = (0.9, 0.95)
@@ -86,7 +86,8 @@ def fit_thresholds(
     for precision in sorted(set(precisions)):
         threshold = guarantee.with_confidence(own.paths, own.label, other.paths, other.label, precision, confidence)
         average = guarantee.on_average(other.paths, other.label, precision)
-        fitted.append(Precision(precision, threshold, average, guarantee.precision_of(other.paths, other.label, threshold)[1]))
+        answered = guarantee.precision_of(other.paths, other.label, threshold)[1]
+        fitted.append(Precision(precision, threshold, average, answered, answered_at(other.paths, threshold)))
     sets = {
         f"{coverage:g}": tuple(guarantee.set_threshold(column[~np.isnan(column)], coverage) for column in other.true_probability.T)
         for coverage in COVERAGES

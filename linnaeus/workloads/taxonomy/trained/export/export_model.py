@@ -48,7 +48,7 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
         raise ConfigError("--plugins has no effect with a run, which uses the plugins of its configuration; leave it out")
     parts = load_parts(options.run, options.checkpoint)
     metrics = validated(options.run, parts.weights.source)
-    card = model_card(parts.description, parts.tree, read_json(options.run / "dataset.json") or {}, metrics)
+    card = model_card(parts.description, parts.tree, read_json(options.run / "dataset.json") or {}, metrics, parts.calibration)
     texts = {bundle.METRICS: to_json(metrics), bundle.CARD: card}
     if parts.calibration is not None:
         texts[bundle.CALIBRATION] = to_json(parts.calibration.plain())

@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from linnaeus.workloads.taxonomy.accuracy_table import validated_passes
+from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 OPEN = "*to be filled in*"
 
 
-def model_card(description: Description, tree: TaxonomyTree, dataset: Mapping[str, Any], metrics: Mapping[str, Any]) -> str:
+def model_card(
+    description: Description, tree: TaxonomyTree, dataset: Mapping[str, Any], metrics: Mapping[str, Any], calibration: Calibration | None
+) -> str:
     """Return the text of the model card. `dataset`: content of the run's dataset.json. `metrics`: validation results of these weights."""
     blocks = [
         "---\nlibrary_name: linnaeus\npipeline_tag: image-classification\nlicense: other\n---\n\n# A classifier of "
@@ -23,6 +26,7 @@ def model_card(description: Description, tree: TaxonomyTree, dataset: Mapping[st
         "## Taxa\n\n| rank | classes |\n|---|---:|\n" + "\n".join(f"| {r} | {n:,} |" for r, n in zip(tree.ranks, tree.sizes, strict=True)),
         _data(dataset),
         _accuracy(tree, metrics),
+        _calibrated(tree, calibration),
         "## Limits\n\nThe model knows the taxa of taxonomy.json only. A photograph of another organism gets one of them. "
         f"Known weak taxa: {OPEN}.",
         f"## Intended use and licence\n\nIntended use: {OPEN}. Licence of the weights: {OPEN}. "
@@ -67,3 +71,25 @@ def _accuracy(tree: TaxonomyTree, metrics: Mapping[str, Any]) -> str:
         return "## Accuracy\n\nThese weights were not validated."
     head = "| metadata | rank | top-1, % [95 % interval] | mean over classes, % |\n|---|---|---:|---:|\n"
     return "## Accuracy\n\nOn the validation photographs of the run.\n\n" + head + "\n".join(lines)
+
+
+def _calibrated(tree: TaxonomyTree, calibration: Calibration | None) -> str:
+    """Return the section on rolled-up answers: thresholds, shares answered at each rank, and temperatures."""
+    title = "## Answers with a stated precision\n\n"
+    if calibration is None:
+        return f"{title}The model is not calibrated: its probabilities are those of the network, which are often too high."
+    ranks = list(reversed(tree.ranks))
+    rows = []
+    for one in calibration.precisions:
+        shares = [f"{100 * share:.1f}" for share in reversed(one.answered_at)] or ["-"] * len(ranks)
+        thresholds = [f"{value:.4f}" if value <= 1 else "none" for value in (one.threshold, one.on_average)]
+        rows.append(f"| {' | '.join([f'{one.precision:g}', *thresholds, f'{100 * one.answered:.1f}', *shares])} |")
+    head = f"| {' | '.join(['precision', 'threshold', 'threshold on average', 'answered, %', *(f'{rank}, %' for rank in ranks)])} |"
+    heats = "\n".join(f"| {rank} | {t:.3f} |" for rank, t in zip(tree.ranks, calibration.temperature, strict=True))
+    about = (
+        f"Calibrated on {calibration.photographs:,} observations that trained nothing. An answer is the finest taxon whose probability "
+        f"reaches the threshold. {100 * calibration.confidence:g} % of such calibrations have at least the precision among their answers, "
+        "for photographs like those of the calibration. The last columns are the share of its photographs answered at each rank."
+    )
+    table = "\n".join([head, "|---" + "|---:" * (3 + len(ranks)) + "|", *rows])
+    return f"{title}{about}\n\n{table}\n\n| rank | temperature |\n|---|---:|\n{heats}"

@@ -1,0 +1,56 @@
+"""Thresholds, temperatures and the shares answered at each rank: from a calibration to its file and the model card."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import linnaeus
+from linnaeus.workloads import export_cli
+from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
+from linnaeus.workloads.taxonomy.trained.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
+from tests.workloads.taxonomy.trained.test_guarantee import calibrated
+
+__all__ = ["calibrated"]  # a fixture
+
+CONFIDENCE = np.array([[0.9, 0.8, 0.7], [0.9, 0.8, 0.8], [0.6, 0.5, 0.1], [0.3, 0.2, 0.1]])
+PATHS = Paths(np.array([[0, 1, 2], [0, 1, -1], [0, 1, 2], [1, 2, 3]]), CONFIDENCE)
+
+
+def test_shares_are_counted_at_the_rank_of_the_answer():
+    assert answered_at(PATHS, 0.65) == (0.0, 0.25, 0.25)  # the third and the fourth have no answer
+    assert answered_at(PATHS, 0.55) == (0.25, 0.25, 0.25)
+    assert answered_at(PATHS, 2.0) == (0.0, 0.0, 0.0) == answered_at(Paths(*(values[:0] for values in PATHS)), 0.5)
+
+
+def test_the_card_has_the_thresholds_and_the_shares_of_the_calibration(finished, calibrated, tmp_path):
+    assert export_cli.main([str(calibrated), str(tmp_path / "bundle")]) == 0
+    card, model = (tmp_path / "bundle" / "README.md").read_text(), linnaeus.load_model(tmp_path / "bundle")
+    found, ranks = model.calibration, model.tree.ranks
+    assert (
+        f"| precision | threshold | threshold on average | answered, % | {' | '.join(f'{rank}, %' for rank in reversed(ranks))} |" in card
+    )
+    for one in found.precisions:
+        assert len(one.answered_at) == len(ranks) and sum(one.answered_at) == pytest.approx(one.answered)
+        shares = " | ".join(f"{100 * share:.1f}" for share in (one.answered, *reversed(one.answered_at)))
+        lines = [line for line in card.splitlines() if line.startswith(f"| {one.precision:g} |") and line.endswith(f" {shares} |")]
+        assert len(lines) == 1 and (f"{one.threshold:.4f}" if one.threshold <= 1 else "none") in lines[0]
+    assert all(f"| {rank} | {temperature:.3f} |" in card for rank, temperature in zip(ranks, found.temperature, strict=True))
+    assert f"Calibrated on {found.photographs} observations" in card
+    head, first, *_ = calibrate_cli.table(model, found)
+    assert head.split()[-len(ranks) :] == [*reversed(ranks)] and len(first) == len(head)
+    assert "The model is not calibrated" in (finished.bundle / "README.md").read_text()
+
+
+def test_a_calibration_without_shares_is_read(calibrated):
+    content = json.loads((calibrated / "calibration.json").read_text())
+    again = Calibration.from_plain(content, len(content["temperature"]))
+    assert Calibration.from_plain(again.plain(), len(again.temperature)) == again
+    for one in content["precisions"]:
+        del one["answered_at"]
+    old = Calibration.from_plain(content, len(content["temperature"]))
+    assert [one.answered_at for one in old.precisions] == [(), ()] and old.threshold(0.1) == again.threshold(0.1)
+    assert calibrate_cli.table(linnaeus.load_model(calibrated), old)

@@ -1,4 +1,4 @@
-"""Test the tree that the page of `linnaeus serve` makes of an answer, by its own script."""
+"""Test what the page of `linnaeus serve` makes of an answer, by its own script: the tree, the headline, and the words for a heat map."""
 
 from __future__ import annotations
 
@@ -36,3 +36,48 @@ def test_taxa_are_below_their_nearest_coarser_taxon():
     roses_below = [NAME, True, True, [["Rosa", False, False, []]]]
     below = [roses_below, ["Viola", True, True, []], ["Hole", False, False, []]]
     assert json.loads(done.stdout) == [["A", True, True, below], ["E", False, False, []]]
+
+
+def run(functions: str, expression: str):
+    """Return the value of an expression. Elements are lists of their class and their content."""
+    made = "const element = (kind, {class: name = kind} = {}, ...inside) => [name, ...inside.filter((one) => one !== '')];"
+    script = f"{made}{functions};console.log(JSON.stringify({expression}))"
+    done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True, encoding="utf-8")
+    return json.loads(done.stdout)
+
+
+def functions_between(first: str, last: str) -> str:
+    return re.search(rf"^function {first}.*?(?=^function {last})", PAGE, re.M | re.S)[0]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_an_answer_stands_out_and_an_uncertain_taxon_is_called_so():
+    family, rose = taxon("Plantae", "Rosaceae"), taxon("Plantae", "Rosaceae", NAME)
+    plain = {"path": {"family": family, "genus": rose}, "ranks": {"family": [family], "genus": [rose]}, "calibrated": False}
+    answered = plain | {"calibrated": True, "precision": 0.95, "answer": {"rank": "family", **family}}
+    uncertain = answered | {"answer": None, "possible_taxa": {"genus": 2}}
+    functions = functions_between("percent", "levels") + functions_between("headline", "whereOf")
+    cases = json.dumps([plain, answered, uncertain, plain | {"path": {}}])
+    frames = run(functions, f"{cases}.map((answer) => [headline(answer), spoken(answer)].map((one) => one.flat(9)))")
+    (first, spoken), (second, said), (third, told), (_, none) = frames
+    assert first[0] == third[0] == "headline uncertain" and second[0] == "headline"
+    assert NAME in first and "Not calibrated" in first[-1] and "not calibrated" in spoken[0]
+    assert "Answer, with a stated precision of 95\u00a0%" in second and "Rosaceae" in second and NAME not in second
+    assert said == ["family ", "bdi", "Rosaceae", " with a stated precision of 95 %, probability 50.0\u00a0%."]
+    assert (
+        "No answer: no taxon has the stated precision of 95\u00a0%." in third and "among all taxa" in third[-1] and "no answer" in told[0]
+    )
+    assert none == ["no taxon."]
+    tree = functions_between("levels", "listOf")
+    chosen = run(tree, f"treeOf({json.dumps(answered)}).map((node) => [node.name, node.chosen, node.below[0].chosen])")
+    assert chosen == [["Rosaceae", True, False]]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+@pytest.mark.parametrize(
+    ("hot", "words"),
+    {(0, 8): "on the upper right", (4, 4): "in the middle", (8, 4): "in the lower part", (4, 0): "on the left", None: "nowhere"}.items(),
+)
+def test_the_place_of_a_heat_map_in_words(hot, words):
+    values = [[float((i, j) == hot) for j in range(9)] for i in range(9)]
+    assert run(functions_between("whereOf", "pictureOf"), f"whereOf({json.dumps(values)})") == words

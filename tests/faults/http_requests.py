@@ -26,6 +26,11 @@ FIELDS = (
     "time",
     "elevation",
     "top",
+    "nearest",
+    "heat_map",
+    "clade",
+    "checklist",
+    "region",
     "x",
     "<script>",
     "latitude[]",
@@ -42,6 +47,7 @@ VALUES = (
     "-0",
     "٣",
     "0x10",
+    "true",
     "1_0",
     "9" * 150,
     "%00",
@@ -52,6 +58,7 @@ VALUES = (
 TARGETS = (
     "/", "/model", "/health", "/metrics", "/predict", "//predict", "/predict/", "/../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd",
     "/..%2f..%2fetc/passwd",    "/static/../config.json", "/predict?path=/etc/passwd", "/predict?top=%ff", "/\\..\\x", "/" + "a" * 9000,
+    "/nearest/0", "/nearest/../config.json", "/predict?checklist=/etc/passwd",
     "*", "http://127.0.0.1/health", "/?" + "a&" * 3000,
 )
 FORM = "multipart/form-data; boundary="

@@ -75,7 +75,8 @@ class Calibration:
             precisions = tuple(map(Precision.from_plain, content["precisions"]))
             sets = {str(float(name)): tuple(map(float, values)) for name, values in content["sets"].items()}
             temperature = tuple(map(float, content["temperature"]))
-            if not all(len(values) == ranks for values in (temperature, *sets.values())):
+            shares = [one.answered_at for one in precisions if one.answered_at]
+            if not all(len(values) == ranks for values in (temperature, *sets.values(), *shares)):
                 raise ConfigError("the calibration is of a model with other ranks")
             numbers = (*temperature, *(value for values in sets.values() for value in values), *(one.threshold for one in precisions))
             if not precisions or not all(map(math.isfinite, numbers)) or not min(temperature) > 0:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import linnaeus
+from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
@@ -49,6 +50,9 @@ def test_a_calibration_without_shares_is_read(calibrated):
     content = json.loads((calibrated / "calibration.json").read_text())
     again = Calibration.from_plain(content, len(content["temperature"]))
     assert Calibration.from_plain(again.plain(), len(again.temperature)) == again
+    with pytest.raises(ConfigError, match="of a model with other ranks"):
+        wrong = [one | {"answered_at": [0.5]} for one in content["precisions"]]
+        Calibration.from_plain(content | {"precisions": wrong}, len(content["temperature"]))
     for one in content["precisions"]:
         del one["answered_at"]
     old = Calibration.from_plain(content, len(content["temperature"]))

@@ -55,12 +55,12 @@ class Duration:
 
     @property
     def is_time(self) -> bool:
-        """True if the unit is seconds, minutes or hours. Such a duration cannot be converted to steps."""
+        """Return True if the unit is seconds, minutes or hours. Such a duration cannot be converted to steps."""
         return self.unit in _SECONDS
 
     @property
     def seconds(self) -> float:
-        """Length in seconds. Raise `AssertionError` if the unit is not seconds, minutes or hours."""
+        """Return the length in seconds. Raise `AssertionError` if the unit is not seconds, minutes or hours."""
         assert self.is_time, f"{self} is not in seconds, minutes or hours"
         return self.amount * _SECONDS[self.unit]
 

@@ -54,7 +54,7 @@ class HashingWriter:
 
     @property
     def entry(self) -> FileEntry:
-        """Size and hash of the data written so far."""
+        """Return the size and hash of the data written so far."""
         return FileEntry(self.size, self._hash.hexdigest())
 
     def __enter__(self) -> HashingWriter:

@@ -101,7 +101,11 @@ def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
 
 
 def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
-    """Return the newest checkpoint that this run has written in `own`, or the one at `path` if there is none yet."""
+    """Return the checkpoint to resume from if `run.resume` is `path`, a checkpoint or a directory with checkpoints.
+
+    If `path` is a checkpoint in `own`, the directory with the checkpoints of this run, or if `own` is None, it is the result of
+    `_roll_back(path, read_only)`. Otherwise it is the newest valid checkpoint in `own`, or the one that `path` names if `own` has none
+    yet."""
     if own is None or path.resolve().parent == own.resolve():
         return _roll_back(path, read_only)
     newest = _newest_valid(list_checkpoints(own))
@@ -191,9 +195,10 @@ NOTE = "went-back.json"
 
 
 def _written_since_rollback(to: Path, found: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
-    """Return those checkpoints of `found` that were written after a rollback to the checkpoint `to`; [] if there was no rollback.
+    """Return the checkpoints in `found` that this run wrote after it was rolled back to the checkpoint `to`.
 
-    Raise `OSError` if the rollback note cannot be read at present: without it the run would be rolled back again."""
+    Return [] if the run was not rolled back to it. `found`: (step, path) of checkpoints. Raise `OSError` if the rollback note cannot be
+    read at present: if it were taken as missing, the run would be rolled back again."""
     note: dict[str, Any] = read_json(to.parent / NOTE) or {}
     if note.get("to") != to.name or not {"step", "left"} <= note.keys():
         return []

@@ -64,7 +64,9 @@ def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]
 
 @functools.cache
 def note(line: str) -> None:
-    """Log a warning once per process: a sweep composes the configuration of each of its trials."""
+    """Log the warning `line`, at most once per process (the function is cached).
+
+    A sweep composes the configuration once for each trial, which would otherwise repeat the warning."""
     log.warning(line)
 
 

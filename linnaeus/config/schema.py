@@ -109,7 +109,7 @@ class LaunchConfig:
 
     @property
     def world_size(self) -> int:
-        """Number of processes of a run."""
+        """Return the number of processes of a run."""
         return 1
 
 

@@ -37,12 +37,12 @@ class Resampling:
 
     @property
     def expected(self) -> np.ndarray:
-        """Mean number of positions of each class in an epoch, float64 [C]."""
+        """Return the mean number of positions of each class in an epoch, float64 [C]."""
         return self.whole + self.rest / self.scale
 
     @property
     def draws(self) -> np.ndarray:
-        """Mean number of times that each sample occurs in an epoch, float64 [N]. The sum is N."""
+        """Return the mean number of times that each sample occurs in an epoch, float64 [N]. The sum is N."""
         return np.append(self.expected / np.maximum(self.counts, 1), 1.0)[self.classes]
 
     def quotas(self, epoch: int) -> np.ndarray:
@@ -67,7 +67,7 @@ class Resampling:
 
     @cached_property
     def _by_class(self) -> np.ndarray:
-        """Dataset indices, int64 [N]: first the samples without a class, then those of each class in its random order."""
+        """Return the dataset indices, int64 [N]: first the samples without a class, then those of each class in its random order."""
         shuffled = permutation(key(self.seed, RESAMPLE), len(self.classes))
         return shuffled[np.argsort(self.classes[shuffled], kind="stable")]
 

@@ -194,7 +194,7 @@ class WorkerLoader:
 
 
 def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[PositionedDataset], parent: int) -> None:
-    """Main function of a worker: read requested batches until the process `parent` ends.
+    """Run a worker process: read requested batches until the process `parent` ends.
 
     Ignore Ctrl-C and SIGTERM, which reach the whole process group: a worker that ended would end the run while it saves its checkpoint."""
     for number in IGNORED:

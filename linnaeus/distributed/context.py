@@ -62,7 +62,7 @@ class DistributedContext:
 
     @property
     def store(self) -> Any:
-        """Key-value store of the launcher; use it only if `launched()` is True. The first use connects to it.
+        """Return the key-value store of the launcher; use it only if `launched()` is True. The first use connects to it.
 
         Its keys have a prefix with the number of the attempt, since torchrun may restart a group."""
         if self._store is None:

@@ -66,7 +66,7 @@ class StopRequest:
                 signal.signal(s, handler)
 
     def defer_to_step_end(self, show: Callable[[str], None], loss: Callable[[], str]) -> None:
-        """From now on, only record signals and print a line; the training loop stops at the next step end.
+        """Record further signals and print a line, without raising; the training loop stops at the next step end.
 
         show: prints a line from a signal handler. loss: returns a line about the updates that are lost if the process exits without saving.
         """

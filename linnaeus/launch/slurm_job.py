@@ -1,14 +1,14 @@
-"""The program inside a SLURM job: one task per node starts the run, and the job is requeued until the run is finished.
+"""Start a run inside a SLURM job, with one task per node, and requeue the job until the run is finished.
 
     `signal_before` s before the limit  SLURM sends SIGUSR2 to every process of the job steps. The run ignores it; the task sends it one
                                         SIGTERM: the run saves and ends with status 75, and the first task requeues the job.
     preemption, `scontrol requeue`      SLURM sends SIGTERM to every process and requeues the job. The run saves if the cluster allows
                                         enough time, and otherwise continues from its last checkpoint.
     `scancel`                           SLURM sends SIGTERM to every process and does not requeue the job.
-    stop request of the parent          SIGUSR2 as before the time limit, and the file `stop`, which prevents requeueing.
+    stop request of the submitting      SIGUSR2 as before the time limit, and the file `stop`, which prevents requeueing.
+    process (`slurm.py`)
 
-Every start runs `main.py` in the same run directory, which resumes from its newest checkpoint. A requeued job keeps its number.
-"""
+Every start runs `main.py` in the same run directory, which resumes from its newest checkpoint. A requeued job keeps its number."""
 
 import math
 import os

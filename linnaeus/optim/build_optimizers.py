@@ -96,7 +96,9 @@ def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str
 
 
 def is_hidden_matrix(parameter: Parameter, tokens: Sequence[str]) -> bool:
-    """Return True if Muon may update the parameter: a 2-d weight that is not in an embedding or a head, and not named in `tokens`."""
+    """Return True if Muon may update the parameter: a 2-d weight that is not in an embedding or a head, and whose name is not in `tokens`.
+
+    `tokens`: full names of parameters that Muon must not update (`model.no_decay`), such as class tokens."""
     if parameter.tensor.ndim != 2 or isinstance(parameter.owner, (nn.Embedding, nn.EmbeddingBag)):
         return False
     return parameter.name not in tokens and NOT_HIDDEN.search(parameter.name) is None

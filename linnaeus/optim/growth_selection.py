@@ -1,4 +1,6 @@
-"""Select the entries of a matrix to connect, and pack masks as bits. All functions run on the device and do not wait for it."""
+"""Select entries of a weight matrix to add to its mask of connected entries, and pack masks as bits.
+
+All functions run on the device and do not wait for it."""
 
 import torch
 from torch import Tensor

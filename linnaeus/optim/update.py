@@ -63,7 +63,7 @@ class Precision:
 
     @property
     def loss_scale(self) -> Tensor | None:
-        """Factor by which the losses are multiplied before backward, float32 []; None: they are not scaled."""
+        """Return the factor by which the losses are multiplied before backward, float32 []; None: they are not scaled."""
         return None if self.scaler is None else self.scaler.value
 
     def backward(self, losses: Tensor, factors: Tensor | None = None) -> None:

@@ -87,7 +87,7 @@ class ExternalOptimizer(BaseOptimizer):
 
     @property
     def state(self) -> dict[str, dict[str, Any]]:  # type: ignore[override]
-        """State of the optimizer, not copied. Raise `ConfigError` if a value cannot be saved in a checkpoint."""
+        """Return the state of the optimizer, not copied. Raise `ConfigError` if a value cannot be saved in a checkpoint."""
         found = {name: dict(self.optimizer.state.get(p, {})) for name, p in zip(self.names, self.params, strict=True)}
         for i, (group, initial) in enumerate(zip(self.optimizer.param_groups, self._initial, strict=True)):
             found[f"param_groups[{i}]"] = {k: v for k, v in group.items() if k not in ("params", "lr") and initial.get(k, group) is not v}

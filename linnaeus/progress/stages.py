@@ -17,7 +17,7 @@ class TrainingStage(StrEnum):
 
     @property
     def is_validation(self) -> bool:
-        """True for every stage except TRAINING."""
+        """Return True for every stage except TRAINING."""
         return self is not TrainingStage.TRAINING
 
 

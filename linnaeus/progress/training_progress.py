@@ -107,24 +107,24 @@ class TrainingProgress:
 
     @property
     def position_in_epoch(self) -> int:
-        """Number of updates done in `current_epoch`. The data of the epoch continue at this position."""
+        """Return the number of updates done in `current_epoch`. The data of the epoch continue at this position."""
         if not self.steps_per_epoch:
             return 0
         return max(0, self.global_step - self.current_epoch * self.steps_per_epoch)
 
     @property
     def epoch(self) -> int:
-        """Number of the current epoch, counted from 1, for display."""
+        """Return the number of the current epoch, counted from 1, for display."""
         return self.current_epoch + 1
 
     @property
     def total_epochs(self) -> int:
-        """Number of epochs of the run, including a last one that is cut short; 0 while unknown."""
+        """Return the number of epochs of the run, including a last one that is cut short; 0 while unknown."""
         return -(-self.expected_total_steps // self.steps_per_epoch) if self.steps_per_epoch else self._epochs
 
     @property
     def next_epoch(self) -> int:
-        """Epoch (0-based) that the next update belongs to."""
+        """Return the epoch (0-based) to which the next update belongs."""
         return self.global_step // self.steps_per_epoch if self.steps_per_epoch else self.current_epoch
 
     def get_progress_fraction(self) -> float:
@@ -145,7 +145,7 @@ class TrainingProgress:
 
     @property
     def partial_validation_indices(self) -> list[int]:
-        """Indices of the pending partial validation passes."""
+        """Return the indices of the pending partial validation passes."""
         return [i for stage, i in self.pending_validations if stage is TrainingStage.VALIDATION_PARTIAL_MASK_META and i is not None]
 
     def schedule_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:

@@ -96,7 +96,7 @@ def _length(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _remaining(every: Every, step: int) -> str:
-    """Return the number and the steps of the events after `step` as text, such as `5: 20, 30 ... 60`.
+    """Return the events after `step` as text: their number, a colon and their steps, such as `5: 20, 30 ... 60`.
 
     Up to four steps are listed; of more, only the first two and the last. Cadences in wall time follow, such as `every 15min`. The text is
     `none` if there are no events."""

@@ -84,7 +84,9 @@ def fit(texts: Sequence[str], width: int) -> str:
 
 def pass_words(key: str) -> str:
     """Return words for a validation pass: `all metadata` for `val`, `without metadata` for `val_mask_meta`, `without spatial and temporal`
-    for two components."""
+    for `val_mask_SPATIAL_TEMPORAL`.
+
+    `, averaged weights` follows for a pass with averaged weights (`val_ema`)."""
     averaged = key.startswith("val_ema")
     masked = key.replace("val_ema", "val", 1).removeprefix("val").removeprefix("_mask").removeprefix("_")
     names = ["metadata"] if masked == "meta" else [name.lower() for name in masked.split("_") if name]

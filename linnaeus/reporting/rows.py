@@ -224,7 +224,9 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
 
 
 def _are_rows_until(path: Path, rows: int, global_step: int) -> bool:
-    """Return True if the first `rows` lines of the file are intact rows of steps up to `global_step`."""
+    """Return True if each of the first `rows` lines of the file is an intact row of a step up to `global_step`.
+
+    If the file has fewer complete lines, only these are checked."""
     first = (parse_row(line) for line in itertools.islice(complete_lines(path), rows))
     return all(row is not None and row["global_step"] <= global_step for row in first)
 

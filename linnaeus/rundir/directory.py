@@ -97,18 +97,18 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """Directory of the checkpoints."""
+        """Return the directory of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def validation(self) -> Path:
-        """Directory of the validation results."""
+        """Return the directory of the validation results."""
         return self.path / "validation"
 
     @property
     def finished(self) -> bool:
-        """True if nothing is left to do: the run has ended, no file is missing, and no allowed change of the configuration changes the
-        updates."""
+        """Return True if nothing is left to do: the run has ended, no file is missing, and no allowed change of the configuration changes
+        the updates."""
         return self._ended and not self.missing and not self.altered
 
     def finished_message(self) -> str:
@@ -127,7 +127,7 @@ class RunDirectory:
     def write_launch_file(self, name: str, text: str) -> None:
         """Write `text` to the file `name` in the directory launches/<n>/ of this start, on rank 0.
 
-        Values of environment variables are hidden."""
+        Values that the configuration reads from environment variables are replaced by their `${oc.env:...}` text."""
         if self.is_master:
             write_atomic(self.path / "launches" / str(self.launch) / name, hide(text).rstrip() + "\n")
 
@@ -218,7 +218,7 @@ class RunDirectory:
             )
 
     def _write(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write the files of this start, config.yaml last: a directory without it is treated as one that contains no run."""
+        """Write the files of this start, config.yaml last: a directory without config.yaml is treated as one that contains no run."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         launch = {"launch": self.launch, "started": now, "command": [sys.executable, *sys.argv], "overrides": self.overrides}
         launch |= {**environment_record(), **record}

@@ -51,7 +51,7 @@ class Difference(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """All lines, harmless ones first."""
+        """Return all lines, harmless ones first."""
         return self.harmless + list(self.altering.values())
 
     def refused(self, allowed: Iterable[str]) -> tuple[list[str], list[str]]:

@@ -137,7 +137,10 @@ def _missing_keys(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any
 
 
 def _defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tree:
-    """Return the default configuration for the same options of groups (model, optimizer, ...) that a saved configuration has."""
+    """Return the default configuration, composed with the option of each group (model, optimizer, ...) that the saved configuration `tree`
+    has.
+
+    A group keeps its default option if no option has the saved name."""
     from linnaeus.config.load import compose_tree, group_files
 
     choices = []

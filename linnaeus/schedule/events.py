@@ -80,7 +80,7 @@ class Every:
 
     @property
     def ever_due(self) -> bool:
-        """True if the event occurs at least once in the run. This is computed without a list of the steps."""
+        """Return True if the event occurs at least once in the run. This is computed without a list of the steps."""
         return bool(self.others) or any(-(-self.first // period) * period <= self.last for period in self.periods)
 
     def steps(self) -> list[int]:

@@ -200,10 +200,11 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
 
 
 def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, last: int, tasks: int | None) -> dict[str, Every]:
-    """Return two events: `weighting`, the updates of the task weights, and `conflict`, the measurements of the gradient conflict between
-    tasks.
+    """Return the events `weighting` (updates of the task weights) and `conflict` (measurements of the gradient conflict between tasks).
 
-    Gradient surgery is in effect at every update. With one task the conflict is never measured."""
+    `weighting` occurs at the cadence `weighting.every` from the end of `weighting.warmup` on, if the task weights change during the run; at
+    every update with gradient surgery; and otherwise never. `conflict` occurs at the cadence `weighting.conflict`; never with one task.
+    `tasks`: number of tasks; None: unknown."""
     weight_updates = Every(first=1, last=last)
     if isinstance(weighting, MovingWeightsConfig):
         warmup = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)

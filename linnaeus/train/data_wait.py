@@ -68,7 +68,7 @@ class DataWait:
         self._start: tuple[float, int, float, CoreSeconds | None] | None = None
 
     def start(self, seconds: float, step: int) -> None:
-        """Begin to measure, when the run has trained for `seconds` and is at `step`."""
+        """Start the measurement. `seconds`: training time of the run so far. `step`: the current step."""
         self._start = seconds, step, time.monotonic(), core_seconds()
 
     def report(self, share: float, seconds: float, step: int, workers: int, faster_data: Callable[[bool], str | None]) -> None:

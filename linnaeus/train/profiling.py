@@ -44,7 +44,7 @@ class StepProfiler:
             self._profiler.start()
 
     def after_step(self, step: int) -> None:
-        """After the last update of the range, stop the profiler and write the trace and the summary."""
+        """Stop the profiler after the last update of the range, and write the trace and the summary."""
         if self._profiler is None or step < self.last:
             return
         profiler, self._profiler = self._profiler, None

@@ -73,7 +73,7 @@ class RunState:
 
     @property
     def record(self) -> dict[str, str | None]:
-        """Entries `stop_reason` and `interrupted_by` of summary.json. state.json of a checkpoint contains only `stop_reason`."""
+        """Return the entries `stop_reason` and `interrupted_by` of summary.json. state.json of a checkpoint contains only `stop_reason`."""
         return {
             "stop_reason": INTERRUPTED if self.interrupted else self.reason,
             "interrupted_by": self.reason if self.interrupted else None,
@@ -157,7 +157,7 @@ class Training:
 
     @functools.cached_property
     def parameter_counts(self) -> tuple[int, int]:
-        """Numbers of parameters of the model: (all, those that are trained)."""
+        """Return the numbers of parameters of the model: (all, those that are trained)."""
         sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
         return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 

@@ -41,7 +41,7 @@ class TaskGradients:
 
     @property
     def possible(self) -> bool:
-        """True if a parameter of the last shared layer is trained; False if all of them are frozen."""
+        """Return True if a parameter of the last shared layer is trained; False if all of them are frozen."""
         return bool(self.shared)
 
     def start(self, at_place: bool) -> None:

@@ -93,8 +93,9 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def available_device(device: str) -> str:
-    """Return the device for the option `--device`: cpu or cuda. `auto` is cuda if the machine has it. Raise `ConfigError` for cuda on a
-    machine without it."""
+    """Return the device for the option `--device`, cpu or cuda; for `auto`, cuda if the machine has it, otherwise cpu.
+
+    Raise `ConfigError` for cuda on a machine that does not have it."""
     import torch
 
     if device == "auto":

@@ -55,8 +55,13 @@ class LanguageMetrics(Metrics):
         self.counts = {name: torch.zeros((), dtype=torch.int64, device=device) for name in ("bytes", "correct")}
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Return float64 [2 + 2 S + 2 D]: the sum and the number of losses; the same for each source, first all sums; then for each
-        dimension the sum of the loss increase without it, and for each dimension the number of tokens for which it was measured."""
+        """Return float64 [2 + 2 S + 2 D], in this order:
+
+        2    sum of the losses, and number of tokens
+        S    sum of the losses of each source
+        S    number of tokens of each source
+        D    sum of the increase of the loss without each dimension
+        D    number of tokens for which this increase was measured, for each dimension"""
         losses, known = outputs["losses"].double(), (batch["target"] != IGNORED).double()
         parts = [torch.stack([losses.sum(), known.sum()])]
         if self.sources:

@@ -1,4 +1,4 @@
-"""Select the window of each position of an epoch when phases of the schedule mix named sources.
+"""Select the text window at each position of an epoch when phases of the schedule mix named sources.
 
 The mixture is the probability of each source at each update. A position draws its source from the mixture at its update, with a uniform
 number keyed by (seed, epoch, position). The windows of a source are used in passes: each pass is a permutation of all its windows, keyed by
@@ -6,8 +6,7 @@ number keyed by (seed, epoch, position). The windows of a source are used in pas
 windows of its source were used. If the mixture of an epoch is proportional to the numbers of windows, nothing is drawn: the epoch has every
 window once, in the usual order, and the passes do not advance.
 
-An epoch is a pure function of seed, epoch and schedule; where the numbers of draws in earlier epochs are needed, they are counted again.
-"""
+An epoch is a pure function of seed, epoch and schedule; where the numbers of draws in earlier epochs are needed, they are counted again."""
 
 from collections.abc import Sequence
 
@@ -20,8 +19,10 @@ SOURCE, WINDOW = 0, 1  # draws of the stream MIXTURE
 
 
 class Mixture:
-    """Choice of windows from S sources for all epochs of a run. `names`: names of the sources. `window_counts` int64 [S]: number of windows
-    of each."""
+    """Choice of text windows from S sources for all epochs of a run.
+
+    `schedule`: gives the mixture at each update. `names`: names of the sources. `window_counts`: int64 [S], number of text windows of each
+    source."""
 
     def __init__(self, seed: int, schedule: OpsSchedule, names: Sequence[str], window_counts: np.ndarray) -> None:
         self.seed, self.schedule, self.names, self.window_counts = seed, schedule, tuple(names), window_counts

@@ -118,7 +118,10 @@ def _read_published_config(path: Path) -> dict[str, Any]:
 
 
 def _settings(state: Mapping[str, Tensor], published: Mapping[str, Any], transposed: bool) -> dict[str, Any]:
-    """Return the settings of the group `model` that a model needs in order to have these weights."""
+    """Return the settings of the group `model` (name -> value) that a model with the weights `state` must have.
+
+    `published`: content of the published config.json; {} for nanoGPT's weights. `transposed`: True for GPT-2's published weights, False for
+    nanoGPT's."""
     needed = {
         "layers": 1 + max(int(name.split(".")[1]) for name in state if re.match(r"h\.\d+\.", name)),
         "heads": published.get("n_head"),

@@ -32,11 +32,11 @@ SHIFT, OFFSET = 0, 1  # draws of the stream AUGMENT
 
 
 class TextWindows(PositionedDataset):
-    """Dataset of the windows of one split, training or validation.
+    """Dataset of the text windows of one split, training or validation.
 
     `order`: `windows` or `random` for training; None for validation. `sources`: names of the S sources in `array`, in order; () for one
     unnamed source. `dimensions`: names of the model's dimensions. `schedule`: gives the mixture of sources and the weights of the
-    dimensions; without it training windows can be counted but not read."""
+    dimensions; None: training windows can be counted but not read."""
 
     def __init__(
         self,

@@ -119,7 +119,10 @@ def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
 
 
 def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
-    """Return the tokenizer of `meta.pkl` or of `data.tokenizer_file`; None if there is neither."""
+    """Return the tokenizer of `meta.pkl` in `folder`, or of `data.tokenizer_file`; None if there is neither.
+
+    Raise `ConfigError` if there are both, or if the file does not define a tokenizer: `itos` of meta.pkl must map each id to a different
+    character."""
     path = folder / "meta.pkl"
     if not path.exists():
         return None if config.tokenizer_file is None else load_tokenizer(config.tokenizer_file, "gpt2", "data.tokenizer_file")

@@ -160,7 +160,10 @@ def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dic
 
 
 def verify(store: Path, inputs: dict[str, Any]) -> None:
-    """Raise `ConfigError` if the token files do not match store.json, or if the store was not made from `inputs`."""
+    """Raise `ConfigError` if the token store is damaged or was not made from `inputs`.
+
+    It is damaged if store.json does not match its tokenizer, or if a token file does not have the digest and the number of tokens in
+    store.json."""
     facts = _read_facts(store)
     if facts["expected"] != inputs or identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
         raise ConfigError(f"the token store {store} is damaged: {FACTS} does not match its tokenizer and its name; delete it")

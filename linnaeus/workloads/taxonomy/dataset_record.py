@@ -47,7 +47,7 @@ def _class_counts(source: Source) -> Counts:
     """Return the number of rows of each class in each split."""
     counts: Counts = {split: [] for split in SPLITS}
     for r, size in enumerate(source.tree.sizes):
-        number = source.split * np.int64(size + 1) + source.labels[:, r] + 1  # 0: a null label of a training row
+        number = source.split * np.int64(size + 1) + source.labels[:, r] + 1  # 0: a missing label of a training row
         of_splits = np.bincount(number, minlength=len(SPLITS) * (size + 1)).reshape(len(SPLITS), size + 1)
         for split, side in SPLITS.items():
             counts[split].append(of_splits[side, 1:])

@@ -85,7 +85,7 @@ class TaxonomyDataset(PositionedDataset):
     def groups(self, level: str | None) -> np.ndarray | None:
         """Return the mixing group of each sample, int64 [N]: its taxon at rank `level`, -1 if it must not be mixed; None for level None.
 
-        Samples with a null label at any rank are not mixed, unless `augment.mix_nulls` is set. Then the samples with a null label at
+        Samples with a missing label at any rank are not mixed, unless `augment.mix_nulls` is set. Then the samples with a missing label at
         `level` that have the same nearest known ancestor are a group."""
         if level is None:
             return None

@@ -1,22 +1,22 @@
-"""Mask metadata in training, so that one model works with any of its components missing, and convert null labels to a null class.
+"""Mask metadata in training, so that one model works with any of its components missing, and convert missing labels to null labels.
 
 For each sample, all components are masked with probability `schedule.meta_mask_prob`; otherwise, with probability
 `schedule.partial_meta_mask_prob`, one combination of components is masked, drawn from a list by weight. Draws are keyed by (seed,
 global_step, position) and applied after mixing, on the device. Validation passes mask the same components for all samples.
 
-Null labels are ignored, or learnt as a class (`head.nulls`), by schedule or always.
+A missing label (-1) is ignored, or converted to a null label, the label of the null class "not known at this rank". The null class is the
+last class of a rank, with the number C_r. `head.nulls` selects the treatment:
 
-    ignore     null labels are not trained on; there is no null class
-    phase_in   every rank has one more class, the last, for "not known at this rank"; in training a null label becomes that class with
-               probability 1 - `schedule.null_mask_prob`, keyed by (seed, global_step, position), and is ignored (-1) otherwise
-    predict    the same for every null label at every step; `schedule.null_mask_prob` must keep its default
+    ignore     missing labels are not trained on; there is no null class
+    phase_in   in training a missing label becomes a null label with probability 1 - `schedule.null_mask_prob`, keyed by (seed, global_step,
+               position), and is ignored otherwise
+    predict    every missing label becomes a null label at every step; `schedule.null_mask_prob` must keep its default
 
-In heads that are one distribution on the tree, the null class is a child of every taxon that has children. A null label below a taxon
+In heads that are one distribution on the tree, the null class is a child of every taxon that has children. A missing label below a taxon
 without children, or with a known taxon at a finer rank (a hole in the lineage), then has no such class and is ignored.
 
-Validation does not convert null labels: accuracies are over known labels and real classes, and `null_recall` and `null_precision`
-(`metrics/accuracy.py`) measure the null class.
-"""
+Validation does not convert missing labels: accuracies are over known labels and real classes, and `null_recall` and `null_precision`
+(`metrics/accuracy.py`) measure the null class."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _weights(config: ScheduleConfig, count: int) -> np.ndarray:
 
 
 class NullPolicy:
-    """Conversion of null labels to the null class, for `head.nulls` phase_in and predict."""
+    """Conversion of missing labels (-1) to null labels (the number of classes of the rank), for `head.nulls` phase_in and predict."""
 
     def __init__(self, config: Config, tree: TaxonomyTree) -> None:
         self.seed, self.always = config.seed, config.head.nulls == "predict"
@@ -125,7 +125,8 @@ class NullPolicy:
         return None if nulls == "ignore" else cls(config, tree)
 
     def notes(self, ranks: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
-        """Return the lines to print at the start. `counts`: number of learnable null labels in the training set per rank.
+        """Return the lines to print at the start. `counts`: per rank, the number of missing labels in the training set that can be learnt
+        as null labels.
 
         Raise `ConfigError` if there are none at any rank."""
         name = f"head.nulls={'predict' if self.always else 'phase_in'}"
@@ -136,9 +137,10 @@ class NullPolicy:
         return (f"{name}: no training sample has a learnable null label at {', '.join(without)}",) if without else ()
 
     def apply(self, steps: np.ndarray, positions: np.ndarray, label: np.ndarray, masked: np.ndarray, usable: np.ndarray) -> np.ndarray:
-        """Return `label` int64 [B, R] with null labels of `usable` bool [B] samples converted to the null class.
+        """Return `label` int64 [B, R] with missing labels of `usable` bool [B] samples converted to null labels.
 
-        `steps` and `positions`: int64 [B]. `masked`: float [B], the probability of ignoring a null label, unless `always`."""
+        `steps` and `positions`: int64 [B]. `masked`: float [B], the probability that a missing label is not converted; it has no effect
+        with head.nulls=predict."""
         converted = self.learnable(label) & usable[:, None]
         if not self.always:
             u = uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), PHASE_IN, label.shape[1])
@@ -146,9 +148,9 @@ class NullPolicy:
         return np.where(converted, self.null_class, label)
 
     def learnable(self, label: np.ndarray) -> np.ndarray:
-        """Return bool [B, R], True for null labels that can be learnt. `label`: int64 [B, R].
+        """Return bool [B, R], True for missing labels that can be learnt as null labels. `label`: int64 [B, R].
 
-        For heads on the tree these are the null labels at ranks finer than the finest known taxon, if that taxon has children."""
+        For heads on the tree these are the missing labels at ranks finer than the finest known taxon, if that taxon has children."""
         if self.has_children is None:
             return label < 0
         nodes = np.where(label >= 0, label + self.offsets, -1)

@@ -149,9 +149,10 @@ def check_mean(scores: Scores, head: str) -> None:
 
 
 def trial_labels(tree: TaxonomyTree, null: bool) -> Tensor:
-    """Return labels of three samples, int64 [3, R]: of a class of the finest rank; none; and only the coarsest label of the first.
+    """Return labels of three samples, int64 [3, R]: a class of the finest rank and its ancestors; no label; the coarsest label of the first
+    sample.
 
-    Missing labels are ignored, or, with `null`, are the null class at finer ranks of the third sample."""
+    Missing labels are -1. With `null`, those of the third sample are null labels."""
     path = torch.from_numpy(tree.paths[tree.offsets[-2]])
     missing = torch.full_like(path, -1)
     coarse = torch.tensor(tree.sizes) if null else missing.clone()

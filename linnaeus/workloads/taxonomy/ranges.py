@@ -127,7 +127,10 @@ class Blocks:
         return grad
 
     def add_at_ends(self, grad: Tensor, values: Tensor) -> None:
-        """Add values, [B, K] or [B, K, 2 size], in place to the elements of `grad`, [B, C], in the ends of each range."""
+        """Add `values` in place to those elements of `grad`, [B, C], that lie in the two ends of each range.
+
+        `values`: [B, K], one value per range, added to each element of its ends; or [B, K, 2 size], one value per element, in the order of
+        `ends`."""
         values = torch.where(self.in_ends, values if values.ndim == 3 else values.unsqueeze(2), 0)
         grad.scatter_add_(1, self.ends.flatten(1), values.flatten(1))
 

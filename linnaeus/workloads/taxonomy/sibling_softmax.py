@@ -143,10 +143,12 @@ class _RangeSums(torch.autograd.Function):
 
 
 class _GroupMembers:
-    """Number of members of each group in ranges of rows. A range has some members of its first and last group, and all of those between."""
+    """Number of members of each group in ranges of rows.
+
+    A range contains some members of its first and its last group, and all members of the groups between them."""
 
     def __init__(self, like: Tensor, group: Tensor, start: Tensor, first: Tensor, last: Tensor) -> None:
-        """Count the members of ranges first..last - 1, int64 [B, K]. `group`, `start`: as of `sibling_log_softmax_range_sums`.
+        """Count the members of ranges first..last - 1, int64 [B, K]. `group` and `start` are those of `sibling_log_softmax_range_sums`.
 
         `like`: tensor [G, B] with the type and device of the results."""
         self.sizes = start.diff().unsqueeze(1)

@@ -90,7 +90,10 @@ def _characters(content: Mapping[str, Any]) -> Tokenizer | None:
 
 
 def _bytes(content: Mapping[str, Any]) -> Tokenizer | None:
-    """Return the byte tokenizer of a tokenizer.json with one token for each byte; None for another BPE."""
+    """Return a `ByteTokenizer` for a tokenizer.json whose tokens are the 256 bytes in order, without merges and normalizer; None for
+    another BPE.
+
+    `content`: the tokenizer.json. Raise `ValueError` if its ids have gaps or it has further tokens besides the end marker."""
     vocabulary = content["model"]["vocab"]
     if content["model"]["merges"] or sorted(vocabulary, key=vocabulary.get) != byte_letters() or content["normalizer"] is not None:
         return None

@@ -97,8 +97,10 @@ def _loaded(transformers: Any, folder: Path) -> tuple[Any, Any]:
 
 
 def _check_tokens(model: LanguageModel, tokenizer: Any, tokens: list[int]) -> int:
-    """Decode `tokens` to a text and compare its tokens and their decoding in both tokenizers. Return the number of characters. Raise
-    `ConfigError` if they differ."""
+    """Compare the tokenizer of transformers with that of the model, on the text to which the model decodes `tokens`.
+
+    Return the number of characters of the text. Raise `ConfigError` if the tokenizers encode the text to different tokens, if transformers
+    decodes its tokens to another text, or if the end tokens differ."""
     text = model.tokenizer.decode(tokens)
     own, theirs = model.encode(text).tolist(), tokenizer(text, add_special_tokens=False)["input_ids"]
     if own != theirs or tokenizer.decode(theirs) != text or tokenizer.eos_token_id != model.tokenizer.end:

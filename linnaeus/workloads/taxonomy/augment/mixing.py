@@ -37,10 +37,11 @@ class PairMixing:
     def draw(
         self, epochs: np.ndarray, positions: np.ndarray, probability: np.ndarray, allowed: np.ndarray, present: np.ndarray
     ) -> MixDraws:
-        """Return the draws of a batch whose samples have `epochs` and `positions`, int64 [B].
+        """Return the draws of a batch of B samples with M metadata components.
 
-        `probability` is the probability of mixing, float [B]. `allowed`, bool [B], must be equal for both samples of a slot, and True only
-        where rows i and i ^ 1 are a slot. `present`, bool [B, M], is True for the components that a sample has."""
+        `epochs`, `positions`: int64 [B], epoch of each sample and its position in the training order. `probability`: float [B], probability
+        that a pair is mixed. `allowed`: bool [B], equal for both samples of a pair; it may be True only where rows i and i + 1, with i
+        even, are positions 2k and 2k + 1 of one epoch. `present`: bool [B, M], True for the components that a sample has."""
         count = len(positions)
         out = MixDraws(np.ones(count, np.float32), np.zeros((count, 4), np.int64), np.zeros_like(present), np.zeros(count, bool))
         for i in range(0, count - 1, 2):

@@ -1,11 +1,12 @@
 """Crop, mirror, recolour and erase images on the device, a whole batch at once (`augment.place=device`).
 
-The host draws the same parameters as for the pipeline that runs on the host, and passes the pixels of the crops, which have different
-sizes, in one array. The device resizes them by two matrix products with the weights of the antialiased bilinear filter (the triangle of
-`..resizing`). Weights are multiples of 2^-16 and pixels are whole numbers, so every partial sum, in units of 2^-16, is a whole number below
-2^24, which float32 holds exactly: the result does not depend on the device, the batch, or the order of the sums. It differs from the result
-of the host by at most one of the 255 levels.
-"""
+The host draws the same parameters as for the pipeline that runs on the host. It passes the pixels of the crops, which have different sizes,
+in one array. The device resizes them by two matrix products with the weights of the antialiased bilinear filter (the triangle of
+`..resizing`).
+
+Weights are multiples of 2^-16 and pixels are whole numbers, so every partial sum, in units of 2^-16, is a whole number below 2^24, which
+float32 holds exactly. So the result does not depend on the device, the batch, or the order of the sums. It differs from the result of the
+host by at most one of the 255 levels."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -64,10 +64,10 @@ class AugmentationPipelineFactory:
         return self.config.place == "device" or (self.config.place == "auto" and on_gpu and possible)
 
     def build_at_end(self, mixing: bool) -> Pipeline | None:
-        """Return the pipeline of the last part of the run (`augment.off_last`), which is that of validation; None if that part has length
-        0.
+        """Return the pipeline for the last part of the run (`augment.off_last`): the validation pipeline, without augmentation.
 
-        `mixing`: True if pairs are mixed in the rest of the run. Raise `ConfigError` if the rest of the run neither augments nor mixes."""
+        Return None if `augment.off_last` is 0. `mixing`: True if pairs are mixed in the rest of the run. Raise `ConfigError` if the rest of
+        the run neither augments nor mixes, since `augment.off_last` then has no effect."""
         text = self.config.off_last
         if Duration.parse(text, "augment.off_last").amount == 0:
             return None
@@ -88,7 +88,8 @@ class ValidationPipeline:
 
 
 class TrainingPipeline:
-    """Pipeline of training on the host: crop and resize, flips, policy, colour, erasing, in this order. Disabled operations are skipped."""
+    """Training pipeline that runs on the host: crop and resize, flips, policy, colour, erasing, in this order. Disabled operations are
+    skipped."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.image_size, self.draws = image_size, TrainingDraws(config, image_size)

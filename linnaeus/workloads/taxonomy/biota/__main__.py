@@ -66,7 +66,7 @@ def _image_path(source: Source, i: int) -> str:
 
 
 def _row(source: Source, i: int) -> list[str]:
-    """Return the cells of individual number i in manifest.csv, empty for null labels and for NaN."""
+    """Return the cells of individual number i in manifest.csv, empty for missing labels and for NaN."""
     taxa = [names[c] if c >= 0 else "" for names, c in zip(source.tree.names, source.labels[i], strict=True)]
     place = [_number(source.metadata.latitude[i], 5), _number(source.metadata.longitude[i], 5), _number(source.metadata.uncertainty[i], 1)]
     day, hour = float(source.metadata.day[i]), float(source.metadata.hour[i])
@@ -141,8 +141,9 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def biota_config(train: int = 10000, validation: int = 2000, size: int = 64, world: int = 0) -> BiotaConfig:
-    """Return a configuration of `data=biota` for use outside a run. `train`, `validation`: numbers of individuals. `size`: side of a
-    photograph in pixels."""
+    """Return a configuration of `data=biota` for use outside a run.
+
+    `train`, `validation`: numbers of individuals. `size`: side of a photograph in pixels. `world`: seed of the generated world."""
     return BiotaConfig(
         name="biota",
         last_batch="keep",

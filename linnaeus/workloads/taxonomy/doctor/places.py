@@ -1,4 +1,6 @@
-"""Check coordinates: 0, 0, equal numbers, swapped numbers, whole degrees, points with many records, and uncertainty."""
+"""Check coordinates of records.
+
+Findings are: latitude and longitude both 0, both equal, or swapped; whole degrees; points with many records; and unlikely uncertainty."""
 
 import numpy as np
 

@@ -52,7 +52,7 @@ class Scores(ABC):
 
     @abstractmethod
     def log_probs(self) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of all classes, per rank [B, C_r], or [B, C_r + 1] with the null label last. They are computed
+        """Return the log-probabilities of all classes, per rank [B, C_r], or [B, C_r + 1] with the null class last. They are computed
         once."""
 
     def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Scores(ABC):
 
     @abstractmethod
     def path(self) -> Tensor:
-        """Return the predicted class of each rank, int64 [B, R], never the null label; -1 where the predicted path has no taxon."""
+        """Return the predicted class of each rank, int64 [B, R], never the null class; -1 where the predicted path has no taxon."""
 
     def greedy_path(self) -> Tensor:
         """Return `path()`, or a predicted path that is cheaper to compute if the class defines one. The accuracy of training batches uses
@@ -83,8 +83,8 @@ class Scores(ABC):
         """Return scores given that the taxon is one of the allowed leaves. The log-probabilities of taxa without an allowed leaf are
         `IMPOSSIBLE` or less.
 
-        `possible`: bool [T], True for the allowed leaves and the taxa above them. The null label under a possible taxon stays possible.
-        Raise `ConfigError` if the class does not define it."""
+        `possible`: bool [T], True for the allowed leaves and the taxa above them. A null class under a possible taxon stays possible. Raise
+        `ConfigError` if the class does not define it."""
         raise ConfigError(f"predictions among some of the taxa need `among`, but {class_name(type(self))} does not define it")
 
 

@@ -41,11 +41,16 @@ class Tables(nn.Module):
 
 
 class Layout(Tables):
-    """Integer tables of a tree. N is the number of nodes, T of them are taxa; R is the number of ranks, L of leaves.
+    """Integer tables of a tree and of the layout of its nodes.
 
-    A *group* is a set of siblings. An *index* is the position of a node in the concatenation of all levels. In a table of T + 1 rows, row T
-    is the top. Each level l has further tables: `group<l>` int64 [n_l], the group of each node; `start<l>` int64 [G_l + 1], the first
-    position of each group, then n_l; `parent<l>` int64 [G_l], the parent of each group as a class of rank l - 1 (not for level 0)."""
+    N: number of nodes. T: number of taxa, which are the first T nodes. R: number of ranks. L: number of leaves. G_l and n_l: numbers of
+    groups and of nodes of level l.
+
+    A *group* is a set of siblings. An *index* is the position of a node in the concatenation of all levels. A table of T + 1 rows has a row
+    for each taxon, and last a row for the virtual node above all nodes of level 0 (the *top*).
+
+    Each level l has further tables: `group<l>` int64 [n_l], the group of each node; `start<l>` int64 [G_l + 1], the first position of each
+    group, and last n_l; `parent<l>` int64 [G_l], the parent of each group as a class of rank l - 1 (not for level 0)."""
 
     level: Tensor  # int64 [N]: level of each node
     position: Tensor  # int64 [N]: its position in the level
@@ -99,9 +104,9 @@ class Layout(Tables):
     def nodes(self, label: Tensor) -> Tensor:
         """Return the node of each label, int64 [B, R]. `label`: int64 [B, R], one row per sample, one column per rank.
 
-        -1 means a missing label, and the number of classes means null. The node of a missing label is -1.
-        The node of a null label is the null node of the finest known taxon. It is -1 if that taxon has no children, if a label at a
-        finer rank is known, and in a layout without null nodes."""
+        -1 is a missing label, and the number of classes of the rank is a null label. The node of a missing label is -1. The node of a null
+        label is the null node of the finest known taxon. It is -1 if that taxon has no children, if a label at a finer rank is known, and
+        in a layout without null nodes."""
         real = (label >= 0) & (label < self.sizes)
         nodes = torch.where(real, label + self.offsets, -1)
         if not self.null:

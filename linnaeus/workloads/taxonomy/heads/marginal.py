@@ -58,8 +58,11 @@ class MarginalScores(Scores):
         return tuple(ranks)
 
     def _by_rank(self, leaves: Tensor) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of each rank in any layout, summing the leaves. The leaves without a class at a rank are summed to
-        its null label."""
+        """Return the log-probabilities of the classes of each rank, for a regular or an irregular layout.
+
+        `leaves`: log-probabilities of the leaves, [B, L]. The result of a class is the log-sum-exp over its leaves, per rank [B, C_r]. If
+        the layout has null nodes, it is [B, C_r + 1]: the last column is the null class, which has the leaves without a class at this rank.
+        Otherwise these leaves are left out."""
         ranks, by_leaf = [], leaves.t().contiguous()
         for r, size in enumerate(self.layout.tree.sizes):
             found = group_logsumexp(by_leaf, self.layout.table("class", r), size + 1).t()

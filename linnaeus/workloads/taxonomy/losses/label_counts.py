@@ -2,8 +2,8 @@
 
 A row counts as often as sampling draws it, times its weight, so class weights do not repeat what balanced sampling has done. A class
 without training rows counts as one row: its class weight is never used, but its prior is. If the head learns null labels (`head.nulls`),
-the null class of a rank is counted like any class, over all learnable null labels, for any value of `schedule.null_mask_prob`.
-"""
+the null class of a rank is counted like any class: it has the rows whose missing label can be learnt as a null label, for any value of
+`schedule.null_mask_prob`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Numbers of training rows by label; T taxa in all. The arrays are float64 if rows have weights."""
+    """Numbers of training rows by label, with T taxa in all. The arrays are float64 if rows have weights."""
 
     ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: number of rows of each class, then of rows with a learnable null label
     finest: np.ndarray  # int64 [T + 1]: number of rows whose finest label is each taxon; last, of rows without a label
@@ -27,10 +27,10 @@ class LabelCounts:
     def from_labels(
         cls, tree: TaxonomyTree, labels: np.ndarray, weights: np.ndarray | None = None, learnable: np.ndarray | None = None
     ) -> LabelCounts:
-        """Return the counts of the training rows with these labels, int64 [N, R], -1 for null.
+        """Return the counts of the training rows with these labels, int64 [N, R], -1 for a missing label.
 
-        `weights`: float64 [N], what each row counts; None: each counts 1. `learnable`: bool [N, R], True for null labels that can be
-        learnt; None: all can."""
+        `weights`: float64 [N], the number of rows for which each row counts; None: each counts as 1. `learnable`: bool [N, R], True for
+        missing labels that can be learnt as null labels; None: all can."""
         ranks, finest = [], np.full(len(labels), tree.offsets[-1])
         for r, size in enumerate(tree.sizes):
             column = labels[:, r]

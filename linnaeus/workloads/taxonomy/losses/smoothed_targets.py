@@ -24,8 +24,10 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class SmoothedLoss(Tables):
-    """Loss of one rank with smoothed targets. Rows of the tables: its C_r classes, then the null class and a missing label, whose loss here
-    is 0."""
+    """Loss of one rank with smoothed targets.
+
+    The tables have a row for each of its C_r classes, a row for the null label, and a row for a missing label. The last two rows give the
+    loss 0."""
 
     first: Tensor  # int32 [C_r + 2, K]: first class of each of the nested ranges
     last: Tensor  # int32 [C_r + 2, K]: last class + 1
@@ -74,9 +76,12 @@ def _rank_loss(config: LossConfig, tree: TaxonomyTree, rank: int) -> SmoothedLos
 
 
 def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nested ranges around each class of `rank`: the first class and the last class + 1, both int64 [C_r, r + 2].
+    """Return the bounds of the nested ranges of classes around each class of `rank`: (first class, last class + 1), both int64 [C_r, r +
+    2].
 
-    The descendants of a taxon have consecutive numbers, so a range starts and ends where the ancestor changes."""
+    Column 0 is the class itself, column k the classes below its ancestor k ranks above, and the last column all classes of the rank. The
+    classes below an ancestor have consecutive numbers, because descendants of a taxon are neighbours. If a lineage lacks the ancestor,
+    column k repeats column k - 1."""
     own = np.arange(tree.sizes[rank])
     first, last = [own], [own + 1]
     for coarser in range(rank - 1, -1, -1):

@@ -172,12 +172,16 @@ class _LossTables(Tables):
     def labels(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Return one pair (labels int64 [B, R], weights [B, R]), or two pairs for a mixed batch.
 
-        A weight is class weight x sample weight x share of the label. Its dtype is that of `self.weights`."""
+        A weight is class weight x sample weight x share of the label; it is 0 for a missing label (-1). Its dtype is that of
+        `self.weights`."""
         pairs = _labels_and_shares(batch, self.weights.dtype)
         return [(label, self._class_weight(label) * share.unsqueeze(1)) for label, share in pairs]
 
     def _class_weight(self, label: Tensor) -> Tensor:
-        """Return the class weight of each label, [B, R], for labels int64 [B, R]; 0 for labels that do not count."""
+        """Return the class weight of each label, [B, R], for labels int64 [B, R].
+
+        The weight of a missing label (-1) is 0. With the marginal loss, which counts only the finest known label of a sample, the weights
+        of its coarser labels are 0 too."""
         weight = self.weights[self.start + torch.where(label < 0, self.missing, label)]
         if not self.finest_only:
             return weight
@@ -201,8 +205,10 @@ def check_constant(loss: nn.Module) -> None:
 
 
 def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple[Tensor, Tensor]], nulls: bool) -> list[Tensor]:
-    """Return a list of a scalar per rank: the sum of weight x loss with smoothed targets over the labels. `nulls`: the loss of null labels
-    is not smoothed but exact."""
+    """Return a scalar per rank: the sum over the labels of weight x loss with smoothed targets.
+
+    `parts`: pairs (labels int64 [B, R], weights [B, R]). `nulls`: True if the head has a null class; the loss of a null label is not
+    smoothed."""
     label = torch.stack([label for label, _ in parts], 2)  # [B, R, 1 or 2]
     weight = torch.stack([weight for _, weight in parts], 2)
     log_probs = zip(*(scores.label_log_probs(label)[0] for label, _ in parts), strict=True) if nulls else ()

@@ -65,8 +65,9 @@ class CleanRecords:
 def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence[str] = ()) -> tuple[CleanRecords, ManifestConfig]:
     """Return the records of a data source, and the configuration with names of columns in place of `auto`.
 
-    `test`: as of `without_test`; None keeps the test rows. `more`: names of further columns to read. Raise `ConfigError` if the table or a
-    column does not exist, or if too many files cannot be used or ids are unknown."""
+    `test`: True puts the test rows in place of the validation rows, False leaves them out, None keeps them as test rows. `more`: names of
+    further columns to read. Raise `ConfigError` if the table or a column does not exist, if too many files cannot be used, or if ids are
+    unknown."""
     records, columns = read_columns(config, lambda header: _existing(more, header))
     config = columns.config
     reader = label_reader(columns)
@@ -121,7 +122,8 @@ def _existing(names: Sequence[str], header: Sequence[str]) -> Sequence[str]:
 
 
 def label_reader(columns: Columns) -> NameLabels | IdLabels:
-    """Return the reader of labels for these columns: from names of taxa, or from ids in a table of taxa."""
+    """Return the reader of labels: from ids in a table of taxa if `data.taxonomy` is set, otherwise from names of taxa in the rank
+    columns."""
     config = columns.config
     return NameLabels(columns.ranks, check_order=bool(config.rank_columns)) if config.taxonomy is None else IdLabels(config)
 
@@ -164,7 +166,7 @@ class UsableRows:
 
 
 def usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> UsableRows:
-    """Return the rows that have a readable file and a label and are not test rows. `test`: as of `read_clean`.
+    """Return the rows that have a readable file and a label. `test` has the meaning that it has in `read_clean`.
 
     Raise `ConfigError` if more than data.max_bad_fraction of the files cannot be used, or if no row is left."""
     table = records.table

@@ -1,7 +1,6 @@
 """Parse dates and times of a manifest: ISO 8601, partial dates, intervals, dates of EXIF and of Java, or a given strptime format.
 
-Functions that parse a text return a number, or, if they cannot, a text with the reason, such as "impossible date".
-"""
+If a text cannot be parsed, the functions return the reason as a `str`, such as "impossible date", in place of the result."""
 
 import calendar
 import datetime
@@ -38,10 +37,10 @@ def fitting_formats(values: Sequence[str]) -> list[str]:
 
 
 def day_of_year(text: str, form: str | None = None, later: int = 0) -> float | str:
-    """Return a date as the fraction of its year, in [0, 1), at the start of the day, or a reason. `later`: days to add to the date.
+    """Return a date as the fraction of its year, in [0, 1), at the start of the day; a `str` with the reason if `text` is not a date.
 
-    If `form`, a strptime format, is given, the text must have this format. Otherwise it may be a date, a date with time, or an interval of
-    up to a month, of which the middle date is used."""
+    `form`: strptime format that the text must have; None: the text may be a date, a date with time, or an interval of up to a month, of
+    which the middle date is used. `later`: days to add to the date."""
     date = _day(text, form)
     try:
         return date if isinstance(date, str) else _fraction_of_year(date + datetime.timedelta(days=later))
@@ -50,7 +49,7 @@ def day_of_year(text: str, form: str | None = None, later: int = 0) -> float | s
 
 
 def _day(text: str, form: str | None) -> datetime.date | str:
-    """Return the date of a text for `day_of_year`, or a reason."""
+    """Return the date of a text for `day_of_year`; a `str` with the reason if there is none."""
     if form is not None:
         return _formatted(text, form)
     start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
@@ -66,7 +65,9 @@ def _day(text: str, form: str | None) -> datetime.date | str:
 
 
 def first_date(text: str, form: str | None = None) -> datetime.date | str:
-    """Return the date of a text, or the first date of an interval, or a reason. Arguments are those of `day_of_year`."""
+    """Return the date of a text, or the first date of an interval; a `str` with the reason if there is none.
+
+    `form`: strptime format that the text must have; None: the formats at the top of this file."""
     if form is not None:
         when = _formatted(text, form)
         return when if isinstance(when, str) else when.date()
@@ -79,9 +80,9 @@ def is_utc(text: str) -> bool:
 
 
 def hour_of_day(text: str, form: str | None = None) -> float | str:
-    """Return the hours, in [0, 24), of a time or of a date with time, or a reason. Time zones are not converted.
+    """Return the hours, in [0, 24), of a time or of a date with time; a `str` with the reason if `text` has no time.
 
-    If `form`, a strptime format, is given, the text must have this format."""
+    Time zones are not converted. `form`: strptime format that the text must have; None: the formats at the top of this file."""
     if form is not None:
         when = _formatted(text, form)
         return when if isinstance(when, str) else when.hour + when.minute / 60 + when.second / 3600
@@ -106,7 +107,7 @@ def _has_date(text: str) -> bool:
 
 
 def _date(text: str) -> datetime.date | str:
-    """Parse a date, or a date with time. Return the date, or a reason."""
+    """Return the date of a text that is a date, or a date with time; a `str` with the reason if it is neither."""
     text = text.strip()
     if (java := _JAVA_DATE.match(text)) and java[1] in _MONTHS:
         text = f"{java[3]}-{_MONTHS.index(java[1]) + 1}-{java[2]}"

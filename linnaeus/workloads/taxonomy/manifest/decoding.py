@@ -65,7 +65,9 @@ def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndar
 
 
 def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
-    """Return the result of `decode_sized` for a JPEG that can be decoded without Pillow; None for other files and for damaged ones."""
+    """Return the result of `decode_sized` for a JPEG that can be decoded without Pillow.
+
+    Return None for other files, for damaged ones, and for images with more than `max_pixels` pixels."""
     size = plain_size(data)
     if size is None or size[0] * size[1] > max_pixels:
         return None
@@ -195,10 +197,11 @@ def _to_rgb(image: Image) -> Image:
 
 
 def _scaled(image: Image) -> Image:
-    """Convert an image of grey values with more than 8 bits to RGB.
+    """Convert a grey image (Pillow's modes I, I;16 and F) to RGB with 8 bits per channel.
 
-    White is the largest value of the smallest common bit depth that contains the brightest pixel, so that 12 bits stored in 16 do not look
-    black. Values beyond 16 bits, and fractions beyond 255, are divided by the brightest pixel."""
+    White is the largest value of the smallest bit depth in `_DEPTHS` that contains the brightest pixel, so that 12-bit values in a 16-bit
+    file do not look black. In a float image (mode F) white is 1 or 255: the smaller one that no pixel exceeds. If the brightest pixel is
+    above all these values, it is white. NaN, infinite and negative values are black."""
     from PIL import Image
 
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)

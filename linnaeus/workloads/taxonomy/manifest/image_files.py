@@ -46,7 +46,9 @@ Result = TypeVar("Result")
 
 
 def retry(action: Callable[[], Result], final: Collection[int] = ()) -> Result:
-    """Return `action()`. If it raises `OSError`, try up to three times; an error whose errno is in `final` is raised at once."""
+    """Return `action()`. If it raises `OSError`, call it again after a pause, at most three times in all.
+
+    The error is raised at once if its errno is in `final`, and after the third failure."""
     for delay in RETRY_DELAYS:
         try:
             return action()

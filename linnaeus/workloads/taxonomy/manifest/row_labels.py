@@ -1,6 +1,6 @@
 """Read the labels of a manifest, from columns of names, one per taxonomic rank, or from ids in a table of taxa (`data.taxonomy`).
 
-An id may be of any rank. The id of a genus gives labels at the genus and all coarser ranks, and a null label at the species.
+An id may be of any rank. The id of a genus gives labels at the genus and all coarser ranks, and a missing label at the species.
 """
 
 from dataclasses import dataclass

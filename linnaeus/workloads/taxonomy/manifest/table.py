@@ -225,7 +225,9 @@ def number_columns(
 
 
 def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[str, int]:
-    """Return name -> index in the header. Raise `ConfigError` for a name that occurs twice in the header."""
+    """Return name -> index in the header for each of `names`, which must be in the header.
+
+    Raise `ConfigError` for a name that occurs twice in the header. `key`: configuration key of the table, for messages."""
     for name in names:
         if header.count(name) > 1:
             raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {quoted(name)}; rename one")

@@ -18,7 +18,9 @@ SHOWN = 3  # examples in a line
 
 
 class Conflict(NamedTuple):
-    """Kind of contradiction in a table, with all its cases. A message has their number, `noun` (such as "id"), and `kind`."""
+    """Contradictions of one kind in a table of taxa, each a case with the taxa concerned.
+
+    A message consists of the number of cases, `noun` (such as "id"), `kind`, and examples."""
 
     noun: str
     kind: str  # words after the noun, such as "with two parents"
@@ -37,7 +39,7 @@ class Conflict(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Classes at each rank of a tree, and the classes of K taxa."""
+    """Classes of a tree, listed by rank, and the class of each of K taxa at each rank."""
 
     names: list[np.ndarray]  # per rank: sorted names of the classes
     ids: list[np.ndarray]  # per rank: ids of the classes, in the same order

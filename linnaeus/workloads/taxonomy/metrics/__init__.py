@@ -13,7 +13,7 @@ float sums, which the caller adds in batch order. Only real samples (weight > 0)
     <rank>/with_<components>_top1    top1 over the samples that have the metadata which the pass masks (`sample_record.py`)
     <rank>/many, medium, few    macro_top1 over classes of more than 100, 20 to 100, fewer than 20 training labels
     <rank>/ece              expected calibration error of the most probable class in 15 bins (`confidence.py`)
-    <rank>/null_recall, null_precision    recall and precision of the null label, against samples without a label; heads with null labels
+    <rank>/null_recall, null_precision    recall and precision of the null class, against samples with a missing label; for heads with it
     chain                   share of samples that are right at every rank, of those labelled at every rank
     partial_chain           share of samples that are right at all ranks with a label, of those with at least one label
     inconsistent            share of predictions with a class that differs from the path of the deepest one, except at holes of that path

@@ -102,8 +102,10 @@ class PathAccuracy:
 
 
 class NullAccuracy:
-    """Metrics `<rank>/null_recall` and `<rank>/null_precision`, for heads that learn null labels (`head.nulls`). Null is predicted if it is
-    more probable than every class of the rank, and is right for every sample without a label at that rank."""
+    """Metrics `<rank>/null_recall` and `<rank>/null_precision`, for heads that learn null labels (`head.nulls`).
+
+    The null class is predicted if it is more probable than every other class of the rank. This is right for every sample with a missing
+    label at the rank."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.ranks = tables.ranks

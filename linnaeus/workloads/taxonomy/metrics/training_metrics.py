@@ -52,8 +52,8 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
 def main_labels(batch: Batch, sizes: Tensor) -> tuple[Tensor, Tensor]:
     """Return the labels int64 [B, R], -1 where missing, and bool [B, R], True where they are known.
 
-    `sizes`: int64 [R], number of classes of each rank; null labels count as missing. For a mixed sample the label of the larger share is
-    returned."""
+    `sizes`: int64 [R], number of classes of each rank. A null label (equal to the number of classes) is returned as missing, as are all
+    labels of a sample of weight 0. For a mixed sample the label of the larger share is returned."""
     label = batch["label"]
     if "label2" in batch:
         label = torch.where((batch["share"] >= 0.5).unsqueeze(1), label, batch["label2"])

@@ -84,8 +84,10 @@ def _rescaling(backbone: Any) -> Tensor | None:
 
 
 def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:
-    """Return timm's model without its classifier, built for the last of `image_sizes`. Raise `ConfigError` for an unknown name, pretrained
-    weights that cannot be loaded, an image size that the model cannot read, or `model.drop_path` above 0 for a model without stochastic
+    """Return timm's model without its classifier, built for the last of `image_sizes`.
+
+    Raise `ConfigError` for an unknown name, for `model.pretrained` together with `model.pretrained_file`, for pretrained weights that
+    cannot be loaded, for an image size that the model cannot read, and for `model.drop_path` above 0 with a model without stochastic
     depth."""
     import timm
 

@@ -59,8 +59,10 @@ def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> I
 
 
 def _without_prefix(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights after removing the prefix, such as `trunk.backbone.`, with which most names become names of the model. Weights
-    without this prefix keep their names. `own`: weights of the model."""
+    """Return the weights `state` with a common prefix, such as `trunk.backbone.`, removed from their names.
+
+    The prefix is the one after whose removal most names of the model's weights, `own`, are found. Weights without this prefix keep their
+    names."""
     first = next(iter(own), "")
     prefixes = {"", *(name.removesuffix(first) for name in state if name.endswith("." + first))}
     prefix = max(sorted(prefixes), key=lambda prefix: sum(prefix + name in state for name in own))

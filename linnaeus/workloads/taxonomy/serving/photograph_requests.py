@@ -110,10 +110,11 @@ async def _time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 def read_question(content_type: str, query: Iterable[tuple[str, str]], body: bytes) -> Question:
-    """Return the content of a request: the photograph and the checked values of place, time and `top`.
+    """Return the content of a request: the photograph and the checked values of its fields.
 
     The body is a form with the file `photograph`, or the bytes of the photograph. Values are fields of the form or are in `query`. Raise
-    `HTTPException` with status 400 for a damaged form, and 422 for a value that is impossible or has an unknown name."""
+    `HTTPException` with status 400 for a damaged form; with 422 for a missing or empty photograph, an unknown field, a field given twice,
+    and an impossible value."""
     pairs = list(query)
     if content_type.partition(";")[0].strip().lower() == "multipart/form-data":
         fields, photograph = _read_form(content_type, body)
@@ -145,7 +146,9 @@ def read_question(content_type: str, query: Iterable[tuple[str, str]], body: byt
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:
-    """Return the number of a field, 0 without one. Raise 422 outside of its range."""
+    """Return the whole number `text` of the request's field `name`; 0 for an empty text.
+
+    Raise `HTTPException` with status 422 if it is not a whole number from `low` to `high`."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
     if text and not low <= number <= high:
         raise HTTPException(422, f"{name} is {quoted(text)}; it must be from {low} to {high}")

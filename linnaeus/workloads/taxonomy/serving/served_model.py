@@ -34,7 +34,10 @@ class Asking:
 
 
 class ServedModel:
-    """Classifier with checklists by name, a table of regions or None, and an index of photographs or None."""
+    """Classifier that checks and answers requests.
+
+    `checklists`: restrictions that a request can choose, by name. `regions`: taxa of the regions that a request can choose; None: none.
+    `nearest`: index of the photographs that an answer can list; None: none."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ def _unusable(media: Table) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _taxa(labels: Labels, rows: np.ndarray) -> dict[str, Column]:
-    """Return rank -> column with the labelled taxon of each of the media `rows`."""
+    """Return rank -> column with a cell for each of the media (photographs) `rows`: the taxon with which the medium is labelled."""
     used, codes = np.unique(labels.lineage[rows], return_inverse=True)
     lineages = [labels.lineages[i] for i in used.tolist()]
     columns = {rank: column_of([lineage.get(rank, "") for lineage in lineages]) for rank in ranks_of(lineages)}

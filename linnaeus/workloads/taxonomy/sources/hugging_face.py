@@ -285,7 +285,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 def _ranges(file: _File, column: str, field: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the byte offset in the file and the length of each cell of a column of bytes, int64 [N] each; length `MISSING` for null.
 
-    Raise `ConfigError` if the Arrow file is compressed or damaged."""
+    Raise `ConfigError` if the cells are not bytes, or if the Arrow file is compressed or damaged."""
     import pyarrow as pa
 
     assert file.buffer is not None

@@ -142,7 +142,10 @@ class _Photographs:
         self.keep.append(keep)
 
     def _locate(self, ids: np.ndarray, path: Path) -> None:
-        """Set the locations of the photographs with `ids`, [N], of the file `path`, if there is a file of locations."""
+        """Add the locations of the photographs `ids`, int64 [N], that the annotation file `path` lists.
+
+        The locations for train.json are in train_locations.json, in the same folder or in a folder inside it. Without this file the
+        photographs have no location."""
         name = f"{path.stem}_locations.json"
         files = [file for file in (path.with_name(name), *sorted(path.parent.glob(f"*/{name}"))) if os.path.isfile(file)]
         start, found = len(self.locations["date"]), array("q")

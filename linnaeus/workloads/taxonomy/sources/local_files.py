@@ -141,7 +141,9 @@ def is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _matches(files: list[str], identifiers: Column, ids: Mapping[str, Column]) -> Iterator[_Match]:
-    """Yield the files that each convention finds. `files`: paths of all local files. `identifiers`, `ids`: as of `find_files`."""
+    """Yield the files that each convention for file names finds (see the top of this file); `id` once for each name in `ids`.
+
+    `files`: paths of all local files. `identifiers` and `ids` are those of `find_files`."""
     values = identifiers.values
     exact = {path: i for i, path in enumerate(files)}
     by_name, by_stem = (_unique(files, form) for form in (posixpath.basename, _stem))

@@ -212,7 +212,7 @@ class Prepared(NamedTuple):
         return found
 
     def take(self, rows: np.ndarray) -> "Prepared":
-        """Return the tables of the photographs with the numbers `rows`, int64 [M]."""
+        """Return the tables with only the photographs `rows`, int64 [M]. The list `bad` remains complete."""
         return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.bad)
 
 

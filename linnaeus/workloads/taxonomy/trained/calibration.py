@@ -16,7 +16,9 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Precision:
-    """Thresholds of the confidence at which rolled-up answers reach a precision (share of right answers)."""
+    """Two thresholds of the confidence for one required precision: the share of right answers among all answers.
+
+    A photograph gets a rolled-up answer if the confidence of the answer is at least the threshold."""
 
     precision: float
     threshold: float  # the precision is reached with the probability `Calibration.confidence`; above 1: no answers

@@ -51,7 +51,10 @@ def heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, ra
 
 @contextmanager
 def _recorded(trunk: nn.Module) -> Iterator[list[Any]]:
-    """Yield a list, which a forward pass fills with what may be the last feature map, the first choice first."""
+    """Return a context manager whose value is a list of candidates for the last feature map, the best one first.
+
+    A forward pass in the `with` block fills the list. It then contains the output of timm's `forward_features`, if the trunk is a timm
+    model, followed by the input of the last block of the trunk, if the trunk has blocks."""
     found: list[Any] = []
     backbone = trunk.backbone if isinstance(trunk, TimmBackbone) else None
     blocks = list(getattr(trunk.stages[-1] if isinstance(trunk, Mformer) else backbone, "blocks", ()))

@@ -51,8 +51,8 @@ class Inputs:
 def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     """Return the photographs of `paths` (files, folders, and patterns such as `photos/*.jpg`), each once, in the order given.
 
-    Photographs of a folder are sorted by name. `given`: place and time of all photographs, as of `metadata_of`. Raise `ConfigError` for
-    a path that does not exist, and if there are no photographs."""
+    Photographs of a folder are sorted by name. `given`: place and time of all photographs; it is that of `metadata_of`. Raise `ConfigError`
+    for a path that does not exist, and if there are no photographs."""
     found: dict[str, None] = {}
     others = 0
     for path in paths:

@@ -65,7 +65,7 @@ def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
 
 
 def photographs_of(options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
-    """Return the photographs that PHOTOS or --manifest give. `components`, `copied`: as of `from_manifest`.
+    """Return the photographs that PHOTOS or --manifest give. `components` and `copied` are those of `from_manifest`.
 
     Raise `ConfigError` as `from_paths` and `from_manifest` do."""
     from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths

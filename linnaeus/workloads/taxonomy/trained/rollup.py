@@ -47,10 +47,11 @@ def answered_at(paths: Paths, threshold: float) -> tuple[float, ...]:
 
 
 def outcomes(paths: Paths, label: np.ndarray) -> np.ndarray:
-    """Return RIGHT, WRONG or UNKNOWN for each taxon of each path, int8 [N, R], as if it were the answer. `label`: int64 [N, R], -1: null.
+    """Return RIGHT, WRONG or UNKNOWN for each taxon of each path, int8 [N, R], as if it were the answer.
 
-    A taxon is right if it equals the label at its rank, and wrong if it or a coarser taxon of the path differs from the label at its rank.
-    A taxon at a rank with a null label is right if the taxon at the next finer rank is right; otherwise it is unknown."""
+    `label`: int64 [N, R], -1 where missing. A taxon is right if it equals the label at its rank, and wrong if it or a coarser taxon of the
+    path differs from the label at its rank. A taxon at a rank with a missing label is right if the taxon at the next finer rank is right;
+    otherwise it is unknown."""
     known = label >= 0
     same = known & (paths.path == label)
     wrong = np.logical_or.accumulate(known & (paths.path >= 0) & ~same, axis=1)

@@ -208,9 +208,9 @@ class TrainedClassifier:
             return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy())
 
     def batch(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Batch:
-        """Return the photographs and metadata of `scored` as tensors on the model's device, images cropped to uint8 [B, 3, S, S].
+        """Return photographs and metadata as tensors on the model's device. Arguments are those of `scored`.
 
-        `preparation` then normalises the batch."""
+        Images are cropped to uint8 [B, 3, S, S]. The batch is not normalised yet; `self.preparation` normalises it."""
         batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
         return {name: value.to(self.device) for name, value in batch.items()}
 
@@ -237,7 +237,9 @@ class TrainedClassifier:
 
 
 def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any]) -> Iterator[tuple[Sequence[Photograph], Metadata]]:
-    """Yield the photographs in batches of at most `BATCH`, with their metadata. `given`, errors: as of `metadata_of`."""
+    """Yield the photographs in batches of at most `BATCH`, with their metadata.
+
+    `given` is that of `metadata_of`. Raise `ConfigError` as `metadata_of` does."""
     several: Sequence[Photograph] = [photographs] if is_one(photographs) else photographs  # type: ignore[assignment]
     metadata = metadata_of(len(several), given)
     for first in range(0, len(several), BATCH):

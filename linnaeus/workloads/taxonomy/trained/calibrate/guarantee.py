@@ -87,8 +87,8 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
 def on_average(paths: Paths, label: np.ndarray, precision: float) -> float:
     """Return the threshold at which the share of photographs without a wrong answer is on average at least `precision`.
 
-    Return `NEVER` if there are too few photographs. `label`: int64 [N, R], -1 for null. Taxa at ranks with a null label do not count as
-    wrong unless a coarser taxon is wrong."""
+    Return `NEVER` if there are too few photographs. `label`: int64 [N, R], -1 where missing. Taxa at ranks with a missing label do not
+    count as wrong unless a coarser taxon is wrong."""
     scores = np.sort(least_thresholds(paths, outcomes(paths, label)))
     number = math.ceil((len(scores) + 1) * precision)
     return NEVER if number > len(scores) else float(scores[number - 1])

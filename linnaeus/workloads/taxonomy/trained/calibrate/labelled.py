@@ -144,7 +144,7 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
             notes.append(f"the labels have no rank {rank}")
             continue
         own = labels[:, theirs.rank_index(rank)]
-        found = np.append(classes_of(theirs, index, rank), -1)  # the last one for null labels
+        found = np.append(classes_of(theirs, index, rank), -1)  # the last one for missing labels
         out[:, r] = found[own]
         missing = (own >= 0) & (out[:, r] < 0)
         unknown[:, r] = missing

@@ -58,7 +58,10 @@ def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
 
 
 def difference_lines(compared: Compared) -> list[str]:
-    """Return a table of the differences between the metrics of the first model and of another one, as lines."""
+    """Return the lines of a table that compares each metric of the first model with that of the other one: both values and their
+    difference.
+
+    The last line has the number of photographs with different predicted taxa."""
     head = f"{'metric':28s}{'MODEL':>10s}{'OTHER':>10s}{'difference':>12s}{'95 %':>20s}"
     lines = [f"OTHER: {escaped(compared.name)}", head]
     for row in compared.differences:

@@ -56,9 +56,10 @@ def examples(classifier: TrainedClassifier, run: Path | None) -> Examples:
 
 
 def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> tuple[list[np.ndarray], Metadata, str]:
-    """Return `count` images, uint8 [H, W, 3], their metadata without unknown values, and a phrase that describes where they are from.
+    """Return `count` images, uint8 [H, W, 3], their metadata without unknown values, and a phrase that describes the origin of the images.
 
-    A value that the photographs of the run do not have is drawn at random."""
+    The images are validation photographs of `run`, repeated if there are fewer than `count`. They are synthetic if `run` is None (for a
+    bundle) or if none of its photographs can be read. A metadata value that is unknown for a photograph is drawn at random."""
     draws = np.random.default_rng(0)
     drawn = {name: draws.uniform(low, high, count).astype(np.float32) for name, (low, high) in RANGES.items()}
     images, known, reason = ([], None, "a bundle has no photographs") if run is None else validation_photographs(run, count)
@@ -112,9 +113,10 @@ def largest_difference(form: str, run: Runner, checked: Examples) -> float:
 
 
 def _check_same(form: str, probabilities: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
-    """Raise `ConfigError` if two predicted classes of a photograph, `first` and `second`, int64 [B], -1 for none, differ.
+    """Raise `ConfigError` if the predicted classes `first` and `second` of B photographs differ.
 
-    A difference between classes whose `probabilities`, float [B, C], are almost equal is accepted."""
+    `first`, `second`: int64 [B], -1 where no class is predicted. `probabilities`: float [B, C]; two classes of almost equal probability are
+    not a difference. `form`: name of the format, for messages."""
     for row in np.flatnonzero(first != second):
         a, b = first[row], second[row]
         if min(a, b) < 0 or abs(probabilities[row, a] - probabilities[row, b]) > TIE:

@@ -54,9 +54,9 @@ class ClientConnection(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+        try:
             super().send_400_response(msg)
-        else:
+        except h11.LocalProtocolError:  # there is an answer already, or the request is HEAD, whose answer has no content
             self.transport.close()
 
     def _start_timer(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges
+from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError
 
 OF_THE_RUN = ("overrides", "split", "image_size", "tta")  # options that have no effect with --manifest
@@ -31,11 +31,8 @@ OF_A_MANIFEST = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the results and the paths of the files written. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
-    with user_errors(2):
-        options = parse(arguments)
-        print("\n".join(_of_run(options) if options.manifest is None else _of_manifest(options)))
-    return 0
+    """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
+    return run_command(arguments, parse, lambda options: _of_run(options) if options.manifest is None else _of_manifest(options))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

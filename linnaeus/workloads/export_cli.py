@@ -13,21 +13,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options
+from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.trained_models import trained_module
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the exported folder. Return 0, or exit with status 2 and one line on stderr for a user's mistake."""
-    with user_errors(2):
-        options = _parse(arguments)
-        trained = trained_module(options.run)
-        if not hasattr(trained, "export_model"):
-            raise ConfigError(f"RUN: models of this workload cannot be exported: {trained.__name__} has no function `export_model`")
-        print("\n".join(trained.export_model(options)))
-    return 0
+    """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
+    return run_command(arguments, _parse, _export)
+
+
+def _export(options: argparse.Namespace) -> list[str]:
+    trained = trained_module(options.run)
+    if not hasattr(trained, "export_model"):
+        raise ConfigError(f"RUN: models of this workload cannot be exported: {trained.__name__} has no function `export_model`")
+    lines: list[str] = trained.export_model(options)
+    return lines
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -15,6 +15,7 @@ import pytest
 
 from linnaeus.__main__ import main, usage
 from linnaeus.commands import COMMANDS
+from linnaeus.config.run_command import CONTINUES
 from linnaeus.streams import print_page
 from tests import runs
 
@@ -120,3 +121,26 @@ def test_a_page_is_broken_between_words_on_a_terminal_only(monkeypatch, capsys):
         print_page(page)
     broken = "  trainer.length = 4epochs\n      str: length of the run, a number\n      with a unit"
     assert capsys.readouterr().out == f"{broken}\n{page}\n"
+
+
+@pytest.mark.parametrize(
+    ("room", "run", "words", "line"),
+    [
+        ("linnaeus.workloads.taxonomy.trained.predict.predict_cli", "predict", ["a", "x.jpg"], "interrupted"),
+        ("linnaeus.workloads.taxonomy.trained.predict.predict_cli", "predict", ["a", "x.jpg", "--out", "x.csv"], CONTINUES),
+        ("linnaeus.workloads.taxonomy.trained.embed.embed_cli", "embed", ["a", "x.jpg", "--out", "x.npy"], CONTINUES),
+        ("linnaeus.workloads.taxonomy.trained.embed.nearest_cli", "search", ["x.npy", "--odd"], "interrupted"),
+        ("linnaeus.workloads.taxonomy.trained.calibrate.calibrate_cli", "calibrate", ["a"], "interrupted"),
+        ("linnaeus.workloads.export_cli", "_export", ["a", "b"], "interrupted"),
+        ("linnaeus.commands.evaluate", "_of_run", ["a"], "interrupted"),
+    ],
+)
+def test_ctrl_c_is_one_line(monkeypatch, capsys, room, run, words, line):
+    module = importlib.import_module(room)
+
+    def stopped(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, run, stopped)
+    assert module.main(words) == 130
+    assert capsys.readouterr() == (f"{line}\n", "")

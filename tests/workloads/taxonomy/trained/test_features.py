@@ -170,7 +170,7 @@ def test_a_stopped_command_leaves_the_files_of_an_earlier_one(finished, tmp_path
     for name in ("features.npy", "features.parquet"):
         assert embed(finished.bundle, finished.photograph(0), "--out", tmp_path / name) == 130
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.suffix != ".journal"} == before
-    assert "interrupted; the same command goes on" in capsys.readouterr().out
+    assert "interrupted; give the same command again to continue" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

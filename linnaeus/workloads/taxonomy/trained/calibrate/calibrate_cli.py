@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, load_options
+from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_json, write_atomic
 
@@ -31,10 +31,8 @@ WORKSPACE = 1 << 27  # most log-probabilities in memory while temperatures are f
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Return 0, or exit with status 2 and one line on stderr after a user's mistake."""
-    with user_errors(2):
-        print("\n".join(calibrate(_parse(arguments))))
-    return 0
+    """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
+    return run_command(arguments, _parse, calibrate)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -10,15 +10,14 @@ A command that was killed continues when it is given again.
 from __future__ import annotations
 
 import argparse
-import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
+from linnaeus.config.run_command import CONTINUES, run_command
 from linnaeus.errors import counted, escaped
 from linnaeus.workloads.taxonomy.trained.photograph_options import (
     add_photographs,
@@ -34,14 +33,7 @@ SHOWN = 20  # photographs that could not be read: most lines that are printed
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
-    with user_errors(2):
-        options = _parse(arguments)
-        try:
-            print("\n".join(embed(options)))
-        except KeyboardInterrupt:
-            print("interrupted; the same command goes on")
-            return 128 + signal.SIGINT
-    return 0
+    return run_command(arguments, _parse, embed, lambda options: CONTINUES)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

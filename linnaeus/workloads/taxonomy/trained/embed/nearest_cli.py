@@ -10,15 +10,14 @@ The index is compared in blocks, so that the memory for cosines does not grow wi
 from __future__ import annotations
 
 import argparse
-import signal
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
+from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError, counted, escaped
 from linnaeus.workloads.taxonomy.trained.photograph_options import (
     OF_ALL,
@@ -43,14 +42,7 @@ OF_MODEL = ("model", "photos", "manifest", "setting", *OF_ALL, "batch_size", "ch
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
-    with user_errors(2):
-        options = _parse(arguments)
-        try:
-            print("\n".join(search(options)))
-        except KeyboardInterrupt:
-            print("interrupted")
-            return 128 + signal.SIGINT
-    return 0
+    return run_command(arguments, _parse, search)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -13,15 +13,14 @@ reason in `error` for each photograph that cannot be read.
 from __future__ import annotations
 
 import argparse
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.messages import user_errors
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
+from linnaeus.config.run_command import CONTINUES, run_command
 from linnaeus.errors import ConfigError, counted, escaped
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_out, check_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
@@ -38,15 +37,7 @@ SHOWN = 20  # photographs that are printed without --out
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
-    with user_errors(2):
-        options = _parse(arguments)
-        try:
-            lines = predict(options)
-        except KeyboardInterrupt:
-            print("interrupted; give the same command again to continue" if options.out else "interrupted")
-            return 128 + signal.SIGINT
-        print("\n".join(lines))
-    return 0
+    return run_command(arguments, _parse, predict, lambda options: CONTINUES if options.out else "interrupted")
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -19,8 +19,8 @@ COMMON = {"loss": "min", "seconds": "min", "ms_per_step": "min", "per_second": "
 def with_monitors(config: Config) -> Config:
     """Return the configuration with final names and directions of its monitored metrics.
 
-    `val/...` becomes `val_ema/...` if the averaged weights are validated. A direction `auto` is replaced by that of the metric; it remains
-    `auto` if it is not known yet. Metrics that do not exist are refused later, when all metrics are known."""
+    `val/...` becomes `val_ema/...` if the averaged weights are validated. A direction `auto` is replaced by the direction of the metric; it
+    remains `auto` if the direction is not known yet. Metrics that do not exist are refused later, when all metrics are known."""
     is_averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
 
     def filled(group: Any, monitor: str, mode: str) -> Any:

@@ -21,10 +21,12 @@ POLL_SECONDS = 0.1  # between two polls of all running jobs
 class Job:
     """One run to start: `python main.py [--config-dir config_dir] overrides...`, or `python -m linnaeus ...` of an installed package.
 
-    overrides: settings as on a command line. Those of `sweep` and `launch` are removed; `launch=process` and `~launch.<key>` may be added.
-    directory: the run directory of these settings. config_dir: a folder with further config groups; None: only conf/. log: the file to
-    which stdout and stderr are appended, in an existing folder; None: the console for processes, slurm/job.log in the run directory for
-    SLURM."""
+    overrides: settings as on a command line. Those of `sweep` and `launch` are removed; `launch=process` and `~launch.<key>` may be
+        added.
+    directory: the run directory of these settings.
+    config_dir: a folder with further config groups; None: only conf/.
+    log: the file to which stdout and stderr are appended, in an existing folder; None: the console for processes, slurm/job.log in the
+        run directory for SLURM."""
 
     overrides: list[str]
     directory: Path

@@ -35,7 +35,7 @@ class Metrics(ABC):
 
     @abstractmethod
     def sums(self, outputs: Any, batch: Batch) -> Tensor:
-        """Return the float sums of one batch, float64 [K]. `outputs` are those of the model."""
+        """Return the float sums of one batch, float64 [K]. `outputs`: outputs of the model for this batch."""
 
     @abstractmethod
     def count(self, outputs: Any, batch: Batch) -> None:

@@ -81,8 +81,9 @@ class MetricsTracker:
         return row | {f"train/{task}/weight": weight for task, weight in zip(self.tasks, last.tolist(), strict=True)}
 
     def _smooth(self, loss: float) -> tuple[float, float]:
-        """Return the exponential moving average of the loss, updated with `loss`, and the sum of its weights. The average starts at 0;
-        dividing it by that sum removes the bias towards 0, as in Adam."""
+        """Return the exponential moving average of the loss, updated with `loss`, and the sum of its weights.
+
+        The average starts at 0. The average divided by the sum of its weights has no bias towards 0, as in Adam."""
         if not math.isfinite(loss):
             return self.smoothed, self.smoothed_weight
         keep = SMOOTHING**self.updates

@@ -19,10 +19,14 @@ PassKey = tuple[TrainingStage, int | None]  # a validation pass: its stage and, 
 class TrainingProgress:
     """Counters of a run, and the validation passes of its current step.
 
-    current_stage: training or the validation pass that is running. current_epoch: 0-based. step: micro-batches of this process.
-    global_step: optimizer updates. samples_seen: training samples over all processes, without the placeholders of empty micro-batches.
+    current_stage: training, or the validation pass that is running.
+    current_epoch: 0-based.
+    step: micro-batches of this process.
+    global_step: optimizer updates.
+    samples_seen: training samples over all processes, without the placeholders of empty micro-batches.
     units_seen: units (tokens) in these samples; 0 if the workload does not define units.
-    expected_total_steps: updates of the whole run, set before the first batch; 0 while unknown. steps_per_epoch: 0 while unknown.
+    expected_total_steps: updates of the whole run, set before the first batch; 0 while unknown.
+    steps_per_epoch: updates of an epoch; 0 while unknown.
     pending_validations, completed_validations: (stage, partial index) of validation passes at step `validation_step`, the current step."""
 
     __slots__ = (

@@ -38,8 +38,8 @@ def describe_changes(
 ) -> str:
     """Return the table for a run that has made `step` updates and continues with the configuration `new` instead of the saved one, `old`.
 
-    `train_size` (training samples), `components` (metadata components) and `probabilities` (names of scheduled probabilities) are those of
-    the data now. `old_train_size` is the earlier number of training samples, None if it is the same."""
+    `train_size`: training samples now. `old_train_size`: training samples before; None if their number is the same. `components`: metadata
+    components of the data now. `probabilities`: names of the scheduled probabilities that affect the data now."""
     from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.identity import config_difference

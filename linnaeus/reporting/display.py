@@ -31,10 +31,13 @@ LONG_PASS = 60.0  # seconds between two lines about a validation pass without a 
 class View:
     """Content of the panel of a run.
 
-    left: estimated seconds until the end of the run, None before there is an estimate; `left_without_validation` is True if the estimate
-    excludes passes that have not been timed. running: the validation pass in progress (words, batches done, batches, seconds left), None
-    without one. report: the last progress report. accuracy: the newest top-1 of each task, 0 to 1. notice: a line for the reader, such as a
-    request to stop. validated: the step and the text of the newest validation, None before one."""
+    left: estimated seconds until the end of the run; None before there is an estimate.
+    left_without_validation: True if the estimate excludes passes that have not been timed.
+    running: the validation pass in progress (words, batches done, batches, seconds left); None if no pass is in progress.
+    report: the last progress report.
+    accuracy: the newest top-1 of each task, 0 to 1.
+    notice: a line for the reader, such as a request to stop.
+    validated: the step and the text of the newest validation; None before the first one."""
 
     total_steps: int
     step: int = 0

@@ -20,9 +20,12 @@ def describe_end(
 ) -> list[str]:
     """Return the last lines of a run.
 
-    headline: the result as lines from the workload; if empty, the losses in `final` are shown. final: the newest result of each validation
-    metric. timings: `time/...` and `memory/...` of the run. files: name -> path, one line each. commands: commands to type next. updates:
-    number of updates of the whole run."""
+    headline: the result as lines from the workload; if empty, the losses in `final` are shown.
+    final: the newest result of each validation metric.
+    timings: `time/...` and `memory/...` of the run.
+    files: name -> path, one line each.
+    commands: commands to type next.
+    updates: number of updates of the whole run."""
     results = list(headline) or _losses(final)
     named = [(name, str(path)) for name, path in files.items()] + [("next", command) for command in commands]
     return [*results, _cost(timings, updates), *(line for name, text in named for line in _named(name, text))]

@@ -37,15 +37,26 @@ _SHARED = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch"
 class RunDirectory:
     """Directory of one run, as every process rank sees it.
 
-    `path`: the directory. `is_new`: it contains no run yet. `changes`: differences from the configuration of the last start. `altered`:
-    True if some of these change the updates and are allowed by `run.allow`. `missing`: files that a finished run has lost. `run_id`:
-    created at the first start, for loggers. `launch`: number of this start, from 1. On rank 0 only: `previous`, the configuration of the
-    last start; `record`, the run.json of the last start (both empty in a new directory); `saved_record`, the run.json that `start` has
-    written; `notes`, further lines for the log.
+    `path`: the directory.
+    `is_new`: True if it contains no run yet.
+    `changes`: differences from the configuration of the last start.
+    `altered`: True if some of these change the updates and are allowed by `run.allow`.
+    `missing`: files that a finished run has lost.
+    `run_id`: created at the first start, for loggers.
+    `launch`: number of this start, from 1.
 
-    `saved` is the configuration as it is saved and compared, without values of environment variables; by default `config` itself.
-    `config_dir` is a directory of configuration groups in addition to `conf/`. It contains defaults of keys that an earlier version did not
-    save."""
+    On rank 0 only:
+
+    `previous`, `record`: the configuration and the run.json of the last start; empty in a new directory.
+    `saved_record`: the run.json that `start` has written.
+    `notes`: further lines for the log.
+
+    Arguments of the constructor:
+
+    `config`: configuration of the run.
+    `saved`: the configuration as it is saved and compared, without values of environment variables; by default `config` itself.
+    `config_dir`: a directory of configuration groups in addition to `conf/`. It contains defaults of keys that an earlier version did
+        not save."""
 
     def __init__(
         self,

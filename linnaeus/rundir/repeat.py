@@ -113,8 +113,8 @@ def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = No
 def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str | None = None) -> Tree:
     """Return the configuration of `run.from=given`, changed by the settings `overrides`, as plain mappings.
 
-    Raise `ConfigError` for a file that cannot be used, for a setting that is not a single value of a known key, and if the new run
-    directory is that of the repeated run."""
+    Raise `ConfigError` for a file that cannot be used, for a setting that is not a single value of a known key, and if the repeated run and
+    the new one would have the same run directory."""
     file = find_saved(given)
     tree, names = fill_defaults(read_saved(file), config_dir)
     try:

@@ -1,10 +1,9 @@
-"""List the validation passes of a schedule: their names, the combinations of metadata components that they mask, and those of the last
+"""List the validation passes of a schedule: their names, the combinations of metadata components that they mask, and the passes of the last
 step.
 
 A partial pass masks some of the metadata components. Its index is the position of its combination in this order: first the combinations
 listed in the configuration, then (with `schedule.all_combinations_at_end`) every other non-empty proper subset, smallest first. The pass
-that masks all components is `validate_mask_meta`.
-"""
+that masks all components is `validate_mask_meta`."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations

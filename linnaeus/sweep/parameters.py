@@ -30,8 +30,11 @@ class Interval:
 class Parameter:
     """A swept parameter.
 
-    `key`: its name in tables. `setting`: the text before the `=` on the command line (`+key`, `group@package`). `text`: the text after it.
-    `choices`: the values listed in that text, None for an interval. `ordered`: True if the values are the numbers of a range."""
+    `key`: its name in tables.
+    `setting`: the text before the `=` on the command line (`+key`, `group@package`).
+    `text`: the text after the `=`.
+    `choices`: the values listed in `text`; None for an interval.
+    `ordered`: True if the values are the numbers of a range."""
 
     key: str
     setting: str

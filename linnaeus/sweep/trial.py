@@ -21,9 +21,12 @@ from linnaeus.sweep.request import Request
 class Trial:
     """One run of a sweep.
 
-    `number`: from 1; 0 for a single run outside a sweep. `values`: parameter key -> value, as text in Hydra's grammar. `overrides`: all
-    settings of the run's command line. `config_dir`: a folder with further config groups; None: only conf/. `config`: the typed
-    configuration. `directory`: the run directory."""
+    `number`: from 1; 0 for a single run outside a sweep.
+    `values`: parameter key -> value, as text in Hydra's grammar.
+    `overrides`: all settings of the run's command line.
+    `config_dir`: a folder with further config groups; None: only conf/.
+    `config`: the typed configuration.
+    `directory`: the run directory."""
 
     number: int
     values: dict[str, str]

@@ -42,8 +42,8 @@ def more_workers(share: float, workers: int, idle: float) -> tuple[int, float]:
 def advice(share: float, workers: int, idle: float, disk: float, faster_data: Callable[[bool], str | None]) -> str:
     """Return the line of advice for the log.
 
-    share: part of the training time spent waiting. workers: loader workers per process. idle: idle cores per process. disk: cores per
-    process that wait for the disk. faster_data: see `Workload.faster_data`."""
+    `share`: part of the training time spent waiting. `workers`: loader workers per process. `idle`: idle cores per process. `disk`: cores
+    per process that wait for the disk. `faster_data`: the method `Workload.faster_data`."""
     gain = f"{speed_without_waiting(share):.1f} x as fast"
     slow_disk = disk > (workers or share) / 2
     number, speed = more_workers(share, workers, 0.0 if slow_disk else idle)
@@ -72,7 +72,8 @@ class DataWait:
         self._start = seconds, step, time.monotonic(), core_seconds()
 
     def report(self, share: float, seconds: float, step: int, workers: int, faster_data: Callable[[bool], str | None]) -> None:
-        """Log the advice if it is due. `share`: part of the recent training time spent waiting. `seconds`, `step`: as for `start`."""
+        """Log the advice if it is due. `share`: part of the recent training time spent waiting. The other arguments are those of `start`
+        and `advice`."""
         if self._start is None or share <= LIMIT:
             return
         first_seconds, first_step, began, before = self._start

@@ -49,7 +49,7 @@ def metrics_row(t: Training) -> dict[str, float]:
 def curriculum_numbers(t: Training) -> dict[str, float]:
     """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` at the last update; {} without curriculum phases.
 
-    At step 0 they are those of the first update."""
+    At step 0 the numbers are those of the first update."""
     phases, step = t.ops.resolved.phases, max(0, t.progress.global_step - 1)
     if phases is None:
         return {}

@@ -137,7 +137,7 @@ def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _s
 
 
 def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> PassTotals | None:
-    """Run a pass over the validation samples and return its totals; None if it was interrupted. `show`: see `validate_one_pass`."""
+    """Run a pass over the validation samples and return its totals; None if it was interrupted. `show` is that of `validate_one_pass`."""
     batch = validation_batch_size(t.config)
     samples = validation_part(len(t.workload.validation_set), t.config.trainer.limit_validation_samples)
     own_batches = ValidationBatches(samples, batch, t.context.rank, t.context.world_size)

@@ -65,9 +65,9 @@ def build_weighting(
 ) -> TaskWeighting:
     """Return the task weighting that `config` names.
 
-    `dtype` is that of the losses, `accumulation` the number of micro-batches per window, `seed` that of the run. Raise `ConfigError` for an
-    unknown task, an impossible weight, a weighting other than `fixed` with a single task or a weight of 0, and gradient surgery with
-    accumulation or without its library."""
+    `dtype`: type of the losses. `accumulation`: number of micro-batches of an update on one process. `seed`: seed of the run. Raise
+    `ConfigError` for an unknown task, an impossible weight, a weighting other than `fixed` with a single task or a weight of 0, and
+    gradient surgery with accumulation or without its library."""
     weights = initial_weights(config.weights, tasks, device, dtype)
     if type(config) is WeightingConfig:
         return FixedWeighting(weights)

@@ -28,9 +28,9 @@ INSTALL = "pip install 'linnaeus[surgery]'"
 
 
 class Surgery:
-    """Task weights by gradient surgery. `method`: a key of `METHODS`.
+    """Task weights by gradient surgery.
 
-    The random order of PCGrad depends on `seed`, that of the run, and on the number of the update."""
+    `method`: a key of `METHODS`. `seed`: seed of the run; the random order of PCGrad depends on it and on the number of the update."""
 
     requirements = Requirements(gradients=True, every_update=True, same_update=True)
 

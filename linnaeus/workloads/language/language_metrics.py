@@ -47,8 +47,8 @@ class LanguageMetrics(Metrics):
     def __init__(
         self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()
     ) -> None:
-        """`byte_lengths`: as in `LanguageTrainingMetrics`. `dimensions`: names of the model's D dimensions. `sources`: names of the text's
-        S sources."""
+        """`byte_lengths` is that of `LanguageTrainingMetrics`. `dimensions`: names of the model's D dimensions. `sources`: names of the
+        text's S sources."""
         self.dimensions, self.sources = tuple(dimensions), tuple(sources)
         self.width = 2 + 2 * len(self.sources) + 2 * len(self.dimensions)
         self._byte_lengths = torch.as_tensor(byte_lengths, device=device) if byte_lengths is not None else None

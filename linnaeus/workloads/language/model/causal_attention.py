@@ -84,8 +84,9 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, rotary: Tensor | None, attend: Attend | None = None, weights: Tensor | None = None) -> Tensor:
-        """Return the residual stream [B, T, width] after the block. `weights`: weights of the dimensions, [B, D], or [D] for all samples;
-        None without dimensions. `rotary`, `attend`: as in `CausalAttention`."""
+        """Return the residual stream [B, T, width] after the block. `rotary` and `attend` are those of `CausalAttention.forward`.
+
+        `weights`: weights of the dimensions, [B, D], or [D] for all samples; None without dimensions."""
         x = x + self.dropout(self.attention(self.norm1(x), rotary, attend))
         if self.dimensions is not None:
             assert weights is not None

@@ -32,8 +32,9 @@ class LanguageModel:
     """Trained network in evaluation mode, with its tokenizer. `source`: the file of the weights. `notes`: lines for the user."""
 
     def __init__(self, network: GPT, tokenizer: Tokenizer, source: str, notes: Sequence[str] = (), batch: int | None = None) -> None:
-        """`batch`: number of windows that are scored at once; None: as many as fit. With the batch size of the run's validation, scores
-        have the same digits as the validation results."""
+        """`batch`: number of text windows that are scored at once; None: as many as fit.
+
+        With the batch size of the run's validation, scores have the same digits as the validation results."""
         self.network, self.tokenizer, self.source, self.notes = network.eval(), tokenizer, source, list(notes)
         rows = LOGITS // (network.block * len(network.token.weight))
         self.batch = batch or max(1, min(MOST_ROWS, rows))
@@ -140,7 +141,9 @@ class LanguageModel:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """Return the tokens of a prompt. An empty prompt starts a document: it becomes the end marker, or a line break without one."""
+    """Return the tokens of a prompt.
+
+    An empty prompt starts a document: it becomes the end marker, or a line break if the tokenizer has no end marker."""
     if not prompt and tokenizer.end is not None:
         return [tokenizer.end]
     if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):

@@ -52,10 +52,10 @@ class Part(NamedTuple):
 def score_tokens(
     network: GPT, tokens: np.ndarray, byte_lengths: np.ndarray, batch: int, show: Callable[[int], None] | None = None
 ) -> TextScore:
-    """Return the score of tokens [N], read in windows from the first token. `byte_lengths` int64 [V]: number of bytes of each token of the
-    vocabulary.
+    """Return the score of tokens [N], read in text windows from the first token.
 
-    `show` is called after each batch of `batch` windows with the number of its windows. Raise `ConfigError` for fewer than two tokens."""
+    `byte_lengths` int64 [V]: number of bytes of each token of the vocabulary. `show` is called after each batch of `batch` windows with the
+    number of windows in it. Raise `ConfigError` for fewer than two tokens."""
     if len(tokens) < 2:
         raise ConfigError(f"a text of {len(tokens)} token{'s' * (len(tokens) != 1)} has no token to predict; it needs at least 2")
     windows, device = TextWindows(TokensInMemory(tokens), network.block, 0, None, ""), network.token.weight.device

@@ -155,7 +155,8 @@ def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
 def _found(
     records: Inspected, check: str, severity: Severity, rows: np.ndarray, keys: np.ndarray, text: str, leave_out: bool = False
 ) -> list[Finding]:
-    """Return a finding with those of `rows` that have a key, each with the photograph it resembles. `keys`: result of `copies`."""
+    """Return a finding with the rows in `rows` that have a key. Each row is shown beside the photograph that it resembles. `keys`: result
+    of `copies`."""
     own = np.flatnonzero(keys < NONE)
     other = rows[keys[own] & ((1 << _PLACE) - 1)]
     bits = keys[own] >> _PLACE

@@ -50,7 +50,7 @@ class Pixels:
     grey: np.ndarray  # bool [N]: the picture does not have colours
 
     def of_rows(self, number: np.ndarray) -> Pixels:
-        """Return the measures by row: those of photograph `number[i]` for row i, zeros if it is -1. `number`: int64 [N]."""
+        """Return the measures of N rows: of photograph `number[i]` for row i, and zeros if `number[i]` is -1. `number`: int64 [N]."""
         known = number >= 0
         found = {}
         for field in fields(self):

@@ -221,7 +221,7 @@ class HierarchicalSoftmaxHead(ConditionalHead):
     """Conditional head with routing (see the module)."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, *, routing: str, temperature: float) -> None:
-        """`routing`: soft, hard or gumbel. `temperature`: that of the routing distribution, above 0."""
+        """`routing`: soft, hard or gumbel. `temperature`: temperature of the routing distribution, above 0."""
         super().__init__(width, tree, null)
         self.routing, self.temperature = routing, temperature
         finer = self.layout.level_sizes[1:]

@@ -61,7 +61,7 @@ class SampleRecord:
         return {"aurc": aurc} | {name: float(share) for name, share in shares.items()}
 
     def intervals(self, counts: Mapping[str, Tensor], groups: np.ndarray | None) -> dict[str, float]:
-        """Return the confidence intervals of a complete record. `groups`: as in `confidence_intervals`."""
+        """Return the confidence intervals of a complete record. `groups` is that of `confidence_intervals`."""
         return confidence_intervals(self.ranks, Samples(counts[RECORD], len(self.ranks)), groups, self.rows)
 
 
@@ -107,7 +107,7 @@ def confidence_intervals(
     """Return `<name>_low` and `<name>_high` of `<rank>/top1`, `chain`, `hd1`, `severity` and `<rank>/with_<components>_top1`; NaN if fewer
     than two groups have a sample.
 
-    `groups` int64 [N]: the group of each sample; None: every sample is a group. `rows`: as in `SampleRecord`."""
+    `groups` int64 [N]: the group of each sample; None: every sample is a group. `rows` is that of `SampleRecord`."""
     size = len(samples.known)
     assert groups is None or len(groups) == size, "one group per validation sample"
     parts = fractions(ranks, samples) | _fractions_of_rows(ranks, samples, rows or {})
@@ -119,8 +119,9 @@ Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> the terms o
 
 
 def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of numerators and of denominators over each group, float64 [G, m] each, for the m metrics in `parts`. `groups`: as in
-    `confidence_intervals`; `size`: number of samples."""
+    """Return the sums of numerators and of denominators over each group, float64 [G, m] each, for the m metrics in `parts`.
+
+    `groups` is that of `confidence_intervals`. `size`: number of samples."""
     group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     count = int(group.max(initial=-1)) + 1
     sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)

@@ -52,10 +52,12 @@ class TaxonomyMetrics(Metrics):
     ) -> None:
         """Build the parts for a validation set of `size` samples.
 
-        `training_counts`: per rank int64 [C_r], number of training labels of each class. `groups`: int64 [size], the group of each sample,
-        such as its observer; None: every sample is a group. `consistent`: True if the scores of the head are one distribution on the tree.
-        `nulls`: True if the head learns null labels. `metadata`: name of a component -> bool [size], True for samples that have it. `more`:
-        parts in addition to the built-in ones and those of plugins."""
+        `training_counts`: per rank int64 [C_r], number of training labels of each class.
+        `groups`: int64 [size], the group of each sample, such as its observer; None: every sample is a group.
+        `consistent`: True if the scores of the head are one distribution on the tree.
+        `nulls`: True if the head learns null labels.
+        `metadata`: name of a component -> bool [size], True for samples that have it.
+        `more`: parts in addition to the built-in ones and those of plugins."""
         self.tree, self.tables = tree, TreeTables(tree, device)
         self.classes = ClassAccuracy(self.tables, device, training_counts)
         self.record = SampleRecord(self.tables, device, size)

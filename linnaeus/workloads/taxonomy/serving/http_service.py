@@ -92,7 +92,7 @@ class HttpService:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count a photograph in progress. Raise 503 if there are too many."""
+        """Count a photograph in progress. Raise `HTTPException` with status 503 if there are too many."""
         if self.in_progress >= self.limits.queue:
             raise HTTPException(503, f"{counted(self.in_progress, 'photograph')} in progress already; try again", RETRY)
         self.in_progress += 1

@@ -101,7 +101,7 @@ def _declared(request: Request) -> int:
 
 @asynccontextmanager
 async def _time_limit(seconds: float) -> AsyncIterator[None]:
-    """Raise 408 if the block takes longer than `seconds`."""
+    """Raise `HTTPException` with status 408 if the block takes longer than `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             yield

@@ -59,7 +59,8 @@ class Archive:
         return self.folder + name in self.sizes
 
     def place(self) -> Path:
-        """Return the folder to which paths of photographs are relative: that of the descriptor, or the one with the zip or tar file."""
+        """Return the folder to which paths of photographs are relative: the folder of the descriptor, or the folder with the zip or tar
+        file."""
         return self.path / self.folder if self.path.is_dir() else self.path.parent
 
     def size(self, name: str) -> int:

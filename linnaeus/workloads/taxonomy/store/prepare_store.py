@@ -269,7 +269,8 @@ def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
 
 
 def _account(record: dict[str, Any]) -> list[str]:
-    """Return lines of text with the numbers of records, of those left out, by reason, and of those stored. `record`: store.json."""
+    """Return lines of text with the number of records, the number left out for each reason, and the number stored. `record`: content of
+    store.json."""
     counts = Counter(record["excluded"])
     lines = [f"{count:>12,}  left out: {reason}" for reason, count in counts.most_common()]
     account = record["account"]

@@ -43,7 +43,9 @@ def _scores(found: dict[int, Path]) -> dict[int, float]:
 
 
 def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
-    """Return the validated checkpoints, the best first. Of two with equal scores the newer one is first, as in `retention`."""
+    """Return the validated checkpoints, the best first. Of two with equal scores the newer one is first, as in `retention`.
+
+    Raise `ConfigError` if no checkpoint was validated."""
     monitor, mode = _monitored(run)
     scores, sign = _scores(found), 1 if mode == "max" else -1
     ranked = sorted(((sign * score, step) for step, score in scores.items()), reverse=True)
@@ -56,7 +58,9 @@ def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
 
 
 def _monitored(run: Path) -> tuple[str, str]:
-    """Return the metric by which the best checkpoint of a run is chosen, and its direction, "max" or "min"."""
+    """Return the metric by which the best checkpoint of a run is chosen, and its direction, "max" or "min".
+
+    Raise `ConfigError` if config.yaml of the run is missing or damaged."""
     import yaml
 
     for folder in (run, run.parent):  # `run` may be the directory `checkpoints` of a run

@@ -124,7 +124,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    """Load a torch file with `weights_only=True`. It is passed explicitly, so that no environment variable can change it."""
+    """Load a torch file with `weights_only=True`. It is passed explicitly, so that no environment variable can change it.
+
+    Raise `ConfigError` if the file is damaged or contains other objects than tensors and plain values."""
     import torch
 
     unreadable = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError)
@@ -141,7 +143,7 @@ def _read_torch(path: Path) -> Any:
 def _find_state_dict(path: Path, content: Any) -> tuple[str, Mapping[str, Any], list[str]]:
     """Return the state dict in the content of a torch file, as (its key, the state dict, the other keys of the file).
 
-    The key is "" if the content itself is the state dict."""
+    The key is "" if the content itself is the state dict. Raise `ConfigError` if there is none."""
     import torch
 
     if isinstance(content, Mapping):

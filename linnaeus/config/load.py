@@ -67,7 +67,9 @@ def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[DictConfig, dict[str, dict[str, type]]]:
-    """Return Hydra's composed configuration, and the mapping group -> option -> dataclass for its workload."""
+    """Return Hydra's composed configuration, and the mapping group -> option -> dataclass for its workload.
+
+    Raise `ConfigError` if `config_dir` does not exist, and for a key or an option that does not exist."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -181,7 +183,9 @@ def _check_combinations(config: Config) -> None:
 
 
 def _schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:
-    """Return the dataclass for the value `tree` of `key`: the chosen option of a group, or the annotation. None for a plain value."""
+    """Return the dataclass for the value `tree` of `key`: the chosen option of a group, or the annotation. None for a plain value.
+
+    Raise `ConfigError` for an unknown option."""
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
         if not isinstance(name, str) or name not in variants[key]:

@@ -38,7 +38,9 @@ def with_monitors(config: Config) -> Config:
 
 
 def directions(workload: str) -> Mapping[str, str]:
-    """Return {metric: "min" or "max"} for the metrics of every run, of the workload, and of plugins."""
+    """Return {metric: "min" or "max"} for the metrics of every run, of the workload, and of plugins.
+
+    Raise `ConfigError` for a direction that is neither of these."""
     module = import_here(f"{workload_module(workload)}.config")
     own = getattr(module, "DIRECTIONS", {})
     for metric, value in own.items():

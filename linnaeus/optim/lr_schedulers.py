@@ -163,7 +163,9 @@ def _decay(kind: str, start: int, end: int, final: float) -> Shape:
 
 
 def _milestones(config: StepConfig, total: int, steps: Callable[[str, str], int]) -> Shape:
-    """Return a function of the step that is 1 at first and is multiplied by `factor` at each milestone."""
+    """Return a function of the step that is 1 at first and is multiplied by `factor` at each milestone.
+
+    Raise `ConfigError` if there is no milestone, or one outside of the run."""
     milestones = [steps(text, f"milestones[{i}]") for i, text in enumerate(config.milestones)]
     if not milestones:
         raise ConfigError("lr_scheduler.milestones is []; set at least one, such as [60%], or use lr_scheduler=constant")

@@ -176,7 +176,9 @@ class Optimizers:
         return [p.grad for p in self.params]
 
     def optimizer_of(self, index: int) -> tuple[BaseOptimizer, dict[str, Tensor]]:
-        """Return the optimizer that updates `params[index]`, and its state for that parameter, not copied."""
+        """Return the optimizer that updates `params[index]`, and its state for that parameter, not copied.
+
+        Raise `IndexError` if no optimizer updates it."""
         for optimizer, part in zip(self.optimizers, self._slices, strict=True):
             if part.start <= index < part.stop:
                 return optimizer, optimizer.state[optimizer.names[index - part.start]]

@@ -141,7 +141,9 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
 
 
 def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | None) -> Tree:
-    """Return the configuration `tree` changed by the settings `overrides`, which have the syntax of Hydra."""
+    """Return the configuration `tree` changed by the settings `overrides`, which have the syntax of Hydra.
+
+    Raise `ConfigError` for a setting that chooses the option of a group."""
     from omegaconf import OmegaConf
 
     groups, variants = group_files(config_dir), variants_of(tree["workload"]["name"])

@@ -218,7 +218,8 @@ def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, la
 def _growth_event(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tuple[Every, Ramp | None]:
     """Return the event of the updates that connect weights, and the ramp of the share of connected weights (None: all are connected).
 
-    The last of these updates is at the end of the ramp."""
+    The last of these updates is at the end of the ramp. Raise `ConfigError` for a share that decreases, for an end at step 0, and if
+    settings have no effect."""
     never = Every(first=1, last=last)
     if not isinstance(growth, LinearGrowthConfig):
         return never, None
@@ -259,7 +260,8 @@ def _lr_milestones(
 def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tuple[tuple[int, str], ...]:
     """Return (epoch, taxonomic rank) for each entry of `schedule.mixup_group_level`.
 
-    An entry takes effect at the first epoch that starts at or after the step of its `from`."""
+    An entry takes effect at the first epoch that starts at or after the step of its `from`. Raise `ConfigError` for an entry with other
+    keys than `from` and `level`, and for entries that are not sorted."""
     levels: dict[int, str] = {}
     steps: list[int] = []
     for i, entry in enumerate(schedule.mixup_group_level):

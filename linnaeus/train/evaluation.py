@@ -104,7 +104,9 @@ def _rows(scored: Scored, split: str) -> str:
 
 
 def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
-    """Write metrics.json and classes.csv to `folder`. Return their paths. `record`: further entries of metrics.json."""
+    """Write metrics.json and classes.csv to `folder`. Return their paths. `record`: further entries of metrics.json.
+
+    Raise `ConfigError` if the folder cannot be written."""
     from linnaeus.reporting.results import strict
 
     record = record | {"overrides": scored.overrides, "rows": scored.rows, "metrics": scored.metrics}
@@ -155,7 +157,9 @@ def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeig
 
 
 def _score(training: Training) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return (the metrics of all validation passes, the rows for classes.csv from the first pass, in which nothing is masked)."""
+    """Return (the metrics of all validation passes, the rows for classes.csv from the first pass, in which nothing is masked).
+
+    Raise `ConfigError` if the rows cannot be read at present."""
     from linnaeus.train.validation import measure_pass
 
     results: dict[str, float] = {}

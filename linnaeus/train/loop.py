@@ -29,7 +29,9 @@ Window = list[tuple[dict[str, Tensor], dict[str, Tensor]]]  # (host batch, devic
 
 
 def train_one_epoch(training: Training, epoch: int) -> None:
-    """Run the updates of `epoch` (0-based), starting at `progress.global_step`. Return early if the run is interrupted or stopped."""
+    """Run the updates of `epoch` (0-based), starting at `progress.global_step`. Return early if the run is interrupted or stopped.
+
+    Raise `RuntimeError` if the loader yields no update although some are planned."""
     t = training
     t.progress.start_training_epoch(epoch)
     t.sampler.set_epoch(epoch, t.progress.position_in_epoch)
@@ -146,7 +148,7 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
     """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the losses of task t).
 
     w_t is the weight of the task, N_t the number of its valid labels in the global batch. `scales` [T] is W / N_t for W processes, because
-    DDP averages gradients over them."""
+    DDP averages gradients over them. Raise `ConfigError` if the losses do not have a gradient."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)

@@ -190,7 +190,8 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
     """Copy the weights of `run.init_from` into the model and its moving average, for a run without a usable checkpoint.
 
     This is a new run, or one that has lost its checkpoints. Log which weights were loaded, and write the full list to
-    launches/<n>/init_from.txt."""
+    launches/<n>/init_from.txt. Raise `ConfigError` if the run has lost its checkpoints and `run.init_from` contains other weights than at
+    its first start."""
     path = t.config.run.init_from
     if path is None:
         return

@@ -172,7 +172,8 @@ def _run_batches(
 ) -> tuple[Metrics, torch.Tensor, dict[str, torch.Tensor]] | None:
     """Run this rank's batches.
 
-    Return (metrics, their sums over all ranks, their counts over all ranks); None if the pass was interrupted."""
+    Return (metrics, their sums over all ranks, their counts over all ranks); None if the pass was interrupted. Raise `ConfigError` if the
+    shape of `sums` is not [`width`]."""
     metrics = t.workload.metrics(t.device)
     metrics.begin(pass_, t.passes)
     batch_size, batch_count = validation_batch_size(t.config), number_of_batches(t)

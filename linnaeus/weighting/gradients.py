@@ -55,7 +55,8 @@ class TaskGradients:
 
         `losses`: [T] or T scalars with their graph, each the sum of a task's losses divided by its valid labels in the whole global batch.
         T scalars are cheaper: from a stacked [T] the gradient of each task also runs, as zeros, through the heads of the others. `outputs`:
-        those of the model, read for "features". `scale`: loss scale of fp16, []; losses are multiplied and gradients divided by it."""
+        those of the model, read for "features". `scale`: loss scale of fp16, []; losses are multiplied and gradients divided by it. Raise
+        `ConfigError` with `weighting.place=features` if the losses do not depend on the features `per_rank`."""
         features = [features_of(outputs)] if self._at_features else []
         inputs, count = [*self._parameters, *features], len(self._parameters)
         if self._micro_batches == 0:

@@ -107,7 +107,9 @@ def available_device(device: str) -> str:
 
 def _prompts(options: argparse.Namespace) -> list[str]:
     """Return the prompts of the options `--prompt` and `--prompt-file`, in order. Without any, return one empty prompt, which starts a
-    document."""
+    document.
+
+    Raise `ConfigError` for a file that cannot be read as UTF-8."""
     texts = list(options.prompt or [])
     for file in options.prompt_file or []:
         try:
@@ -119,7 +121,9 @@ def _prompts(options: argparse.Namespace) -> list[str]:
 
 def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]:
     """Return the weight of each dimension in `names`, scaled to sum to 1. `given`: values of the option `--dimension`, NAME=WEIGHT. A
-    dimension that is not given has weight 1 before scaling."""
+    dimension that is not given has weight 1 before scaling.
+
+    Raise `ConfigError` for an unknown name, for a weight that is not a number of at least 0, and if all weights are 0."""
     from linnaeus.schedule.phases import normalised_weights
 
     weights = dict.fromkeys(names, 1.0)

@@ -79,7 +79,9 @@ def _check_settings(config: TextConfig, path: Path) -> None:
 
 def _find_by_source(folder: Path, sources: Mapping[str, Sequence[str]]) -> tuple[dict[Path, int], list[str]]:
     """Return a dict from each file to the number of its source, and notes about patterns that match nothing. `sources`: configuration key
-    of each source -> its patterns, in order."""
+    of each source -> its patterns, in order.
+
+    Raise `ConfigError` for a source without files."""
     source_of: dict[Path, int] = {}
     notes: list[str] = []
     for number, (key, patterns) in enumerate(sources.items()):
@@ -103,7 +105,9 @@ def _without_source(folder: Path, source_of: Mapping[Path, int]) -> list[str]:
 
 
 def _matching(folder: Path, patterns: Sequence[str], key: str) -> tuple[list[Path], list[str]]:
-    """Return (files that match one of the patterns, sorted by name, without hidden ones; patterns that match nothing)."""
+    """Return (files that match one of the patterns, sorted by name, without hidden ones; patterns that match nothing).
+
+    Raise `ConfigError` for an invalid pattern."""
     installed = INSTALLED if folder == LIBRARY else ()
 
     def visible(path: Path) -> bool:

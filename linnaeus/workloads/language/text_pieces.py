@@ -46,7 +46,7 @@ def read_pieces(path: Path, encoding: str, digest: _Hash, progress: PreparationP
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in chunks, the last of which is empty."""
+    """Yield the bytes of a file in chunks, the last of which is empty. Raise `ConfigError` if it cannot be read."""
     try:
         with open(path, "rb") as file:
             while True:

@@ -144,7 +144,9 @@ def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
 
 
 def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
-    """Return the number of tokens: that of the tokenizer, or else `data.vocabulary`, or else GPT-2's 50257."""
+    """Return the number of tokens of the tokenizer; without a tokenizer `data.vocabulary`, by default GPT-2's 50257.
+
+    Raise `ConfigError` if both the tokenizer and `data.vocabulary` are given."""
     if tokenizer is None:
         return 50257 if config.vocabulary is None else config.vocabulary
     if config.vocabulary is not None:

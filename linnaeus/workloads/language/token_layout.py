@@ -48,7 +48,9 @@ def _npy(path: Path) -> TokenFile:
 
 
 def _headed(path: Path, head: bytes) -> TokenFile | None:
-    """Return the layout of a file with llm.c's header; None if it does not have such a header."""
+    """Return the layout of a file with llm.c's header; None if it does not have such a header.
+
+    Raise `ConfigError` if its version or its length is not the expected one."""
     numbers = np.frombuffer(head, "<u4") if len(head) == HEADER else np.zeros(3, "<u4")
     magic, version, tokens = numbers[:3].tolist()
     if magic not in VERSIONS:

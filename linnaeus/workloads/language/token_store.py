@@ -66,7 +66,9 @@ def _sizes(train: int, validation: int) -> str:
 
 
 def text_store(corpus: Corpus, folder: Path) -> str:
-    """Write the token store of `corpus` in `folder` if it does not exist. Return its name. Call it on one process only."""
+    """Write the token store of `corpus` in `folder` if it does not exist. Return its name. Call it on one process only.
+
+    Raise `ConfigError` if the store cannot be written or read."""
     inputs = _inputs(corpus)
     name = f"{corpus.config.tokenizer}-{text_digest(json.dumps(inputs, sort_keys=True))[:16]}"
     try:
@@ -107,7 +109,9 @@ def _inputs(corpus: Corpus) -> dict[str, Any]:
 
 
 def _build(final: Path, corpus: Corpus, inputs: dict[str, Any]) -> None:
-    """Write the store under a temporary name and rename it to `final`, unless another run has finished the same store first."""
+    """Write the store under a temporary name and rename it to `final`, unless another run has finished the same store first.
+
+    Raise `ConfigError` if there are several documents and the tokenizer has no end marker."""
     tokenizer = make_tokenizer(corpus)
     if len(corpus.digests) > 1 and tokenizer.end is None:
         raise ConfigError(f"data.tokenizer_file: {identity(tokenizer)} has no end marker for the {len(corpus.digests)} documents")

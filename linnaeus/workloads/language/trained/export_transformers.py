@@ -64,7 +64,9 @@ def export_model(options: argparse.Namespace) -> list[str]:
 
 def write_folder(model: LanguageModel, folder: Path, metrics: Mapping[str, Any]) -> list[str]:
     """Write the folder completely or not at all, and check it. Return lines about the checks. `metrics`: validation metrics of these
-    weights."""
+    weights.
+
+    Raise `ConfigError` if the folder cannot be written."""
     temporary = folder.with_name(f"{TEMPORARY}{folder.name}")
     try:
         if temporary.exists():

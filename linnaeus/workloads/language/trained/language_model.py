@@ -83,7 +83,9 @@ class LanguageModel:
         seed: int = 0,
         slide: int | None = None,
     ) -> list[Continuation]:
-        """Return the continuation of each prompt. The other arguments are those of `generate`; `stops` is its `stop`."""
+        """Return the continuation of each prompt. The other arguments are those of `generate`; `stops` is its `stop`.
+
+        Raise `ConfigError` if `tokens` is less than 1, and for an empty text in `stops`."""
         if tokens < 1 or "" in stops:
             wrong = f"tokens is {tokens}; it must be at least 1" if tokens < 1 else "stop is empty; it must have at least one character"
             raise ConfigError(wrong)
@@ -124,7 +126,9 @@ class LanguageModel:
         return log_likelihoods(self.network, [self._split(*pair) for pair in pairs], self.batch)
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], int]:
-        """Return the tokens of context and continuation together, and the index of the first token to score."""
+        """Return the tokens of context and continuation together, and the index of the first token to score.
+
+        Raise `ConfigError` for an empty continuation."""
         if not continuation:
             raise ConfigError("continuation is empty; it must have at least one character")
         alone, whole = self.encode(context).tolist(), self.encode(context + continuation).tolist()
@@ -143,7 +147,8 @@ class LanguageModel:
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """Return the tokens of a prompt.
 
-    An empty prompt starts a document: it becomes the end marker, or a line break if the tokenizer has no end marker."""
+    An empty prompt starts a document: it becomes the end marker, or a line break if the tokenizer has no end marker. Raise `ConfigError` if
+    the tokenizer has neither, and for a character that it does not have."""
     if not prompt and tokenizer.end is not None:
         return [tokenizer.end]
     if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):

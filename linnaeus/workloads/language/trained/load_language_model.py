@@ -115,7 +115,7 @@ def _weights(path: Path, checkpoint: str | None) -> InitialWeights:
 
 
 def find_run(path: Path) -> Path:
-    """Return the run directory that is `path` or contains it."""
+    """Return the run directory that is `path` or contains it. Raise `ConfigError` if there is none."""
     if not path.exists():
         raise ConfigError(f"RUN: {path} does not exist; use the directory of a run, or one of its checkpoints")
     run = next((folder for folder in (path, *path.resolve().parents[:3]) if (folder / CONFIG).is_file()), None)

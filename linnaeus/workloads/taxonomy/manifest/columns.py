@@ -100,7 +100,9 @@ def plain_name(name: str) -> str:
 
 
 def _find_ranks(config: ManifestConfig, header: Sequence[str]) -> dict[str, str]:
-    """Return rank -> column, coarse to fine. Without data.rank_columns, columns named like known ranks are the rank columns."""
+    """Return rank -> column, coarse to fine. Without data.rank_columns, columns named like known ranks are the rank columns.
+
+    Raise `ConfigError` if there are none, and for the name of a rank that contains "|"."""
     if config.taxonomy is not None:
         return {}
     by_name = {plain_name(name): name for name in reversed(header)}  # of several columns of one name, the first

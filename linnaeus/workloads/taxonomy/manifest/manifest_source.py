@@ -93,7 +93,9 @@ def _known_metadata(metadata: Metadata, components: Sequence[str]) -> list[str]:
 
 
 def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the split, int8 [N], and the group of each row, int64 [N]; None without a group column. Append lines to `notes`."""
+    """Return the split, int8 [N], and the group of each row, int64 [N]; None without a group column. Append lines to `notes`.
+
+    Raise `ConfigError` if training or validation would have no rows."""
     column = rows.columns[config.group_column] if config.group_column is not None else None
     groups = find_groups(column, rows.files.names, rows.digests)
     if groups.ungrouped:
@@ -135,7 +137,8 @@ def _column_note(config: RecordsConfig) -> str:
 def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
     """Return a split, int8 [N], that is computed from a seed and stratified by the finest taxa.
 
-    If validation would be empty because no taxon has two groups, stratify by the taxa of the next coarser rank."""
+    If validation would be empty because no taxon has two groups, stratify by the taxa of the next coarser rank. Raise `ConfigError` if
+    training or validation is then still empty."""
     fraction = config.validation_share
     if fraction >= 1:
         raise ConfigError(f"data.validation_fraction: {fraction:g} leaves no training rows; set a smaller fraction")

@@ -83,7 +83,9 @@ class Archive:
         return {name: size for name, size in sizes.items() if not _hidden(name)}
 
     def _inner_folder(self) -> str:
-        """Return the folder in the archive that contains the descriptor, or else all members, with a final slash; "" for the top level."""
+        """Return the folder in the archive that contains the descriptor, or else all members, with a final slash; "" for the top level.
+
+        Raise `ConfigError` if several folders contain a descriptor."""
         places = sorted((name for name in self.sizes if posixpath.basename(name).lower() == DESCRIPTOR), key=lambda name: name.count("/"))
         if len(places) > 1 and places[0].count("/") == places[1].count("/"):
             raise ConfigError(f"data.path: {quoted(str(self.path), 100)} has several archives: {list_some(places, 3)}; set one of them")

@@ -83,7 +83,9 @@ def _with_default(column: Column | None, default: str, count: int) -> Column:
 
 
 def _read_part(archive: Archive, file: DataFile, name: str, terms: Sequence[str]) -> DataRows:
-    """Return the rows of one file of a table. If it is not in the encoding of its description, read it as windows-1252."""
+    """Return the rows of one file of a table. If it is not in the encoding of its description, read it as windows-1252.
+
+    Raise `ConfigError` if it cannot be read so either."""
     encoding = "utf-8-sig" if file.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else file.encoding
     try:
         try:

@@ -73,7 +73,9 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
 
 
 def _open(path: Path) -> _Parts:
-    """Return the tables of an archive, as its descriptor lists them, or, without a descriptor, by the names of its files."""
+    """Return the tables of an archive, as its descriptor lists them, or, without a descriptor, by the names of its files.
+
+    Raise `ConfigError` if there is no descriptor, and no table or several tables that may be the table of occurrences."""
     alone = path.is_file() and path.suffix.lower() in _TABLES
     archive = Archive(path.parent if alone else path)
     if archive.has(DESCRIPTOR):

@@ -125,7 +125,9 @@ class Package:
         return _file(self.place, self.archive, self.folder, os.path.normpath(path))
 
     def _joined(self, name: str, files: Sequence[Path | Member]) -> Iterator[bytes]:
-        """Yield the bytes of one CSV with the rows of several. Either all files have the header of the first, or only the first has one."""
+        """Yield the bytes of one CSV with the rows of several. Either all files have the header of the first, or only the first has one.
+
+        Raise `ConfigError` if the columns have another order in one of the files."""
         header: list[str] = []
         for file in files:
             with file.open("rb") as stream, gzip.open(stream) if file.suffix == ".gz" else stream as text:
@@ -141,7 +143,7 @@ class Package:
     def _inline(self, name: str, data: object) -> Iterator[bytes]:
         """Yield the data of a resource inside the descriptor as bytes of CSV.
 
-        `data` is a list of objects, a list of lists with the header first, or a text of CSV."""
+        `data` is a list of objects, a list of lists with the header first, or a text of CSV. Raise `ConfigError` for other data."""
         rows: list[Any] = data if isinstance(data, list) else [] if not isinstance(data, str) else list(csv.reader(data.splitlines()))
         if rows and all(isinstance(row, dict) for row in rows):
             header = list(dict.fromkeys(key for row in rows for key in row))
@@ -212,7 +214,9 @@ def _file(place: Path, archive: zipfile.ZipFile | None, folder: str, name: str) 
 
 
 def _archive(path: Path) -> tuple[zipfile.ZipFile, str]:
-    """Open a zip archive. Return it and its topmost folder that contains a descriptor, "" or a path that ends in /."""
+    """Open a zip archive. Return it and its topmost folder that contains a descriptor, "" or a path that ends in /.
+
+    Raise `ConfigError` if the file is not a zip archive, or contains several packages."""
     try:
         archive = zipfile.ZipFile(path)
     except DAMAGED as error:

@@ -95,7 +95,9 @@ class H5Metadata:
             self.labels.notes.append(f"{counted(int(rows.sum()), 'row')}: {text}")
 
     def _places(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return latitude and longitude in degrees, float64 [N] each."""
+        """Return latitude and longitude in degrees, float64 [N] each.
+
+        Raise `ConfigError` if `spatial` has another method than unit_sphere."""
         raw = self._raw("raw_lat"), self._raw("raw_lon")
         if "spatial" not in self.names:
             return raw  # type: ignore[return-value]
@@ -173,7 +175,9 @@ class H5Metadata:
         return Column(codes.astype(np.int32), [date for date, _ in known]), Column(codes.astype(np.int32), [time for _, time in known])
 
     def _periods(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        """Return "month", "jd" (day of the year) and "hour", as far as the file has them -> whole numbers, int64 [N], -1 where missing."""
+        """Return "month", "jd" (day of the year) and "hour", as far as the file has them -> whole numbers, int64 [N], -1 where missing.
+
+        Raise `ConfigError` for other names or numbers of columns."""
         width = vectors.shape[1]
         names = _attribute(self.labels.file["temporal"], "column_names")
         parts = [name.rpartition("_")[0] for name in names[::2]]

@@ -226,7 +226,9 @@ class _Dataset:
         return lines
 
     def column(self, name: str) -> Column:
-        """Return a column by its name. Class numbers of a ClassLabel are replaced by class names, -1 by an empty cell."""
+        """Return a column by its name. Class numbers of a ClassLabel are replaced by class names, -1 by an empty cell.
+
+        Raise `ConfigError` for a class number without a name."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -259,7 +261,9 @@ class _Dataset:
         return distinct_names([os.path.basename(path) if os.path.isabs(path) else path for path in paths])
 
     def photographs(self, photograph: str, names: np.ndarray) -> ByteRanges | ParquetImages:
-        """Return the image files of the rows. `photograph`: name of their column. `names`: [N], as `names` returns."""
+        """Return the image files of the rows. `photograph`: name of their column. `names`: [N], as `names` returns.
+
+        Raise `ConfigError` if the photographs are in files outside of the data set."""
         field = "" if _is_bytes(self.schema.field(photograph).type) else "bytes"
         paths = [file.path for file in self.files]
         if self.files[0].table is None:

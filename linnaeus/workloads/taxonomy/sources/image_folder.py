@@ -96,7 +96,9 @@ def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
-    """Return rank -> taxon of each folder, coarse to fine. `folders`: parts of their paths. `levels`: rank of each part (data.levels)."""
+    """Return rank -> taxon of each folder, coarse to fine. `folders`: parts of their paths. `levels`: rank of each part (data.levels).
+
+    Raise `ConfigError` if the folders have different depths, or if their depth is not the number of `levels`."""
     depths = sorted({len(folder) for folder in folders})
     if levels is not None:
         if depths != [len(levels)]:

@@ -57,7 +57,7 @@ def read_records(config: InatCompetitionConfig, choose: Choose) -> Records:
 def _find_files(path: Path) -> dict[str, Path]:
     """Return split -> file. Files of other splits are in the folder of the training file, with the same name except for the split.
 
-    `path`: the training file or its folder."""
+    `path`: the training file or its folder. Raise `ConfigError` if `path` does not exist."""
     path = _training_file(path) if os.path.isdir(path) else path
     if not os.path.isfile(path):
         raise ConfigError(f"data.path: {quoted(str(path), 200)} does not exist; set the training file (train2018.json) or its folder")

@@ -49,7 +49,7 @@ class _Stream:
         self.before = 0  # number of characters in the file before `text`
 
     def members(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (name of the array, object) for each object in an array of the text."""
+        """Yield (name of the array, object) for each object in an array of the text. Raise `ValueError` for text after the end."""
         if self.next() == "[":
             for item in self.array():
                 yield "", item
@@ -67,7 +67,7 @@ class _Stream:
             raise ValueError(f"text after the end, at character {self.before + self.place}")
 
     def array(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects of the array that starts at the current position."""
+        """Yield the objects of the array that starts at the current position. Raise `ValueError` if an element is not an object."""
         self.expect("[")
         while not self.closes("]"):
             if self.next() != "{":
@@ -75,7 +75,9 @@ class _Stream:
             yield self.value()
 
     def value(self) -> Any:
-        """Return the value that starts at the current position. Read more of the file until the value is complete."""
+        """Return the value that starts at the current position. Read more of the file until the value is complete.
+
+        Raise `ValueError` for invalid JSON."""
         self.next()
         while True:
             try:
@@ -115,7 +117,8 @@ class _Stream:
     def read(self) -> bool:
         """Read more text, and drop the text before the current position. Return False at the end of the file.
 
-        The blocks grow with an incomplete value, so that decoding it is tried only a few times."""
+        The blocks grow with an incomplete value, so that decoding it is tried only a few times. Raise `ValueError` for a value of more than
+        `LONGEST_OBJECT` characters."""
         if (unread := len(self.text) - self.place) > LONGEST_OBJECT:
             raise ValueError(f"an object of more than {LONGEST_OBJECT} characters, at character {self.before + self.place}")
         more = self.file.read(max(BLOCK, unread))

@@ -103,7 +103,9 @@ def shard_paths(pattern: str) -> list[str]:
 
 
 def _expanded(pattern: str) -> list[str]:
-    """Expand a pattern with {000..147} or {train,val} as a shell does. Return all texts."""
+    """Expand a pattern with {000..147} or {train,val} as a shell does. Return all texts.
+
+    Raise `ConfigError` for more than `MOST_SHARDS` texts."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -133,7 +135,9 @@ class _Samples:
         self._unread: Counter[str] = Counter()  # kind of member -> number of them
 
     def read(self, tar: TarReader, shard: int) -> None:
-        """Add the samples of a tar file with the number `shard`. Consecutive members with the same key are a sample."""
+        """Add the samples of a tar file with the number `shard`. Consecutive members with the same key are a sample.
+
+        Raise `ConfigError` for two samples with the same key."""
         key, members = "", dict[str, Member]()
         for member in tar.members():
             folder, _, base = member.name.removeprefix("./").rpartition("/")

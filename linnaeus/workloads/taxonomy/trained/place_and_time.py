@@ -59,7 +59,9 @@ def _is_column(value: Any) -> bool:
 
 
 def _column(name: str, value: Any, count: int) -> list[Any]:
-    """Return the values of an argument, one per photograph. None, NaN and "" are returned as None: unknown."""
+    """Return the values of an argument, one per photograph. None, NaN and "" are returned as None: unknown.
+
+    Raise `ConfigError` for a sequence of another length than the number of photographs."""
     values = list(value) if _is_column(value) else [value] * count
     if len(values) != count:
         raise ConfigError(

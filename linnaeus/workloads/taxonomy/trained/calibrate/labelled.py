@@ -159,7 +159,9 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
 
 
 def among_possible(found: Matched, restriction: Restriction | None) -> Matched:
-    """Return labels in which the taxa that a restriction excludes are unknown to the model, as those that it does not have."""
+    """Return labels in which the taxa that a restriction excludes are unknown to the model, as those that it does not have.
+
+    Raise `ConfigError` if no label is a possible taxon."""
     if restriction is None:
         return found
     labels, unknown, notes = found.labels.copy(), found.unknown.copy(), [*found.notes]

@@ -101,7 +101,9 @@ def _write(classifier: TrainedClassifier, folder: Path, forms: Sequence[str], ch
 
 
 def _write_graph(form: str, program: ExportedProgram, classifier: TrainedClassifier, path: Path, checked: Examples) -> float:
-    """Write the file of form onnx or torch_export, read it again and check it. Return the largest difference of a probability."""
+    """Write the file of form onnx or torch_export, read it again and check it. Return the largest difference of a probability.
+
+    Raise `ConfigError` if the model cannot be written in this form."""
     write, open_form = (write_onnx, open_onnx) if form == "onnx" else (write_program, open_program)
     try:
         write(program, classifier, path)

@@ -84,8 +84,8 @@ def save_checkpoint(
 def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
     """Write `manifest.json` of a checkpoint: size and hash of every other file of `directory`, and a hash of the manifest itself.
 
-    `known` contains the entries of files that were hashed while they were written; these are not read again. Nothing is flushed to the
-    disk."""
+    `score`: monitored metric of the checkpoint; None if there is none. `known`: entries of files that were hashed while they were written;
+    these are not read again. Nothing is flushed to the disk."""
     entries = dict(known or {})
     for file in sorted(directory.iterdir()):
         if file.name != MANIFEST and file.name not in entries:

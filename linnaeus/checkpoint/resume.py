@@ -117,7 +117,9 @@ def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
 
 
 def _roll_back(path: Path, read_only: bool) -> ResumePoint:
-    """Return the checkpoint of this run at `path`, or the newest one that was written after an earlier rollback to it."""
+    """Return the checkpoint of this run at `path`, or the newest one that was written after an earlier rollback to it.
+
+    Write the rollback note in the first case, unless `read_only` is True."""
     found = list_checkpoints(path.parent)
     since = _newest_valid(_written_since_rollback(path, found))
     if since.checkpoint is not None:

@@ -113,7 +113,8 @@ def load_all(weights: InitialWeights, model: nn.Module) -> None:
 
 
 def _tied_names(own: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Return {name: all names of the same tensor, including this one} for a state dict. A file may contain any of the names."""
+    """Return {name: all names of the same tensor, including this one} for the state dict `own` of the model. A file may contain any of the
+    names."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for name, tensor in own.items():
         groups.setdefault(tensor_identity(tensor), []).append(name)
@@ -121,7 +122,9 @@ def _tied_names(own: Mapping[str, Tensor]) -> dict[str, list[str]]:
 
 
 def _mismatch(other: Tensor, own: Tensor) -> str:
-    """Return why a tensor of the file cannot be copied into one of the model; "" if it can. A floating-point dtype fits any other one."""
+    """Return the reason why the tensor `other` of a file cannot be copied into the tensor `own` of the model; "" if it can be copied.
+
+    A floating-point dtype fits any other one."""
     if other.shape != own.shape:
         return f"{list(other.shape)} in the file, {list(own.shape)} here"
     kinds = [(tensor.is_floating_point(), tensor.is_complex()) for tensor in (other, own)]

@@ -42,7 +42,8 @@ _LIMITS = {
 
 
 def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Config:
-    """Compose the configuration as `compose_tree` does and return it typed, as `typed_config` does."""
+    """Compose the configuration as `compose_tree` does and return it typed, as `typed_config` does. The arguments are those of
+    `compose_tree`."""
     return typed_config(compose_tree(overrides, config_dir, missing_ok))
 
 

@@ -28,7 +28,9 @@ RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}
 
 
 def add_model(parser: argparse.ArgumentParser, name: str, more: str = "", required: bool = True) -> None:
-    """Add the positional argument RUN or MODEL to a parser. `name` is "run" or "model"; `more` is appended to its help text."""
+    """Add the positional argument RUN or MODEL to a parser.
+
+    `name`: "run" or "model". `more`: text that is appended to its help. `required`: False if the argument may be left out."""
     parser.add_argument(name, metavar=name.upper(), type=Path, nargs=None if required else "?", help=MODELS[name] + more)
 
 

@@ -82,11 +82,12 @@ class Resampling:
 
 
 def _whole_weights(counts: np.ndarray, power: float) -> np.ndarray:
-    """Return integer weights of the classes, proportional to n^power, int64 [C]; 0 for a class without samples.
+    """Return integer weights of C classes, proportional to n^power, int64 [C]; 0 for a class without samples. `counts`: n, samples of each
+    class.
 
-    Square roots are multiplied by a power of two and rounded. It is as large as possible without a 64-bit overflow of their products with
-    the number of samples, or of their sum times the number of classes or a million epochs: 6 digits remain at 1e9 samples of 1e6 classes.
-    """
+    Square roots are multiplied by a power of two and rounded. The power of two is as large as possible without a 64-bit overflow of their
+    products with the number of samples, or of their sum times the number of classes or a million epochs: 6 digits remain at 1e9 samples of
+    1e6 classes."""
     if power == 0.0:
         return (counts > 0).astype(np.int64)
     roots = np.sqrt(counts.astype(np.float64))  # correctly rounded by IEEE 754, so equal on all machines

@@ -68,7 +68,8 @@ class RankSync:
     def start_round(self, unreadable: bool) -> bool:
         """Start the exchange of flags for a round of validation batches. Return True, on every rank alike, if the pass must end now.
 
-        In a group this is one round after a rank has raised a flag; in a single process it is at once."""
+        `unreadable`: True if this rank has failed to read its data. In a group the result is True one round after a rank has raised a flag;
+        in a single process at once."""
         stop = self.finish_round()
         self._message = torch.tensor([*self._own_flags(unreadable)[:3], False], dtype=torch.float32)
         self._wait = self.context.start_all_reduce(self._message)

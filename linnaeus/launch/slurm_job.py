@@ -126,8 +126,8 @@ class RunInJob:
 def settled_status(code: int | None, directory: Path, launches_before: int, stop_requested: bool) -> int:
     """Return the exit status (0, 1, 2 or 75) of a run whose process returned `code`; None means that the process still runs.
 
-    After a stop request torchrun returns 128 + signal however its processes end. In this case the status is read from summary.json, if this
-    launch has written it: `launches_before` is the number of starts of the run before this one."""
+    `launches_before`: number of starts of the run before this one. `stop_requested`: True if the run was asked to stop. torchrun then
+    returns 128 + signal however its processes end, so the status is read from summary.json, if this launch has written it."""
     if code is None:
         return EXIT_INTERRUPTED
     if code in (EXIT_FINISHED, EXIT_USAGE, EXIT_INTERRUPTED):

@@ -184,8 +184,8 @@ class StepMetricsLogger:
     def row(
         self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, peek: bool = False, **more: float
     ) -> dict[str, float]:
-        """Return the log row of the current step. `more` is added under its own names. See `MetricsTracker.training_row` for `task_weights`
-        and `peek`."""
+        """Return the log row of the current step. `more`: further entries of the row. `task_weights` and `peek` are those of
+        `MetricsTracker.training_row`."""
         row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
         return row | more

@@ -232,7 +232,7 @@ def _with_gradient(lists: tuple[list[Any], ...], grads: list[Any]) -> tuple[list
 
 
 def _check_names(own: set[str], saved: set[str]) -> None:
-    """Raise `ConfigError` if the parameter names in a saved state differ from `own`, those of the model."""
+    """Raise `ConfigError` if the parameter names in a saved state differ from `own`, the names in the model."""
     for text, names in (("lacks", sorted(own - saved)), ("has unknown", sorted(saved - own))):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

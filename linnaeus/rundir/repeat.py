@@ -91,9 +91,9 @@ def read_saved(file: Path) -> Tree:
 
 
 def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Tree:
-    """Return the configuration of a command line as plain mappings.
+    """Return the configuration of a command line as plain mappings. The arguments are those of `compose_tree`.
 
-    Without `run.from` it is composed by `compose_tree`; with it, it is the saved configuration with single values changed."""
+    Without `run.from` it is composed by `compose_tree`; with `run.from` it is the saved configuration with single values changed."""
     given, rest = split_from(overrides)
     return compose_tree(rest, config_dir, missing_ok) if given is None else compose_repeat(given, rest, config_dir)
 

@@ -62,7 +62,7 @@ class SweepFiles:
     def write(self, header: Mapping[str, Any], picture: str | None) -> None:
         """Write all files of the sweep. sweep.json contains the fields of `header` and the trials.
 
-        Raise `OSError` if a file cannot be written."""
+        `picture`: content of sweep.svg; None: it is not written. Raise `OSError` if a file cannot be written."""
         texts = {
             "sweep.json": to_json({**header, "trials": self.source.record()}),
             "trials.csv": self.rows(),

@@ -279,7 +279,8 @@ def build_workers(config: Config, context: DistributedContext, workload: Workloa
 
 
 def build_train_loader(config: Config, workload: Workload, sampler: PositionSampler, workers: WorkerPool | None) -> Any:
-    """Return an iterable of the training micro-batches of this rank."""
+    """Return an iterable of the training micro-batches of this rank. `workers`: processes that read the batches; None: this process reads
+    them."""
     return build_loaders(workload.train_set, sampler, workers, config.trainer.prefetch)
 
 

@@ -147,7 +147,8 @@ def monitored(config: Config) -> dict[str, str]:
 def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool) -> list[str]:
     """Return the names of the metrics that the validation passes of this run measure, found by computing them for no samples.
 
-    Raise `ConfigError` if the metrics object lacks or misspells a member, or if the metrics cannot be computed without samples."""
+    `averaged`: True if the averaged weights are validated. Raise `ConfigError` if the metrics object lacks or misspells a member, or if the
+    metrics cannot be computed without samples."""
     cpu = torch.device("cpu")
     owner = class_name(type(workload))
     training = check_members(workload.training_metrics(cpu), TrainingMetrics, f"{owner}.training_metrics returns")

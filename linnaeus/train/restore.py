@@ -92,7 +92,8 @@ def load_parts(t: Training, found: LoadedCheckpoint) -> None:
 
 
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
-    """Remove rows and results of steps after the checkpoint, and rename later checkpoints. Without a checkpoint remove all of them."""
+    """Remove rows and results of steps after the checkpoint `found`, and rename later checkpoints. If `found` is None, do this for all
+    steps."""
     own = found is not None and found.state["run_id"] == t.output.directory.run_id  # False for run.resume=PATH of another run
     t.output.resume(found.step if found is not None else 0, found.state["outputs"] if found is not None and own else None)
     start_reports(t)

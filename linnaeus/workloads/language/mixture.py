@@ -72,10 +72,10 @@ def draw_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: 
 
 
 def assign_windows(seed: int, source: np.ndarray, before: np.ndarray, window_counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the window (int64 [N]) and the number of its pass (int32 [N]) for N positions. `source`, int64 [N]: the source of each
-    position.
+    """Return the window (int64 [N]) and the number of its pass (int32 [N]) for N positions.
 
-    `before`, int64 [S]: the number of earlier draws of each source. Windows are numbered over all sources, passes within a source."""
+    `source`: int64 [N], the source of each position. `before`: int64 [S], the number of earlier draws of each source. `window_counts`:
+    int64 [S], number of text windows of each source. Windows are numbered over all sources, passes within a source."""
     window, pass_number = np.empty_like(source), np.empty(len(source), np.int32)
     first = np.cumsum(window_counts) - window_counts
     for number, (count, start) in enumerate(zip(window_counts.tolist(), before.tolist())):

@@ -99,9 +99,9 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
 
 
 def try_trunk(model: Classifier, image: Tensor, meta: Tensor, present: Tensor, final: bool) -> Tensor:
-    """Return the features that the trunk computes. `final`: True for images of the last size of the run.
+    """Return the features that the trunk computes for a batch. `final`: True for images of the last size of the run.
 
-    Raise `ConfigError` if the trunk fails on images of an earlier size."""
+    Raise `ConfigError` if the trunk fails on images of an earlier size. An error with images of the last size is not caught."""
     try:
         return model.trunk(image, meta, present)
     except (RuntimeError, ValueError, AssertionError) as error:

@@ -34,7 +34,7 @@ def colour_maps(u: np.ndarray, brightness: float, contrast: float, saturation: f
 
 
 def apply_colour(images: np.ndarray, matrices: np.ndarray, grey_factors: np.ndarray) -> None:
-    """Apply the colour maps that `colour_maps` returned to uint8 [B, 3, H, W] `images`, in place."""
+    """Apply colour maps to uint8 [B, 3, H, W] `images`, in place. `matrices` and `grey_factors` are the results of `colour_maps`."""
     count, _, height, width = images.shape
     step = max(1, CHUNK_PIXELS // (height * width))
     for start in range(0, count, step):

@@ -217,9 +217,10 @@ def _in_rows(labels: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None, notes: list[str]) -> np.ndarray:
-    """Divide weights by their mean over the training rows, so that they do not scale the learning rate. Return float32 [N].
+    """Return weights, float32 [N], divided by their mean over the training rows, so that they do not scale the learning rate.
 
-    NaN counts as 1 before the division. Raise `ConfigError` if all training rows have weight 0."""
+    `split`: int8 [N]. `column`: name of the weight column, for messages. NaN counts as 1 before the division. Lines about the weights are
+    added to `notes`. Raise `ConfigError` if all training rows have weight 0."""
     missing, training = np.isnan(weights), split == TRAIN
     weights = np.where(missing, 1.0, weights)
     mean = float(np.cumsum(weights[training])[-1] / training.sum())  # summed in order: the same bits with every version of numpy

@@ -121,7 +121,10 @@ class Taxa:
         return Conflict("taxon", "with several ids for one name, rank and parent, merged into one", cases)
 
     def _rank_order_conflict(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:
-        """Return the conflict of taxa whose nearest ancestor with a rank does not have a coarser rank than they have."""
+        """Return the conflict of taxa under a taxon whose rank is not coarser than their own.
+
+        `used`: taxa that labels use. `position`, `above`: position in the order of ranks, and nearest ancestor with a rank, of
+        each taxon; -1 if there is none."""
         wrong = np.flatnonzero((position >= 0) & (above >= 0) & (position <= position[above]))
         pairs = [(int(used[t]), int(used[above[t]])) for t in wrong]
         cases = [(pair[:1], " under ".join(f"{self.ranks[self.rank[t]]} {self.describe(t)}" for t in pair)) for pair in pairs]

@@ -58,7 +58,7 @@ class TreeTables:
         return len(self.ranks) - self.rank_number[self.lca(node, other)]
 
     def sums(self, own: Tensor) -> Tensor:
-        """Return the sum over each taxon and the taxa below it, [..., T]. `own`: value of each taxon, [..., T].
+        """Return for each taxon the sum of `own`, [..., T], over the taxon and all taxa below it, [..., T]. `own`: a value of each taxon.
 
         Each edge of the tree is added once, from the finest rank up. Differences of prefix sums would lose digits."""
         parts = list(own.split(self.sizes, -1))

@@ -32,10 +32,11 @@ class Pairs(NamedTuple):
 
 
 def nearest(queries: Tensor, index: FeatureIndex, count: int, own: int | None = None) -> Found:
-    """Return, for each of B unit vectors, float32 [B, width] on any device, the `count` photographs of an index with the largest cosine.
+    """Return the `count` photographs of an index with the largest cosine, for each of B unit vectors `queries`, float32 [B, width] on any
+    device.
 
-    Photographs with equal cosines are in the order of the index. `own`: None, or, if the queries are themselves in the index, the position
-    of the first of them; a photograph is then not returned as its own neighbour."""
+    Photographs with equal cosines are in the order of the index. `own`: position in the index of the first query, if the queries are
+    consecutive photographs of the index; a photograph is then not returned as its own neighbour. None: the queries are not in the index."""
     device = queries.device
     best = Found(torch.empty(len(queries), 0, device=device), torch.empty(len(queries), 0, dtype=torch.int64, device=device))
     count = min(count, len(index) - (own is not None))

@@ -118,9 +118,10 @@ def part_row(measured: Measured, rows: LabelRows, part: Group) -> dict[str, Any]
 
 
 def all_fractions(measured: Measured, samples: Samples, own: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return metric -> (numerators [n], denominators [n]) of the photographs `own`, int64 [n]. A metric is the quotient of their sums.
+    """Return metric -> (numerators [n], denominators [n]) of n photographs. A metric is the sum of numerators over the sum of denominators.
 
-    These are the metrics of `fractions`, and top-5 accuracy and loss of each rank."""
+    `own`: int64 [n], numbers of the photographs in `measured.table`; `samples` are the same photographs. These are the metrics of
+    `fractions`, and top-5 accuracy and loss of each rank."""
     terms, table = fractions(measured.model.tree.ranks, samples), measured.table
     for r, rank in enumerate(measured.model.tree.ranks):
         known = samples.known[:, r]

@@ -100,3 +100,18 @@ def test_scores_of_a_plugin_without_it_are_refused():
     tree, _, head, features = make("linear")
     with pytest.raises(ValueError, match=r"need `among`, but .*Without does not define it"):
         Without(tree, head(features).logits).among(torch.ones(tree.offsets[-1], dtype=torch.bool))
+
+
+@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
+@pytest.mark.parametrize("name", ["linear", *(name for name in TREES if name != "hard")])
+def test_the_gradient_of_a_restricted_probability_is_its_derivative(name, null):
+    """Heat maps need it. The finite difference is along a random direction, in float64. Hard routing has the gradient of soft routing."""
+    tree, _, head, features = make(name, "both", null)
+    _, possible = some_leaves(tree)
+    number = int(np.flatnonzero(possible.numpy()[tree.offsets[2] : tree.offsets[3]])[0])
+    log_probability = lambda x: head.eval()(x).among(possible).log_probs()[2][0, number]
+    direction = torch.randn(features.shape, generator=torch.Generator().manual_seed(0), dtype=features.dtype)
+    (gradient,) = torch.autograd.grad(log_probability(features.requires_grad_()), features)
+    with torch.no_grad():
+        expected = (log_probability(features + 1e-5 * direction) - log_probability(features - 1e-5 * direction)) / 2e-5
+    assert float((gradient * direction).sum()) == pytest.approx(float(expected), rel=1e-4, abs=1e-7)

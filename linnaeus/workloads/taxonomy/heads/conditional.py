@@ -187,6 +187,7 @@ class SiblingScores(Scores):
         for level in range(layout.ranks - 1, 0, -1):
             if layout.level_sizes[level]:
                 own = found[layout.level_starts[level] : layout.level_starts[level + 1]]
+                own = own.clone() if own.requires_grad else own  # kept for the backward pass; `found` is changed in place
                 parents = layout.index_of(layout.table("parent", level) + layout.offsets[level - 1])
                 found[parents] = group_logsumexp(own, layout.table("group", level), layout.group_counts[level])
         return SiblingScores(layout, list(found.split(layout.level_sizes)), self.greedy)

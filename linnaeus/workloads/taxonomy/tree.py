@@ -39,7 +39,7 @@ class TaxonomyTree:
 
     @classmethod
     def from_lineages(cls, ranks: Sequence[str], rows: np.ndarray) -> tuple[TaxonomyTree, np.ndarray]:
-        """Return the tree of `rows`, names [N, R] with "" for null, and their labels, int64 [N, R] with -1 for null."""
+        """Return the tree of `rows`, names [N, R] with "" where missing, and their labels, int64 [N, R] with -1 where missing."""
         rows = np.asarray(rows).reshape(-1, len(ranks))
         names, codes = number_names(rows)
         return cls.from_codes(ranks, names, codes)

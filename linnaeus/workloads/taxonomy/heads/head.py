@@ -142,7 +142,8 @@ class LinearScores(Scores):
         return LinearScores(self.tree, list(map(log_mean, zip(*(view.log_probs() for view in (self, *others)), strict=True))))
 
     def among(self, possible: Tensor) -> LinearScores:
-        """Return scores of each rank given that the class of the rank has an allowed leaf at or below it."""
+        """Return scores of each rank given that the class of the rank has an allowed leaf at or below it. `possible` is that of
+        `Scores.among`."""
         logits = []
         for z, own in zip(self.logits, possible.split(self.tree.sizes), strict=True):
             impossible = torch.cat([~own, own.new_zeros(z.shape[1] - len(own))])

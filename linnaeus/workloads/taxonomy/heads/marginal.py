@@ -50,7 +50,9 @@ class MarginalScores(Scores):
         return self._log_probs
 
     def _by_level(self, leaves: Tensor) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of each rank in a regular layout, summing each level into the level above."""
+        """Return the log-probabilities of the classes of each rank, per rank [B, C_r], for a regular layout.
+
+        `leaves`: log-probabilities of the leaves, [B, L]. Each level is the log-sum-exp of the level below it over groups of siblings."""
         layout, ranks, found = self.layout, [leaves], leaves.t().contiguous()
         for level in range(layout.ranks - 1, 0, -1):
             found = group_logsumexp(found, layout.table("group", level), layout.group_counts[level])

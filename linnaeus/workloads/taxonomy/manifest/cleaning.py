@@ -76,7 +76,7 @@ def has_label(table: Table, ranks: dict[str, str]) -> np.ndarray:
 
 
 def read_codes(table: Table, ranks: dict[str, str], notes: list[str]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the sorted names of each rank, and the labels of the rows as indices into them, int64 [N, R], -1 for null.
+    """Return the sorted names of each rank, and the labels of the rows as indices into them, int64 [N, R], -1 where missing.
 
     `ranks`: rank -> column, coarse to fine. A missing name between two known ranks is filled in from other rows of the same taxon. Lines
     for the user are appended to `notes`."""

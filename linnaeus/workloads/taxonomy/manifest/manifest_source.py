@@ -192,7 +192,8 @@ def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarr
 
 
 def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
-    """Return the tree of the taxa that occur in training rows, and the labels as classes of it. Labels of other taxa become null."""
+    """Return the tree of the taxa that occur in training rows, and the labels as classes of this tree. Labels of other taxa become missing
+    (-1)."""
     seen = [_in_rows(labels[:, r], split == TRAIN, size) for r, size in enumerate(tree.sizes)]
     if all(own.all() for own in seen):
         return tree, labels

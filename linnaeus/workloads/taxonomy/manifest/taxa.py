@@ -43,7 +43,7 @@ class Placed(NamedTuple):
 
     names: list[np.ndarray]  # per rank: sorted names of the classes
     ids: list[np.ndarray]  # per rank: ids of the classes, in the same order
-    codes: np.ndarray  # int64 [K, R]: class of each taxon at each rank, -1 for null
+    codes: np.ndarray  # int64 [K, R]: class of each taxon at each rank, -1 where missing
     conflicts: list[Conflict]
 
 

@@ -47,14 +47,16 @@ class TreeTables:
         return torch.where(nodes >= 0, nodes, self.taxa)
 
     def lca(self, node: Tensor, other: Tensor) -> Tensor:
-        """Return the lowest common ancestor of two nodes, int64 [...]: the finest taxon on both paths to the root, where a path includes
-        its node; T if there is none."""
+        """Return the lowest common ancestor of the nodes `node` and `other`, int64 [...]; T, the virtual root, if they have none.
+
+        It is the finest taxon on both paths to the root. The path of a node includes the node."""
         first, second = self.paths[node], self.paths[other]
         return self.deepest(torch.where(first == second, first, -1))
 
     def height(self, node: Tensor, other: Tensor) -> Tensor:
-        """Return the height of the lowest common ancestor of two nodes, int64 [...]: 0 for a taxon of the finest rank, one more for each
-        coarser rank, R for the virtual root."""
+        """Return the height of the lowest common ancestor of the nodes `node` and `other`, int64 [...].
+
+        The height is 0 for a taxon of the finest rank, one more for each coarser rank, and R for the virtual root."""
         return len(self.ranks) - self.rank_number[self.lca(node, other)]
 
     def sums(self, own: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ class ClientConnection(H11Protocol):
     received = False  # all of the request
 
     def connection_made(self, transport: Any) -> None:
-        """Start the time, or close the connection if too many are open."""
+        """Start the timer, or close the connection if too many are open."""
         super().connection_made(transport)
         if len(self.connections) > min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES):
             transport.abort()
@@ -44,7 +44,7 @@ class ClientConnection(H11Protocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the time."""
+        """Stop the timer."""
         if self.timer is not None:
             self.timer.cancel()
         super().connection_lost(exc)

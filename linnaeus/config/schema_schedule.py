@@ -72,7 +72,7 @@ class ScheduleConfig:
     null_mask_prob: RampConfig = setting("probability that a null label is left out of the loss; below 1 needs head.nulls=phase_in")
     mixup_prob: RampConfig = setting("probability that a pair of samples is mixed")
     mixup_group_level: list[dict[str, str]] = setting(
-        "taxonomic rank within which samples are paired, from a time on: [{from: 0%, level: genus}]; takes effect at the next epoch start"
+        "taxonomic rank, or finest, within which samples are paired, from a time on: [{from: 0%, level: genus}], at the next epoch start"
     )
     image_size: ImageSizeConfig = setting("growing training images (progressive resizing); validation uses data.image_size")
     phases: dict[str, PhaseConfig] | None = setting(

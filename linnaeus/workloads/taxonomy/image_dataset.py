@@ -28,7 +28,7 @@ from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.config import RecordsConfig
 from linnaeus.workloads.taxonomy.masking import MetadataMasking, NullPolicy, masking_notes, ramp_used
 from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
-from linnaeus.workloads.taxonomy.transforms import Transforms, build_transforms, check_level
+from linnaeus.workloads.taxonomy.transforms import Transforms, build_transforms, mixing_rank
 
 
 class _BatchIndices(NamedTuple):
@@ -77,22 +77,22 @@ class TaxonomyDataset(PositionedDataset):
         if isinstance(self._final.pipeline, HostDraws):
             self.notes += ("crops, mirroring, colour and erasing of training images run on the device (augment.place)",)
         self.nulls = NullPolicy.from_config(config, source.tree) if training else None
-        self._groups: dict[str, np.ndarray] = {}
+        self._groups: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def groups(self, level: str | None) -> np.ndarray | None:
-        """Return the mixing group of each sample, int64 [N]: its taxon at rank `level`, -1 if it must not be mixed; None for level None.
+        """Return the mixing group of each sample, int64 [N]: its taxon at `level`, -1 if it must not be mixed; None for level None.
 
-        Samples with a missing label at any rank are not mixed, unless `augment.mix_nulls` is set. Then the samples with a missing label at
-        `level` that have the same nearest known ancestor are a group."""
+        `level`: a rank, or "finest". Samples with a missing label at any rank are not mixed, unless `augment.mix_nulls` is set. Then the
+        samples with a missing label at `level` that have the same nearest known ancestor are a group."""
         if level is None:
             return None
-        check_level(level, self.ranks)
-        if level not in self._groups:
-            self._groups[level] = mixing_groups(self.labels[self.rows], self.ranks.index(level), self.mix_nulls)
-        return self._groups[level]
+        rank = mixing_rank(level, self.ranks)
+        if rank not in self._groups:
+            self._groups[rank] = mixing_groups(self.labels[self.rows], rank, self.mix_nulls)
+        return self._groups[rank]
 
     def resampling(self) -> Resampling | None:
         """Return the resampling that data.sampling defines; None for natural sampling, and for validation, which is never resampled."""

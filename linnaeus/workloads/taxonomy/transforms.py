@@ -42,11 +42,14 @@ def build_mixing(config: Config, ranks: Sequence[str], side: int) -> PairMixing 
     if not config.schedule.mixup_group_level:
         raise ConfigError("schedule.mixup_prob is above 0, but schedule.mixup_group_level is empty; set it to [{from: 0%, level: RANK}]")
     for entry in config.schedule.mixup_group_level:
-        check_level(entry["level"], ranks)
+        mixing_rank(entry["level"], ranks)
     return PairMixing(config.augment, config.seed, side)
 
 
-def check_level(level: str, ranks: Sequence[str]) -> None:
-    """Raise `ConfigError` if `level` is not one of the ranks."""
+def mixing_rank(level: str, ranks: Sequence[str]) -> int:
+    """Return the index of the rank that `level` names, its name or `finest`. Raise `ConfigError` if it names none of the ranks."""
+    if level == "finest":
+        return len(ranks) - 1
     if level not in ranks:
-        raise ConfigError(f"schedule.mixup_group_level: {level!r} is not a taxonomic rank; choose one of {', '.join(ranks)}")
+        raise ConfigError(f"schedule.mixup_group_level: {level!r} is not a taxonomic rank; choose one of finest, {', '.join(ranks)}")
+    return list(ranks).index(level)

@@ -50,6 +50,12 @@ def children_of(tree):
     return found
 
 
+def decision(tree, probability, leaf, fast):
+    """Return the score of a leaf of which the predicted path has the greatest; `fast`: that of `greedy_path`, its probability."""
+    above = [n for n in (tree.paths[leaf] + tree.offsets[:-1])[tree.paths[leaf] >= 0].tolist() if n != leaf]
+    return probability[leaf] + (0.0 if fast or not above else sum(probability[n] for n in above) / len(above))
+
+
 def node_probabilities(name, tree, head, scores):
     """Return node -> probability [B], and taxon -> probability [B] of the null node under it (-1: the top), one node at a time."""
     children, layout = children_of(tree), head.layout
@@ -252,7 +258,7 @@ def test_predictions_are_paths_from_the_top_to_a_leaf(name, fast, training, null
             while node in children:
                 node = max(children[node], key=lambda n: float(probabilities[row, n]))
         else:
-            node = max(leaves, key=lambda n: float(probabilities[row, n]))
+            node = max(leaves, key=lambda n: decision(tree, probabilities[row].exp().tolist(), n, fast))
         assert path[row].tolist() == tree.paths[node].tolist()
 
 

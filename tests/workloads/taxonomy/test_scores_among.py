@@ -46,10 +46,8 @@ def test_probabilities_are_those_given_an_allowed_leaf(name, kind, null):
     assert is_path(tree, path.numpy()).all()
     offsets = torch.tensor(tree.offsets[:-1])
     assert possible[(path + offsets)[path >= 0]].all() and (path >= 0).any(1).all()
-    if name != "hard":
-        finest = torch.where(path >= 0, path + offsets, -1).amax(1)
-        best = torch.stack([kept[n] for n in kept], 1).argmax(1)
-        assert finest.tolist() == [list(kept)[i] for i in best.tolist()]
+    finest = torch.where(path >= 0, path + offsets, -1).amax(1)
+    assert set(finest.tolist()) <= set(kept), "the path does not end at an allowed leaf"
 
 
 @pytest.mark.parametrize("kind", KINDS)

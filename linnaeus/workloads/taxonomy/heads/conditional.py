@@ -26,9 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from linnaeus.workloads.taxonomy.heads.decision import best_path
 from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, INIT_STD, Head, Priors, Scores, at_least_float32, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
-from linnaeus.workloads.taxonomy.ranges import argmax, range_logsumexp, range_sum
+from linnaeus.workloads.taxonomy.ranges import range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp, sibling_log_softmax, sibling_log_softmax_range_sums
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -36,7 +37,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 class SiblingScores(Scores):
     """Scores with a softmax among siblings. `logits`: one tensor [n_l, B] per level l, in the order of the positions of `Layout`.
 
-    `greedy`: True: predict by `greedy_path`, which needs few of the scores; False: predict the path to the most probable leaf."""
+    `greedy`: True: predict by `greedy_path`, which needs few of the scores; False: predict by `best_path`."""
 
     consistent = True
 
@@ -137,14 +138,7 @@ class SiblingScores(Scores):
     # -- predictions -----------------------------------------------------------------------------------------------------
 
     def path(self) -> Tensor:
-        layout = self.layout
-        if self.greedy:
-            return self.greedy_path()
-        if layout.regular:
-            return layout.path[layout.offsets[-1] + argmax(self.log_probs()[-1].contiguous())]
-        self._level_log_probs(layout.ranks - 1)
-        best = argmax(torch.cat(self._levels).index_select(0, layout.leaf_index).t().contiguous())
-        return layout.path[layout.node_at[layout.leaf_index[best]]]
+        return self.greedy_path() if self.greedy else best_path(self.layout, self.log_probs())
 
     def greedy_path(self) -> Tensor:
         """Return the classes on the path that starts at the top and takes the most probable child at each level, int64 [B, R]; -1 for

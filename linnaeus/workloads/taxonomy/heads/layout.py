@@ -60,9 +60,11 @@ class Layout(Tables):
     node_at: Tensor  # int64 [N]: the node at each index
     leaves: Tensor  # int64 [N, 2]: first and last + 1 leaf at or below a node, in depth-first order; null nodes are leaves
     leaf_node: Tensor  # int64 [L]: node of each leaf
-    leaf_index: Tensor  # int64: indices of the taxa without children; irregular layouts only
     null_below: Tensor  # int64 [T + 1]: the null node under each taxon; -1 for a taxon without children
     null_parent: Tensor  # int64 [N - T]: the taxon above each null node, T for the top
+    parent: Tensor  # int64 [T]: the taxon above each taxon, T for none
+    ancestors: Tensor  # int64 [T + 1]: number of taxa above each taxon
+    inner: Tensor  # bool [T + 1]: the taxon has children; True for the top
     offsets: Tensor  # int64 [R]: node of class 0 of each rank
     sizes: Tensor  # int64 [R]: classes of each rank
 
@@ -84,6 +86,8 @@ class Layout(Tables):
         null_below[with_null] = taxa + np.arange(len(with_null))
         self.register(level=level, position=position, node_at=order, null_below=null_below, null_parent=with_null)
         self.register(child_level=np.append(tree.node_rank, -1) + 1, offsets=np.array(tree.offsets[:-1]), sizes=np.array(tree.sizes))
+        self.register(parent=np.where(tree.node_parent < 0, taxa, tree.node_parent), inner=np.append(tree.has_children[:-1], True))
+        self.register(ancestors=np.append((tree.paths[:-1] >= 0).sum(1) - 1, 0))
         self.taxa, self.ranks, self.null = taxa, ranks, null
         self._register_groups(parent, order)
         self._register_leaves(parent, order)
@@ -183,7 +187,6 @@ class Layout(Tables):
         leaves = self.leaf_node.numpy()
         known = np.where(leaves < self.taxa, leaves, parent[leaves])  # a null node has the classes of its parent
         paths = self.tree.paths[known]
-        self.register(leaf_index=index[leaves[leaves < self.taxa]])
         for r, size in enumerate(self.tree.sizes):
             own, missing = index[self.tree.offsets[r] : self.tree.offsets[r + 1]], paths[:, r] < 0
             self.register(**{f"index{r}": own, f"class{r}": np.where(missing, size, paths[:, r]), f"no_class{r}": index[leaves[missing]]})

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from linnaeus.workloads.taxonomy.heads.decision import best_path
 from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp
@@ -72,6 +73,10 @@ class MarginalScores(Scores):
         return tuple(ranks)
 
     def path(self) -> Tensor:
+        return best_path(self.layout, self.log_probs())
+
+    def greedy_path(self) -> Tensor:
+        """Return the path to the most probable leaf, int64 [B, R]. It needs no sums over the tree."""
         layout = self.layout
         z = self.logits
         if layout.null:

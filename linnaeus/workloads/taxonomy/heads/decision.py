@@ -20,9 +20,10 @@ def best_path(layout: Layout, log_probs: Sequence[Tensor]) -> Tensor:
 
         p(leaf) + mean of p over the taxa above the leaf
 
-    The path to the most probable leaf has as many right answers at the finest rank, and fewer above it. In 33 runs on three sets of
-    photographs, the second term added 0.2 points at the finest rank and 2 points at the coarsest, on average over the sets. Leaves of
-    probability 0 are chosen only if all leaves have it. Of equal leaves the first one is chosen."""
+    The path to the most probable leaf is right as often at the finest rank, and less often above it (`benchmarks/README.md`, "The
+    predicted path"). Leaves of probability 0 are chosen only if all leaves have it. Of equal leaves the first one is chosen."""
+    if torch.compiler.is_compiling():  # a graph for batches of any size cannot have a number of parts that depends on the size
+        return layout.path[_best_leaf(layout, log_probs)]
     rows = max(WORKSPACE // (layout.taxa + 1), 1)
     parts = zip(*(log_p.split(rows) for log_p in log_probs), strict=True)
     return torch.cat([layout.path[_best_leaf(layout, part)] for part in parts])

@@ -2,8 +2,8 @@
 
     python -m benchmarks.predicted_path RUN...          runs of one set of photographs, with a hierarchical head
 
-Both paths come from the same probabilities, for the validation rows of each run. `heads/decision.py` defines the predicted path. Differences
-are means over the runs, with the 95 % interval of Student's t.
+Both paths come from the same probabilities, for the validation rows of each run. `heads/decision.py` defines the predicted path.
+Differences are means over the runs, with the 95 % interval of Student's t.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ BATCH = 64
 
 
 def accuracies(model: TrainedClassifier, run: Path) -> np.ndarray:
-    """Return the accuracy at each rank in the validation rows of a run, float64 [2, R]: of the most probable leaf, of the predicted path."""
+    """Return the accuracy at each rank in the validation rows of a run, float64 [2, R]: row 0 is the path to the most probable leaf, row 1
+    the predicted path."""
     data = of_run(run, "validation", model.tree)
     first, last = model.tree.offsets[-2:]
     leaves = torch.from_numpy(model.tree.paths[first:last])

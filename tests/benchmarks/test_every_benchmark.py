@@ -24,7 +24,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "start_up": "--rounds 1",
     "tree_scale": "--quick --leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
-ELSEWHERE = {"data_accuracy", "heads", "recipes"}  # they train whole runs, so test_<name>.py tests their parts
+ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts
 PARTS = {
     "__init__",
     "big_trees",

@@ -29,6 +29,7 @@ KEYS: dict[str, Any] = {  # key -> value that is used if the data are not read; 
     "data.image_size": 64,
     "trainer.length": "30epochs",
     "data.components": ["SPATIAL", "TEMPORAL", "ELEVATION"],
+    "weighting.weights": {},
 }
 SIDES = (64, 96, 128)  # sides of images on a CPU, in pixels
 CPU_SECONDS = 600.0  # time of one core that training on a CPU may take
@@ -37,6 +38,7 @@ FLOAT32 = 1.9  # time in float32 / time in bf16
 EPOCHS, UPDATES = 60, 1500  # larger images are chosen only if at least as many epochs and updates remain
 METADATA_ROWS = 1000  # a component is used only if this many training photographs have it: with fewer, the network memorises its values
 GPU_IMAGES = 8e6  # images of a run on a GPU
+FINEST_SHARE = 0.6  # of the task weights: with equal weights the coarser ranks cost up to 5 points at the finest
 MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
 
@@ -45,6 +47,7 @@ class Facts:
     """Properties of the data and the device on which the choices depend."""
 
     rows: int  # training photographs
+    ranks: tuple[str, ...]  # predicted taxonomic ranks, coarse to fine
     known: dict[str, int]  # metadata component -> training photographs that have it
     side: int  # median short side of the photographs, in pixels
     device: str  # cpu or cuda
@@ -113,6 +116,7 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
     known = presence(source.metadata.take(rows), COMPONENTS).sum(0)
     return Facts(
         rows=len(rows),
+        ranks=source.tree.ranks,
         known=dict(zip(COMPONENTS, known.tolist(), strict=True)),
         side=median_side(source, rows),
         device=device,
@@ -193,6 +197,14 @@ def choose_components(facts: Facts, given: Settings) -> tuple[list[str], str]:
     return chosen, f"components that at least {METADATA_ROWS:,} training photographs have; with fewer the network memorises them; {counts}"
 
 
+def choose_weights(facts: Facts, given: Settings) -> tuple[dict[str, float], str]:
+    coarser = len(facts.ranks) - 1
+    if not coarser:
+        return {}, "one rank"
+    weight = round(FINEST_SHARE / (1 - FINEST_SHARE) * coarser, 3)
+    return {facts.ranks[-1]: weight}, f"{FINEST_SHARE:.0%} of the sum of the weights, so that the coarser ranks do not cost the finest"
+
+
 def _cpu_epochs(facts: Facts, given: Settings, side: int) -> float:
     """Return the number of epochs with images of `side` pixels that one core can compute in `CPU_SECONDS`."""
     factor = 1.0 if given["trainer.precision"] == "bf16" else FLOAT32
@@ -207,4 +219,5 @@ RULES: dict[str, Rule] = {
     "data.image_size": choose_image_size,
     "trainer.length": choose_length,
     "data.components": choose_components,
+    "weighting.weights": choose_weights,
 }

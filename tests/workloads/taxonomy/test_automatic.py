@@ -24,7 +24,7 @@ from linnaeus.workloads.taxonomy import automatic, workload
 from linnaeus.workloads.taxonomy.automatic import KEYS, RULES, Facts
 
 KNOWN = {"SPATIAL": 1000, "TEMPORAL": 2000, "ELEVATION": 999}
-CPU = Facts(rows=2000, known=KNOWN, side=200, device="cpu", has_bf16=True, pretrained=False)
+CPU = Facts(rows=2000, ranks=("family", "genus", "species"), known=KNOWN, side=200, device="cpu", has_bf16=True, pretrained=False)
 SMALL = ("model.backbone=resnet10t", "trainer.length=2epochs", "trainer.device=cpu", "trainer.threads=1", "logger.report=false")
 
 
@@ -80,6 +80,12 @@ def test_images_are_not_larger_than_the_photographs() -> None:
 def test_components_that_enough_photographs_have_are_read() -> None:
     assert chosen(CPU)["data.components"] == ["SPATIAL", "TEMPORAL"]
     assert chosen(dataclasses.replace(CPU, known=dict.fromkeys(KNOWN, 0)))["data.components"] == []
+
+
+def test_the_finest_rank_has_most_of_the_weight() -> None:
+    assert chosen(CPU)["weighting.weights"] == {"species": 3.0}
+    assert chosen(dataclasses.replace(CPU, ranks=("a", "b", "c", "d", "e")))["weighting.weights"] == {"e": 6.0}
+    assert chosen(dataclasses.replace(CPU, ranks=("species",)))["weighting.weights"] == {}
 
 
 def test_pretrained_weights_have_a_lower_rate() -> None:

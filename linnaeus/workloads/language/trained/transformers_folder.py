@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.weight_files import INDEX
 from linnaeus.errors import ConfigError, quoted
-from linnaeus.files import read_json
 from linnaeus.workloads.language.config import GPTConfig
 from linnaeus.workloads.language.pretrained import GELUS
 from linnaeus.workloads.language.tokenizers import Tokenizer
 from linnaeus.workloads.language.trained.library_tokenizers import read_library_tokenizer
 from linnaeus.workloads.language.trained.transformers_layout import LAYOUTS, from_layout
+from linnaeus.workloads.trained_models import own_file, own_json
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MOST_POSITIONS = 2**20
@@ -61,14 +61,15 @@ class Published(NamedTuple):
 
 def is_transformers_folder(path: Path) -> bool:
     """Return True if `path` is a folder with the config.json of a GPT-2 or a GPT-NeoX."""
-    return path.is_dir() and (read_json(path / CONFIG) or {}).get("model_type") in list(LAYOUTS)
+    return path.is_dir() and (own_json(path, CONFIG) or {}).get("model_type") in list(LAYOUTS)
 
 
 def read_transformers_folder(folder: Path) -> Published:
     """Return the model in a folder. Raise `ConfigError` for another architecture, and for files that are missing, damaged or do not belong
     together."""
-    content = read_json(folder / CONFIG) or {}
+    content = own_json(folder, CONFIG) or {}
     name = str(content["model_type"])
+    _check_files(folder)
     if not (folder / WEIGHTS).is_file() and not (folder / INDEX).is_file():
         raise ConfigError(f"MODEL: {folder} has neither {WEIGHTS} nor {INDEX}; download or export it again")
     settings = _settings(folder, name, content)
@@ -97,6 +98,16 @@ def read_transformers_folder(folder: Path) -> Published:
     return Published(model, tokenizer.size, block, replace(weights, state=state), tokenizer)
 
 
+def _check_files(folder: Path) -> None:
+    """Raise `ConfigError` if one of the files that can be read is a link out of the folder, a pipe or another object that is not a file."""
+    for file in sorted(folder.iterdir()):
+        if file.suffix in (".json", ".safetensors", ".txt"):
+            try:
+                own_file(folder, file.name)
+            except OSError as error:
+                raise ConfigError(f"MODEL: {file} cannot be read ({error.strerror})") from None
+
+
 def _settings(folder: Path, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of the group `model` that a config.json describes, and `block`. `name`: gpt2 or gpt_neox. Raise `ConfigError` for
     a value that `model=gpt` does not support."""
@@ -111,7 +122,7 @@ def _settings(folder: Path, name: str, content: Mapping[str, Any]) -> dict[str, 
     if wrong:
         raise ConfigError(f"MODEL: {folder / CONFIG} has {wrong[0]}={quoted(merged[wrong[0]])}, which model=gpt does not support")
     numbers = [merged.get(key) for key in names]
-    bad = next((key for key, n in zip(names, numbers) if not isinstance(n, int) or not 1 <= n <= MOST_POSITIONS), None)
+    bad = next((key for key, n in zip(names, numbers) if type(n) is not int or not 1 <= n <= MOST_POSITIONS), None)
     if bad is not None:
         raise ConfigError(f"MODEL: {folder / CONFIG} has {bad}={quoted(merged.get(bad))}; it must be an integer from 1 on")
     layers, heads, width, block = numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -209,6 +210,7 @@ def test_a_folder_of_transformers_needs_no_training_code(tmp_path: Path) -> None
 
 
 CHANGES = {
+    "truth": ({"n_positions": True}, "n_positions=True; it must be an integer"),
     "activation": ({"activation_function": "relu"}, "activation_function='relu', which model=gpt does not support"),
     "untied head": ({"tie_word_embeddings": False}, "tie_word_embeddings=False"),
     "scale": ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
@@ -233,6 +235,19 @@ def test_another_architecture_is_refused_in_one_line(tmp_path: Path, name: str) 
     with pytest.raises(ConfigError) as error:
         linnaeus.load_model(path)
     assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_link_out_of_a_folder_and_a_pipe_are_not_read(tmp_path: Path, name: str) -> None:
+    path = published_gpt2(tmp_path)
+    (path / name).rename(tmp_path / name)
+    (path / name).symlink_to(tmp_path / name)
+    with pytest.raises(ConfigError, match=f"{name} leads to a file outside of the folder"):
+        linnaeus.load_model(path)
+    (path / name).unlink()
+    os.mkfifo(path / name)
+    with pytest.raises(ConfigError, match=f"{name} is not a file"):
+        linnaeus.load_model(path)
 
 
 def test_a_folder_with_missing_or_other_files_is_refused(tmp_path: Path) -> None:

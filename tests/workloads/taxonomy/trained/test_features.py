@@ -144,6 +144,9 @@ def test_duplicates_and_odd_ones(tmp_path, capsys):
     assert float(answers(out)[0]["mean_cosine"]) == pytest.approx(0.3 / np.hypot(1, 0.3))
     capsys.readouterr()
     assert nearest(index, "--odd", "--count", "1") == 0 and capsys.readouterr().out.splitlines()[1] == "4.jpg  0.2873  1.jpg"
+    assert nearest(index, "--odd", "--count", "2", "--out", out) == 0
+    means = {row["photograph"]: float(row["mean_cosine"]) for row in answers(out)}
+    assert means["0.jpg"] == pytest.approx((1 / np.hypot(1, 0.002) + 0) / 2), "of the two nearest others"
     write(index, [[1, 0], [0, 1]])
     assert nearest(index, "--duplicates", "--out", tmp_path / "out.json") == 0 and (tmp_path / "out.json").read_text() == "[]\n"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import linnaeus
 from linnaeus.errors import ConfigError
@@ -18,6 +19,7 @@ from linnaeus.workloads.taxonomy.trained.checklist import read_checklist
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.restriction import Listed, Row, of_clades, of_rows
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+from linnaeus.workloads.taxonomy.trained.trained_classifier import only_possible
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 RANKS = ("kingdom", "class", "order", "family", "genus", "species")
@@ -324,3 +326,20 @@ def test_a_calibration_is_said_to_be_without_restriction(finished, model, tmp_pa
     with pytest.raises(SystemExit):
         predict_cli.main([str(run), str(finished.photograph(0)), "--clade", "Nowhere"])
     assert "--clade: 'Nowhere' is not a taxon of the model" in capsys.readouterr().err
+
+
+def test_of_taxa_with_one_name_the_highest_is_meant():
+    tree, _ = TaxonomyTree.from_lineages(
+        ("family", "genus", "species"), np.array([["Puma", "Puma", "Puma concolor"], ["Other", "X", "X y"]])
+    )
+    index = TaxonIndex(tree)
+    assert [index.described(node) for node in index.nodes("Puma")] == ["family:Puma"]
+    assert [index.described(node) for node in index.nodes("genus:Puma")] == ["genus:Puma|Puma"]
+
+
+def test_an_impossible_class_has_no_probability_and_is_not_on_the_path():
+    """Ranks are independent with head=linear, so that the best class of a rank can be impossible."""
+    probabilities, path = [torch.tensor([[0.25, 0.75]]), torch.tensor([[1.0]])], torch.tensor([[1, 0]])
+    found, columns = only_possible(probabilities, path, torch.tensor([True, False, True]))
+    assert [p.tolist() for p in found] == [[[0.25, 0.0]], [[1.0]]] and columns.tolist() == [[-1, 0]]
+    assert only_possible(probabilities, path, torch.tensor([True, True, False]))[1].tolist() == [[1, -1]]

@@ -21,6 +21,7 @@ OF_A_MANIFEST = (
     "by",
     "clade",
     "compare",
+    "outside",
     "checklist",
     "region",
     "batch_size",
@@ -54,6 +55,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--setting", action="append", metavar="KEY=VALUE", help="of the manifest, such as data.group_column=observation")
     add("--compare", nargs="+", type=Path, metavar="OTHER", help="further runs or bundles, whose differences from MODEL are computed")
     add("--by", metavar="COLUMN", help="also a row for each value of this column, such as the source")
+    add("--outside", metavar="FOLDER", help='photographs of no organism, for the AUROC of "none of these"')
     add("--clade", metavar="RANK", help="a row for each taxon of this rank (the coarsest with two)")
     add("--batch-size", type=int, metavar="N", help="photographs at once (that of the run's validation; of a bundle 32)")
     add_model_options(other, "checklist", "region", "device", "threads", "plugins")

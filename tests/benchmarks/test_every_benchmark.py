@@ -19,6 +19,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "language": "--quick --only cpu --rounds 1 --updates 2",
     "loop_overhead": "--model mlp --rounds 2 --updates 4",
     "plants480": "{photos} data.group_column=null trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
+    "predict": "--quick",
     "prepare_many": "--quick",
     "reporting": "--updates 101",
     "start_up": "--rounds 1",

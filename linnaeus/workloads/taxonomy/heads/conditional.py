@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from linnaeus.workloads.taxonomy.heads.decision import best_path
-from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, INIT_STD, Head, Priors, Scores, at_least_float32, log_mean
+from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, INIT_STD, Head, Priors, Scores, at_least_float32, group_mean, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp, sibling_log_softmax, sibling_log_softmax_range_sums
@@ -170,6 +170,12 @@ class SiblingScores(Scores):
         siblings is p(taxon) / p(parent)."""
         views, levels = (self, *others), range(len(self.logits))
         return SiblingScores(self.layout, [log_mean([view._level_log_probs(n) for view in views]) for n in levels], self.greedy)
+
+    def product(self, others: Sequence[Self], group: Tensor, count: int) -> SiblingScores:
+        """Return the scores of the products (see `Scores.product`). The softmax of mean raw scores is that of mean log-probabilities."""
+        levels = zip(*(batch.logits for batch in (self, *others)), strict=True)
+        logits = [group_mean(at_least_float32(torch.cat(parts, 1)).t(), group, count).t() for parts in levels]
+        return SiblingScores(self.layout, logits, self.greedy)
 
     def among(self, possible: Tensor) -> SiblingScores:
         """Return the scores given that the taxon is an allowed leaf (see `Scores.among`). Their raw scores are log p(taxon and an allowed

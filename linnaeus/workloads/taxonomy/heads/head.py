@@ -79,6 +79,14 @@ class Scores(ABC):
         Raise `ConfigError` if the class does not define it."""
         raise ConfigError(f"augment.tta averages views, but {class_name(type(self))} does not define `mean`; set augment.tta=none")
 
+    def product(self, others: Sequence[Self], group: Tensor, count: int) -> Scores:
+        """Return scores of `count` groups of samples: the normalised products of their probabilities, by means of log-probabilities.
+
+        The samples are those of this batch and of `others`, `group` int64 [samples] the number of the group of each. Every group has a
+        sample. Heads with a softmax among siblings multiply the probabilities of each decision. Raise `ConfigError` if the class does not
+        define it."""
+        raise ConfigError(f"one answer for several photographs needs `product`, but {class_name(type(self))} does not define it")
+
     def among(self, possible: Tensor) -> Scores:
         """Return scores given that the taxon is one of the allowed leaves. The log-probabilities of taxa without an allowed leaf are
         `IMPOSSIBLE` or less.
@@ -141,6 +149,10 @@ class LinearScores(Scores):
     def mean(self, others: Sequence[Self]) -> LinearScores:
         return LinearScores(self.tree, list(map(log_mean, zip(*(view.log_probs() for view in (self, *others)), strict=True))))
 
+    def product(self, others: Sequence[Self], group: Tensor, count: int) -> LinearScores:
+        ranks = zip(*(batch.logits for batch in (self, *others)), strict=True)
+        return LinearScores(self.tree, [group_mean(log_softmax(at_least_float32(torch.cat(parts))), group, count) for parts in ranks])
+
     def among(self, possible: Tensor) -> LinearScores:
         """Return scores of each rank given that the class of the rank has an allowed leaf at or below it. `possible` is that of
         `Scores.among`."""
@@ -163,6 +175,12 @@ class LinearHead(Head):
     def forward(self, features: Tensor) -> LinearScores:
         logits = [layer(feature) for layer, feature in zip(self.ranks, features.unbind(1), strict=True)]
         return LinearScores(self.tree, logits)
+
+
+def group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:
+    """Return the mean of the rows of `values` [B, C] in each of `count` groups, [count, C]. `group`: int64 [B]."""
+    sizes = torch.bincount(group, minlength=count).to(values.dtype).unsqueeze(1)
+    return values.new_zeros(count, values.shape[1]).index_add_(0, group, values) / sizes
 
 
 def log_mean(parts: Sequence[Tensor]) -> Tensor:

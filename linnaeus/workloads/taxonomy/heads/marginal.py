@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.workloads.taxonomy.heads.decision import best_path
-from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, log_mean
+from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, group_mean, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import argmax, log_softmax, range_logsumexp
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp
@@ -89,6 +89,10 @@ class MarginalScores(Scores):
 
     def mean(self, others: Sequence[Self]) -> MarginalScores:
         return MarginalScores(self.layout, log_mean([log_softmax(at_least_float32(view.logits)) for view in (self, *others)]))
+
+    def product(self, others: Sequence[Self], group: Tensor, count: int) -> MarginalScores:
+        logits = log_softmax(at_least_float32(torch.cat([batch.logits for batch in (self, *others)])))
+        return MarginalScores(self.layout, group_mean(logits, group, count))
 
     def among(self, possible: Tensor) -> MarginalScores:
         impossible = ~self.layout.possible_nodes(possible)[self.layout.leaf_node]

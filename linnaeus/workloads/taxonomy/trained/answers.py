@@ -34,12 +34,15 @@ class Prediction:
     metadata: tuple[str, ...]  # metadata components that were given and that the model reads
     answer: Taxon | None = None  # finest taxon of `path` that reaches `precision`; None: no taxon does, or the model is not calibrated
     precision: float | None = None  # promised precision of `answer`; None: the model is not calibrated
+    familiarity: float | None = None  # above 0, at most 1: how few taxa the model hesitates between (familiarity.py)
+    outside: bool | None = None  # True: none of the model's taxa; None: not calibrated
 
     def plain(self) -> dict[str, Any]:
         """Return the prediction as a dict for JSON."""
         ranks = {rank: [plain_taxon(taxon) for taxon in taxa] for rank, taxa in self.ranks.items()}
         path = {taxon.rank: plain_taxon(taxon) for taxon in self.path}
-        own = {"photograph": self.photograph, "path": path, "ranks": ranks, "metadata": list(self.metadata)}
+        own: dict[str, Any] = {"photograph": self.photograph, "path": path, "ranks": ranks, "metadata": list(self.metadata)}
+        own |= {"familiarity": self.familiarity, "outside": self.outside}
         if self.precision is None:
             return own | {"calibrated": False}
         answer = None if self.answer is None else {"rank": self.answer.rank} | plain_taxon(self.answer)
@@ -58,6 +61,7 @@ class Scored:
 
     probabilities: tuple[np.ndarray, ...]  # per rank float [B, C_r]: each row sums to 1; the null class is left out
     path: np.ndarray  # int64 [B, R]: the predicted class of each rank, -1 for none
+    familiarity: np.ndarray  # float [B], as if all taxa were possible
 
 
 class Asked(NamedTuple):
@@ -67,6 +71,7 @@ class Asked(NamedTuple):
     precision: float | None = None  # promised precision of the rolled-up answer; None: predictions have no such answer
     threshold: float = 0.0  # least confidence of the rolled-up answer
     sets: tuple[float, ...] | None = None  # per rank: list the taxa with at least this probability, in place of the `top` best
+    familiar: float | None = None  # least familiarity of a photograph that gets an answer; None: not calibrated
 
 
 class Answers:
@@ -96,7 +101,8 @@ class Answers:
         least = asked.sets or (0.0,) * len(self.tree.ranks)
         best = [self._chosen(r, p, asked.top if asked.sets is None else None, least[r]) for r, p in enumerate(scored.probabilities)]
         confident = confident_paths(scored.probabilities, scored.path)
-        answered = answer_ranks(confident, asked.threshold)
+        outside = scored.familiarity < (asked.familiar or 0.0)
+        answered = np.where(outside, NONE, answer_ranks(confident, asked.threshold))
         found = []
         for i, name in enumerate(names):
             taxa = [[self.taxon(r, int(c), float(p[i, c])) for c in best[r][i]] for r, p in enumerate(scored.probabilities)]
@@ -107,7 +113,8 @@ class Answers:
             if asked.precision is not None and rank != NONE:
                 answer = self.taxon(rank, int(scored.path[i, rank]), float(confident.confidence[i, rank]))
             ranks = dict(zip(self.tree.ranks, map(tuple, taxa), strict=True))
-            found.append(Prediction(name, ranks, tuple(path), given, answer, asked.precision))
+            strange = None if asked.familiar is None else bool(outside[i])
+            found.append(Prediction(name, ranks, tuple(path), given, answer, asked.precision, float(scored.familiarity[i]), strange))
         return found
 
     def _chosen(self, rank: int, probability: np.ndarray, top: int | None, least: float) -> Sequence[np.ndarray]:

@@ -43,6 +43,8 @@ class Calibration:
     confidence: float  # probability with which the thresholds of `precisions` reach their precision
     precisions: tuple[Precision, ...]
     sets: Mapping[str, tuple[float, ...]]  # coverage, as text -> least probability of a class of the set, per rank
+    kept: float | None = None  # share of the photographs of taxa of the model that are at least as familiar as `familiar`
+    familiar: float | None = None  # None: fitted by an earlier program, so that no photograph is "none of these"
 
     def threshold(self, precision: float) -> float:
         """Return the threshold of rolled-up answers for a precision. Raise `ConfigError` if no threshold was fitted for it."""
@@ -80,10 +82,12 @@ class Calibration:
             shares = [one.answered_at for one in precisions if one.answered_at]
             if not all(len(values) == ranks for values in (temperature, *sets.values(), *shares)):
                 raise ConfigError("the calibration is of a model with other ranks")
+            kept, familiar = (None if content.get(name) is None else float(content[name]) for name in ("kept", "familiar"))
             numbers = (*temperature, *(value for values in sets.values() for value in values), *(one.threshold for one in precisions))
-            if not precisions or not all(map(math.isfinite, numbers)) or not min(temperature) > 0:
+            if not precisions or not all(map(math.isfinite, (*numbers, kept or 0, familiar or 0))) or not min(temperature) > 0:
                 raise ConfigError("the calibration has no precision, or a number that none can have; calibrate again")
-            return cls(str(content["weights"]), int(content["photographs"]), temperature, float(content["confidence"]), precisions, sets)
+            confidence = float(content["confidence"])
+            return cls(str(content["weights"]), int(content["photographs"]), temperature, confidence, precisions, sets, kept, familiar)
         except ConfigError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -26,6 +26,7 @@ from linnaeus.workloads.taxonomy.manifest.ranks import DEFAULT_RANKS, RANK_ORDER
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.trained.restriction import Listed, Restriction, Row, of_rows
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex, spaced
+from linnaeus.workloads.taxonomy.trained.zipped_table import unpacked_table
 from linnaeus.workloads.taxonomy.tree import distinct_lineages, lineage_text
 
 NAMES = ("canonicalname", "scientificname", "acceptedscientificname", "taxonname", "taxon", "name", "species")
@@ -40,18 +41,22 @@ def read_checklist(path: Path, index: TaxonIndex) -> tuple[Restriction, list[str
     Raise `ConfigError` for a file that cannot be read, and for a file that lists no taxon of the model."""
     source = f"--checklist {path}"
     check_file(path, "--checklist", "a file of names")
+    with unpacked_table(path, "--checklist") as table:
+        rows, notes = _rows(table, index)
+    return of_rows(index, rows, source), notes
+
+
+def _rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
+    """Return the names of a table or of a file of names, and lines of text about rows that are not used."""
     if path.suffix.lower() in (".parquet", ".pq"):
-        rows, notes = _named_rows(path, index)
-        return of_rows(index, rows, source), notes
+        return _named_rows(path, index)
     lines = _lines(path, HEAD)
     delimiter = max(DELIMITERS, key=lines[0].count) if lines else ","
     header = lines[0].split(delimiter) if lines else []
     if len(header) > 1 and _columns(header, index):
-        rows, notes = _named_rows(path, index)
-    else:
-        lines = _lines(path, LARGEST)[bool(_columns(header, index)) :]
-        rows, notes = _line_rows(lines, delimiter, index), []
-    return of_rows(index, rows, source), notes
+        return _named_rows(path, index)
+    lines = _lines(path, LARGEST)[bool(_columns(header, index)) :]
+    return _line_rows(lines, delimiter, index), []
 
 
 def check_file(path: Path, key: str, wanted: str) -> None:
@@ -70,8 +75,6 @@ def _lines(path: Path, most: int) -> list[str]:
             data = file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"--checklist: {quoted(str(path), 200)} cannot be read ({error})") from None
-    if data[:4] == b"PK\3\4":
-        raise ConfigError(f"--checklist: {quoted(str(path), 200)} is a zip archive; unpack it and give the table inside")
     if len(data) > most and most == LARGEST:
         raise ConfigError(
             f"--checklist: {quoted(str(path), 200)} is larger than {LARGEST >> 20} MB and has no header with a column of names"

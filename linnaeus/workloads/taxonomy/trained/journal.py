@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import fcntl
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,13 +24,14 @@ class Journal:
     """File of the results that are finished, for one command at a time. `done`: their number when the file was opened.
 
     `identity`: everything on which results depend besides `batch`, the size of a batch; the journal of another identity is refused.
-    `started`: time of the first start of the command, such as 2026-05-01T16:10:00Z."""
+    `ends`: numbers of rows after which a batch is complete; None: the multiples of `batch`. `started`: time of the first start of the
+    command, such as 2026-05-01T16:10:00Z."""
 
-    def __init__(self, out: Path, identity: Mapping[str, Any], batch: int) -> None:
+    def __init__(self, out: Path, identity: Mapping[str, Any], batch: int, ends: Container[int] | None = None) -> None:
         """Open `OUT.journal`, or make it if it does not exist. Raise `ConfigError` if it is of another command or cannot be written."""
         path = out.with_name(f"{out.name}.journal")
         identity = {**identity, "batch": batch}
-        self.path, self.batch, self.started = path, batch, now()
+        self.path, self.batch, self.ends, self.started = path, batch, ends, now()
         try:
             self.file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b", opener=no_follow)  # noqa: SIM115 (open until `__exit__`)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,14 +52,14 @@ class Journal:
         raise ConfigError(f"--out: {self.path} is of another model or other photographs; finish that command, or remove the file")
 
     def _complete_batches(self) -> int:
-        """Return the number of photographs in complete batches. Truncate the file after the last complete batch."""
+        """Return the number of rows in complete batches. Truncate the file after the last complete batch."""
         done, end = 0, self.file.tell()
         position = end
         for lines, line in enumerate(self.file, 1):
             if not line.endswith(b"\n"):
                 break
             position += len(line)
-            if lines % self.batch == 0:
+            if lines % self.batch == 0 if self.ends is None else lines in self.ends:
                 end, done = position, lines
         self.file.seek(end)
         self.file.truncate()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,21 +59,31 @@ class ReadBatch:
         return [image if isinstance(image, str) else None for image in self.found]
 
 
-def read_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: int, activity: str, done: int = 0) -> Iterator[ReadBatch]:
+def read_batches(
+    model: TrainedClassifier,
+    inputs: Inputs,
+    size: int,
+    threads: int,
+    activity: str,
+    done: int = 0,
+    ends: Sequence[int] | None = None,
+) -> Iterator[ReadBatch]:
     """Yield batches of `size` photographs, and show their progress. The first `done` photographs are skipped.
 
-    `activity`: shown beside the progress, such as "predicting". The pixels are scaled for `model`."""
-    starts = range(done, len(inputs), size)
+    `activity`: shown beside the progress, such as "predicting". `ends`: number of photographs before the end of each batch, in ascending
+    order, in place of `size`. The pixels are scaled for `model`."""
+    stops = [*range(size, len(inputs), size), len(inputs)] if ends is None else list(ends)
+    parts = [range(first, last) for first, last in zip([0, *stops], stops, strict=False) if done <= first < last]
     with ThreadPoolExecutor(threads) as pool, PreparationProgress(activity, len(inputs), f"{len(inputs):,} photographs") as progress:
-        read = lambda first: [pool.submit(_read, model, inputs, row) for row in range(first, min(first + size, len(inputs)))]
-        waiting = [(first, read(first)) for first in starts[:AHEAD]]
+        read = lambda part: [pool.submit(_read, model, inputs, row) for row in part]
+        waiting = [(part.start, read(part)) for part in parts[:AHEAD]]
         try:
-            for following in itertools.chain(starts[AHEAD:], [None] * AHEAD):
+            for following in itertools.chain(parts[AHEAD:], [None] * AHEAD):
                 if not waiting:
                     return
                 first, futures = waiting.pop(0)
                 if following is not None:
-                    waiting.append((following, read(following)))
+                    waiting.append((following.start, read(following)))
                 yield ReadBatch(inputs, first, [future.result() for future in futures])
                 progress.add(len(futures))
         finally:

@@ -29,7 +29,9 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Prediction, Scored
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs, only_possible
 from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
 from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of, read_photograph
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_names
@@ -163,7 +165,7 @@ class TrainedClassifier:
         fitted = [one.precision for one in self.calibration.precisions]
         chosen = precision if precision is not None else USUAL_PRECISION if USUAL_PRECISION in fitted else fitted[0]
         sets = None if coverage is None else self.calibration.set_thresholds(coverage)
-        return Asked(top, chosen, self.calibration.threshold(chosen), sets)
+        return Asked(top, chosen, self.calibration.threshold(chosen), sets, self.calibration.familiar)
 
     def read(self, photograph: Photograph) -> np.ndarray:
         """Return the pixels of a photograph, uint8 [H, W, 3], scaled down to the size that `batch` needs. Raise as `predict` does."""
@@ -178,6 +180,21 @@ class TrainedClassifier:
         """Return the predictions of B photographs from their pixels (as `read` returns them), metadata and names."""
         meta, present = encode(metadata, self.components)
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
+
+    def predict_together(
+        self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, names: Sequence[str | None], asked: Asked
+    ) -> list[Prediction]:
+        """Return one prediction for each of G groups of photographs as `read` returns them, by the product of their evidence.
+
+        `metadata`: of each of B photographs. `group`: int64 [B], the group of each; every group has one. `names`: a path for each group."""
+        meta, present = encode(metadata, self.components)
+        parts = [slice(first, first + BATCH) for first in range(0, len(images), BATCH)]
+        with torch.inference_mode():
+            scores = [self.all_scores(self.preparation(self.batch(images[part], meta[part], present[part]))) for part in parts]
+            scored = self.scored_of(scores[0].product(scores[1:], torch.from_numpy(group).to(self.device), len(names)))
+        known = np.zeros((len(names), present.shape[1]), dtype=bool)
+        np.logical_or.at(known, group, present)
+        return self.answers.predictions(scored, names, known, self.components, asked)
 
     def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
         """Return the features of B photographs, float32 [B, width], from their pixels (as `read` returns them) and metadata.
@@ -204,8 +221,13 @@ class TrainedClassifier:
     def scored(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Scored:
         """Return the probabilities and paths of B photographs, uint8 [H, W, 3] of any size. `meta`, `present`: from `components.encode`."""
         with torch.inference_mode():
-            probabilities, path = self.results(self.batch(images, meta, present))
-            return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy())
+            return self.scored_of(self.all_scores(self.preparation(self.batch(images, meta, present))))
+
+    def scored_of(self, scores: Scores) -> Scored:
+        """Return the calibrated probabilities, paths and familiarities of scores without a restriction."""
+        probabilities, path = self._limited(scores)
+        known = familiarity(probabilities if self.possible is None else self.probabilities(scores))
+        return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy(), known.cpu().numpy())
 
     def batch(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Batch:
         """Return photographs and metadata as tensors on the model's device. Arguments are those of `scored`.
@@ -219,21 +241,34 @@ class TrainedClassifier:
 
         `batch`, on the model's device: image uint8 [B, 3, S, S], meta float [B, F] and present bool [B, M]. Impossible taxa have
         probability 0."""
-        scores = self.scores(self.preparation(dict(batch)))
-        temperature = self.calibration.temperature if self.calibration is not None else (1.0,) * len(self.tree.ranks)
-        ranks = zip(scores.log_probs(), self.tree.sizes, temperature, strict=True)
-        probabilities, path = [class_log_probs(log_p, size, t).exp() for log_p, size, t in ranks], scores.path()
-        return (probabilities, path) if self.possible is None else only_possible(probabilities, path, self.possible)
+        return self._limited(self.all_scores(self.preparation(dict(batch))))
 
     def scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a normalised batch. With test-time augmentation they are means over the photograph and its mirror image.
-
-        With a restriction they are conditional on the possible taxa."""
-        scores: Scores = self.model(dict(prepared))["scores"]
-        if self.description.tta != "none":
-            mirrored = self.model(dict(prepared) | {"image": prepared["image"].flip(3)})
-            scores = scores.mean([mirrored["scores"]])
+        """Return the scores of a normalised batch. With a restriction they are conditional on the possible taxa."""
+        scores = self.all_scores(prepared)
         return scores if self.possible is None else scores.among(self.possible)
+
+    def all_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
+        """Return the scores of a normalised batch without a restriction.
+
+        With test-time augmentation they are means over the photograph and its mirror image."""
+        scores: Scores = self.model(dict(prepared))["scores"]
+        if self.description.tta == "none":
+            return scores
+        return scores.mean([self.model(dict(prepared) | {"image": prepared["image"].flip(3)})["scores"]])
+
+    def _limited(self, scores: Scores) -> tuple[list[Tensor], Tensor]:
+        """Return the calibrated probabilities of each rank and the paths of scores, after the restriction."""
+        if self.possible is None:
+            return self.probabilities(scores), scores.path()
+        scores = scores.among(self.possible)
+        return only_possible(self.probabilities(scores), scores.path(), self.possible)
+
+    def probabilities(self, scores: Scores) -> list[Tensor]:
+        """Return the calibrated probabilities of each rank, float [B, C_r]."""
+        temperature = self.calibration.temperature if self.calibration is not None else (1.0,) * len(self.tree.ranks)
+        ranks = zip(scores.log_probs(), self.tree.sizes, temperature, strict=True)
+        return [class_log_probs(log_p, size, t).exp() for log_p, size, t in ranks]
 
 
 def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any]) -> Iterator[tuple[Sequence[Photograph], Metadata]]:
@@ -253,24 +288,3 @@ def torch_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError):
         raise ConfigError(f"device is {name!r}, which this machine does not have; use cpu or cuda") from None
-
-
-def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> Tensor:
-    """Return the log-probabilities [B, size] of a rank's classes at a temperature, normalised so that the probabilities sum to 1.
-
-    `log_probs`: [B, size], or [B, size + 1] with the null class last, which is dropped: the result is conditional on a taxon at this rank.
-    In a tree with missing ranks, the probabilities before normalisation may sum to less than 1."""
-    classes = log_probs[:, :size] / temperature
-    return classes - classes.logsumexp(1, keepdim=True) if classes.shape[1] else classes
-
-
-def only_possible(probabilities: Sequence[Tensor], path: Tensor, possible: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Return the probabilities [B, C_r] of each rank with 0 for impossible classes, and the path [B, R] with -1 in place of them.
-
-    `possible`: bool [T]. This changes a rank only if it has no possible class: elsewhere the scores of impossible classes are 0 already."""
-    masks = possible.split([p.shape[1] for p in probabilities])
-    columns = [
-        torch.where((own >= 0) & mask[own.clamp(min=0)], own, -1) if len(mask) else own
-        for own, mask in zip(path.unbind(1), masks, strict=True)
-    ]
-    return [p * mask for p, mask in zip(probabilities, masks, strict=True)], torch.stack(columns, 1)

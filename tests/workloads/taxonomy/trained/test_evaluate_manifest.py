@@ -20,7 +20,9 @@ from linnaeus.rundir.saved_config import parse_config
 from linnaeus.workloads.taxonomy.metrics.sample_record import RESAMPLES, difference_intervals, times_drawn
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import read_labels
-from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation
+from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins
+from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests import runs
 
@@ -176,6 +178,24 @@ def test_the_interval_of_a_difference_uses_the_same_draws_for_both():
     differences = (drawn @ second[0] - drawn @ shared) / (drawn @ denominator)
     found = difference_intervals(first, second)
     assert [float(found[1][0]), float(found[2][0])] == pytest.approx(np.quantile(differences, [0.025, 0.975]).tolist())
+
+
+def test_differences_of_means_over_classes_and_of_calibration_errors():
+    rng, group = np.random.default_rng(0), np.arange(90) // 3
+    label, right = rng.integers(0, 5, 90), [rng.random(90) < share for share in (0.5, 0.7)]
+    pair = [paired_bins.macro(label, one) for one in right]
+    first, other, difference, low, high = paired_bins.paired(pair[0], pair[1], group)
+    means = [np.mean([one[label == c].mean() for c in range(5)]) for one in right]
+    assert (first, other, difference) == pytest.approx((*means, means[1] - means[0])) and low < difference < high
+    same = paired_bins.paired(pair[0], pair[0], group)
+    assert same[2:] == (0, 0, 0)  # the same draws for both
+    assert np.isnan(paired_bins.paired(pair[0], pair[1], np.zeros(90, int))[3:]).all()
+
+    log_p = np.log(rng.uniform(0.2, 1, 90).astype(np.float32))
+    tree = TaxonomyTree.from_lineages(("species",), np.array([["a"], ["b"]]))[0]
+    columns = np.ones((90, 1), bool), right[0][:, None], log_p[:, None]
+    error = paired_bins.expected_calibration_error(right[0], log_p)
+    assert paired_bins.paired(error, error, None)[0] == pytest.approx(calibration_error(tree, *columns)["species/ece"], abs=1e-6)
 
 
 def test_rows_without_an_observation_are_observations_of_their_own(finished, validated):

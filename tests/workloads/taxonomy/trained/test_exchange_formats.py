@@ -56,7 +56,8 @@ def written(folder: Path, form: str, photographs: list[str] | None = None) -> Pa
         probabilities.append(np.full((len(paths), size), 0.25 / (size - 1), dtype=np.float32))
         probabilities[r][np.arange(len(paths)), chosen] = 0.75
     present = np.ones((len(paths), 1), dtype=bool)
-    made = Answers(tree).predictions(Scored(tuple(probabilities), paths), photographs[:-1], present, ("SPATIAL",), asked=Asked(2))
+    scored = Scored(tuple(probabilities), paths, np.ones(len(paths)))
+    made = Answers(tree).predictions(scored, photographs[:-1], present, ("SPATIAL",), asked=Asked(2))
     journal = Journal(folder / form, HEAD, 4)
     journal.append([*(prediction.plain() for prediction in made), {"photograph": photographs[-1], "error": "not an image"}])
     rows = range(len(photographs))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import linnaeus
-from benchmarks.guarantee import draw, synthetic
+from benchmarks.guarantee import Truth, draw, synthetic
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
@@ -53,10 +53,26 @@ def test_an_answer_is_right_wrong_or_unknown(label, expected):
     assert outcomes(PATHS, np.array([label])).tolist() == [expected]
 
 
-def test_the_binomial_distribution():
-    assert guarantee.binomial_cdf(0, 59, 0.05) == pytest.approx(0.95**59)
-    whole = sum(math.comb(40, k) * 0.1**k * 0.9 ** (40 - k) for k in range(6))
-    assert guarantee.binomial_cdf(5, 40, 0.1) == pytest.approx(whole) and guarantee.binomial_cdf(40, 40, 0.1) == pytest.approx(1)
+@pytest.mark.parametrize(("rate", "level"), [(0.05, 0.05), (0.01, 0.1), (0.7, 0.01)])
+def test_the_greatest_number_of_wrong_answers_is_that_of_the_binomial_distribution(rate, level):
+    found = guarantee.most_wrong(300, rate, level)
+    assert found[0] == -1 and guarantee.most_wrong(59, 0.05, 0.05)[-2:].tolist() == [-1, 0]  # 0.95 ** 59 is 0.0485
+    for n in (1, 2, 40, 299, 300):
+        below = np.cumsum([math.comb(n, k) * rate**k * (1 - rate) ** (n - k) for k in range(n + 1)])
+        assert found[n] == int((below <= level).sum()) - 1
+
+
+def test_answers_are_counted_at_every_threshold_as_they_are_given():
+    rng = np.random.default_rng(0)
+    path = np.where(rng.random((200, 3)) < 0.15, -1, rng.integers(0, 3, (200, 3)))
+    label = np.where(rng.random((200, 3)) < 0.2, -1, rng.integers(0, 3, (200, 3)))
+    paths = confident_paths(tuple(rng.dirichlet(np.ones(3) / 3, 200).round(2) for _ in range(3)), path)
+    thresholds, judged = np.unique(paths.confidence), outcomes(paths, label)
+    answered, wrong = guarantee.AnswerCounts.of(paths, label).at(thresholds)
+    for i, threshold in enumerate(thresholds):
+        rank = answer_ranks(paths, threshold)
+        given = np.flatnonzero(rank != NONE)
+        assert answered[i] == (judged[given, rank[given]] != UNKNOWN).sum() and wrong[i] == (judged[given, rank[given]] == WRONG).sum()
 
 
 def test_the_order_statistics_are_those_of_conformal_prediction():
@@ -69,29 +85,44 @@ def test_the_order_statistics_are_those_of_conformal_prediction():
 
 
 def test_stated_precision_and_coverage_hold_in_a_simulation_and_the_interpolated_quantile_misses():
-    population, precisions, draws = synthetic(3000, 0), (0.9, 0.95), 60
+    population, precisions, draws = synthetic(4000, 0), (0.9, 0.95), 60
     with torch.inference_mode():
-        found = [draw(population, 500, seed, precisions) for seed in range(draws)]
+        found = [draw(population, population.sample(1000, seed), precisions) for seed in range(draws)]
+        truth = Truth(population, [1.0, 1.0])
     for i, precision in enumerate(precisions):
         missed, answered = np.mean([d.missed[i] for d in found]), np.mean([d.answered[i] for d in found])
-        assert missed <= 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5 and answered > 0.1
+        assert missed <= 0.05 + 3 * (0.05 * 0.95 / draws) ** 0.5
+        assert answered > (0.7, 0.5)[i] * truth.best(precision)
         average, interpolated = np.mean([d.average[i] for d in found]), np.mean([d.interpolated[i] for d in found])
         error = np.std([d.average[i] for d in found]) / draws**0.5
         assert precision - 3 * error <= average <= precision + 1 / 400 + 3 * error
         assert interpolated < average  # by 1 / 400 at most, in every draw
+        assert np.mean([d.interpolated[i] < precision for d in found]) > 0.3  # it is stated as if it were 0.05
     for coverage, covered in zip(calibration_fit.COVERAGES, np.mean([d.covered for d in found], axis=0), strict=True):
         assert (covered > coverage - 0.01).all() and (covered < coverage + 0.02).all()
 
 
-def test_thresholds_of_other_photographs_than_the_tests_would_miss(monkeypatch):
-    """Negative control: the largest candidate that looks right on the calibration, without a test, misses in half of the draws."""
-    monkeypatch.setattr(
-        guarantee, "p_value", lambda found, precision: 0.0 if found.answered and 1 - found.wrong / found.answered >= precision else 1.0
-    )
-    population = synthetic(3000, 0)
+def test_most_of_the_answers_that_are_possible_are_given():
+    """A test of the threshold that is best for a test, if that were known before, would give `possible` answers."""
+    population = synthetic(4000, 0)
     with torch.inference_mode():
-        missed = [draw(population, 500, seed, (0.9,)).missed[0] for seed in range(30)]
+        answered = np.mean([draw(population, population.sample(5000, seed), (0.95,)).answered[0] for seed in range(20)])
+        truth = Truth(population, [1.0, 1.0])
+    assert answered >= 0.97 * truth.possible(0.95, 5000)
+
+
+def test_thresholds_without_a_test_would_miss(monkeypatch):
+    """Negative control: the least candidate that looks right on the calibration misses in half of the draws."""
+    monkeypatch.setattr(guarantee, "most_wrong", lambda count, rate, level: np.floor(rate * np.arange(count + 1)))
+    population = synthetic(4000, 0)
+    with torch.inference_mode():
+        missed = [draw(population, population.sample(500, seed), (0.9,)).missed[0] for seed in range(30)]
     assert np.mean(missed) > 0.2
+
+
+@pytest.mark.parametrize(("count", "share"), [(100, 0.2), (2000, 0.2), (3000, 400 / 3000), (100_000, 0.1)])
+def test_few_photographs_choose_the_temperatures(count, share):
+    assert calibration_fit.is_tuning(count).mean() == pytest.approx(share, abs=3 * (share / count) ** 0.5)
 
 
 def test_the_temperature_is_the_most_likely_one():

@@ -46,10 +46,10 @@ def test_json_csv_and_parquet_have_the_answers_of_load_model(finished, tmp_path,
         assert row["metadata"].split() == list(prediction.metadata) == one["metadata"]
         best = prediction.path[-1]
         assert float(row[f"{best.rank}_probability"]) == pytest.approx(best.probability, abs=1e-5)
+        assert float(row["familiarity"]) == pytest.approx(prediction.familiarity, abs=1e-5) and row["outside"] == ""
     parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    assert [{name: value or "" for name, value in row.items() if "prob" not in name} for row in parquet] == [
-        {name: value for name, value in row.items() if "prob" not in name} for row in table
-    ]
+    texts = [name for name in table[0] if not name.endswith("_probability") and name not in ("familiarity", "outside")]
+    assert [{name: row[name] or "" for name in texts} for row in parquet] == [{name: row[name] for name in texts} for row in table]
 
 
 def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 
 import linnaeus
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained import zipped_table
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, labelled
 from linnaeus.workloads.taxonomy.trained.checklist import read_checklist
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
@@ -184,6 +186,48 @@ def test_a_header_that_is_not_known_is_a_name_that_is_not_matched(tmp_path):
     assert read_checklist(path, INDEX)[0].unmatched == ("Wissenschaftlich",)
 
 
+def zipped(path: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_the_species_list_of_gbif_as_it_is_downloaded(tmp_path):
+    """GBIF's zip has one table, which is named after the download."""
+    content = gbif_list(tmp_path / "list.csv").read_bytes()
+    archive = zipped(tmp_path / "0001234-261124.zip", {"0001234-261124.csv": content, "__MACOSX/._0001234-261124.csv": b"?"})
+    found, plain = (read_checklist(path, INDEX)[0] for path in (archive, tmp_path / "list.csv"))
+    assert names_of(found) == names_of(plain) and found.unmatched == plain.unmatched
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({"a.csv": b"species\nx\n", "b.tsv": b"species\nx\n"}, r"has 2 tables \(a.csv, b.tsv\); give an archive with one"),
+        ({"photo.jpg": b""}, r"has 0 tables \(.csv, .tsv, .txt\)"),
+        ({"a.csv": b"n,species\n1,Felis catus\n"}, "no taxon of the model among 1 name"),
+        ({"a.csv": b"species,n\n"}, "list.zip' has a header but no rows"),
+    ],
+)
+def test_an_archive_without_a_checklist_is_one_line(tmp_path, files, line):
+    with pytest.raises(ConfigError, match=line) as error:
+        read_checklist(zipped(tmp_path / "list.zip", files), INDEX)
+    assert "\n" not in str(error.value) and "table.csv" not in str(error.value)
+
+
+def test_a_damaged_and_a_huge_archive_are_one_line(tmp_path, monkeypatch):
+    archive = zipped(tmp_path / "list.zip", {"a.csv": b"species\n" + b"Quercus robur\n" * 100})
+    monkeypatch.setattr(zipped_table, "LARGEST", 100)
+    with pytest.raises(ConfigError, match="its table is larger than"):
+        read_checklist(archive, INDEX)
+    data = bytearray(archive.read_bytes())
+    data[40:50] = b"0123456789"
+    archive.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"list\.zip' cannot be read"):
+        read_checklist(archive, INDEX)
+
+
 def test_packed_files_and_parquet(tmp_path):
     (tmp_path / "list.txt.gz").write_bytes(gzip.compress(b"Quercus robur\n"))
     assert names_of(read_checklist(tmp_path / "list.txt.gz", INDEX)[0]) == {"Quercus robur"}
@@ -197,7 +241,6 @@ def test_packed_files_and_parquet(tmp_path):
     [
         (b"Felis catus\nCanis lupus\n", "no taxon of the model among 2 names: Felis catus, Canis lupus; give names such as"),
         (b"", "no names; give names such as"),
-        (b"PK\3\4....", "is a zip archive; unpack it"),
         (b"\xff\xfe\0", "no taxon of the model among 1 name"),
         (b"species,n\n", "has a header but no rows"),
         (b"n,species,species\n1,a,b\n", "2 columns named 'species'"),

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import CONFIDENCE, PRECISIONS
+    from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import CONFIDENCE, KEPT, PRECISIONS
 
     parser = OneLineParser(prog="linnaeus calibrate", description="Fit thresholds with a stated precision.")
     add = parser.add_argument
@@ -46,9 +46,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the manifest, such as data.group_column=observation")
     add("--precision", type=float, nargs="+", default=list(PRECISIONS), metavar="P", help="stated precisions (0.9 0.95 0.99)")
     add("--confidence", type=float, default=CONFIDENCE, metavar="C", help="share of calibrations that reach them (%(default)s)")
+    add("--keep", type=float, default=KEPT, metavar="K", help='share of such photographs that are not "none of these" (%(default)s)')
     add_model_options(parser, "checkpoint", "device")
     options = parser.parse_args(arguments)
-    for name, values in (("precision", options.precision), ("confidence", [options.confidence])):
+    for name, values in (("precision", options.precision), ("confidence", [options.confidence]), ("keep", [options.keep])):
         if wrong := [value for value in values if not 0 < value < 1]:
             raise ConfigError(f"--{name} is {wrong[0]:g}; it must be above 0 and below 1")
     if options.manifest and options.split:
@@ -77,7 +78,7 @@ def calibrate(options: argparse.Namespace) -> list[str]:
     else:
         split = options.split or "validation"
         data, place = labelled.of_run(options.run, split, model.tree), f"the {split} rows of {options.run}"
-    found, notes = fit(model, data, options.precision, options.confidence)
+    found, notes = fit(model, data, options.precision, options.confidence, options.keep)
     path = options.run / bundle.CALIBRATION
     try:
         write_atomic(path, to_json(found.plain() | {"data": str(place)}))
@@ -88,7 +89,9 @@ def calibrate(options: argparse.Namespace) -> list[str]:
     return [*data.notes, *notes, f"calibrated on {place}", "", *table(model, found), "", str(path)]
 
 
-def fit(model: TrainedClassifier, data: Labelled, precisions: Sequence[float], confidence: float) -> tuple[Calibration, tuple[str, ...]]:
+def fit(
+    model: TrainedClassifier, data: Labelled, precisions: Sequence[float], confidence: float, kept: float
+) -> tuple[Calibration, tuple[str, ...]]:
     """Return the calibration of a model, fitted on labelled photographs, and lines of text about photographs that are not used."""
     import numpy as np
 
@@ -101,8 +104,8 @@ def fit(model: TrainedClassifier, data: Labelled, precisions: Sequence[float], c
     temperature = _temperatures(model, data.take(np.flatnonzero(tuning)))
     evidence, read = _evidence(model, data, temperature)
     notes = (f"{counted(int((~read).sum()), 'photograph')} could not be read",) if not read.all() else ()
-    found = fit_thresholds(evidence.take(np.flatnonzero(read)), tuning[read], model.weights.digest, temperature, precisions, confidence)
-    return found, notes
+    usable, digest = evidence.take(np.flatnonzero(read)), model.weights.digest
+    return fit_thresholds(usable, tuning[read], digest, temperature, precisions, confidence, kept), notes
 
 
 def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
@@ -111,7 +114,7 @@ def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
     import torch
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import fit_temperature
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import class_log_probs
+    from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 
     sizes = model.tree.sizes
     data = data.take(np.arange(min(len(data), max(1, WORKSPACE // sum(sizes)))))
@@ -137,23 +140,25 @@ def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[fl
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
+    from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
+    from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
     from linnaeus.workloads.taxonomy.trained.rollup import Paths, confident_paths
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import class_log_probs
 
     shape = data.labels.shape
     path, confidence, true = np.full(shape, -1), np.zeros(shape), np.full(shape, np.nan)
-    read = np.zeros(len(data), dtype=bool)
+    read, familiar = np.zeros(len(data), dtype=bool), np.zeros(len(data))
     for _, rows, prepared in _batches(model, data):
         scores = model.scores(prepared)
         log_probs = zip(scores.log_probs(), model.tree.sizes, temperature, strict=True)
-        probabilities = tuple(class_log_probs(log_p, size, t).exp().cpu().numpy() for log_p, size, t in log_probs)
+        found = [class_log_probs(log_p, size, t).exp() for log_p, size, t in log_probs]
+        familiar[rows], probabilities = familiarity(found).cpu().numpy(), tuple(p.cpu().numpy() for p in found)
         own = confident_paths(probabilities, scores.path().cpu().numpy())
         path[rows], confidence[rows], read[rows] = own.path, own.confidence, True
         for r, probability in enumerate(probabilities):
             label = data.labels[rows, r]
             known = np.flatnonzero(label >= 0)
             true[rows[known], r] = probability[known, label[known]]
-    return Evidence(Paths(path, confidence), true, data.labels), read
+    return Evidence(Paths(path, confidence), true, data.labels, familiar), read
 
 
 def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np.ndarray, Any]]:
@@ -197,8 +202,15 @@ def table(model: TrainedClassifier, found: Calibration) -> list[str]:
         *rows,
         *(["none: no threshold can be shown to reach this precision; use more photographs"] if never else []),
         about,
+        _none_of_these(found),
         f"temperatures: {ranks}",
     ]
+
+
+def _none_of_these(found: Calibration) -> str:
+    if not found.familiar or not found.kept:
+        return 'no photograph is "none of these": too few photographs for its threshold'
+    return f'"none of these": familiarity below {found.familiar:.4f}; {100 * found.kept:g} % of such photographs have at least that'
 
 
 def _shown(threshold: float) -> str:

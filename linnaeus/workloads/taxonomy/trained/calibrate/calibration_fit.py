@@ -1,7 +1,7 @@
 """Fit a `Calibration` (temperatures and thresholds) on labelled photographs that were not used for training.
 
-Temperatures and candidates for thresholds are chosen on a fifth of the photographs. Thresholds are fitted on the others
-(`guarantee.py`). One photograph of each observation is used, chosen by a hash.
+Temperatures and candidates for thresholds are chosen on some of the photographs. Thresholds are fitted on the others (`guarantee.py`).
+One photograph of each observation is used, chosen by a hash.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.randomness import hashes, key
+from linnaeus.randomness import hashes, key, uniforms
 from linnaeus.workloads.taxonomy.trained.calibrate import guarantee
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
 from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
@@ -22,8 +22,9 @@ from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
 PRECISIONS = (0.9, 0.95, 0.99)
 COVERAGES = (0.9, 0.95)
 CONFIDENCE = 0.95
+KEPT = 0.95  # share of the photographs of taxa of the model that are not "none of these"
 FEWEST = 60  # photographs; with fewer, no threshold has a precision of 0.95 with a confidence of 0.95
-TUNING = 5  # one photograph in five chooses temperatures and candidates
+TUNING, LEAST, MOST = 400, 0.1, 0.2  # photographs on which temperatures and candidates are chosen, and the limits of their share
 LOWEST, HIGHEST = 0.05, 20.0  # limits of the temperatures
 
 
@@ -34,10 +35,16 @@ class Evidence:
     paths: Paths
     true_probability: np.ndarray  # float64 [N, R]: probability of the label; NaN where the label is null
     label: np.ndarray  # int64 [N, R]: class, -1 for null
+    familiarity: np.ndarray  # float64 [N]
 
     def take(self, rows: np.ndarray) -> Evidence:
         """Return the results of the photographs with these numbers, int64 [M]."""
-        return Evidence(Paths(*(values[rows] for values in self.paths)), self.true_probability[rows], self.label[rows])
+        paths = Paths(*(values[rows] for values in self.paths))
+        return Evidence(paths, self.true_probability[rows], self.label[rows], self.familiarity[rows])
+
+    def answered(self, familiar: float) -> Paths:
+        """Return the paths, without a taxon for photographs that are less familiar than `familiar`: these get no answer."""
+        return self.paths._replace(path=np.where(self.familiarity[:, None] < familiar, -1, self.paths.path))
 
 
 def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
@@ -51,8 +58,10 @@ def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def is_tuning(count: int) -> np.ndarray:
-    """Return bool [count], True for the photographs on which temperatures and candidates are chosen: about a fifth, by a hash."""
-    return hashes(key(1), np.arange(count)) % np.uint64(TUNING) == 0
+    """Return bool [count], True for the photographs on which temperatures and candidates are chosen, by a hash: about TUNING of them, but
+    at least a share of LEAST and at most one of MOST."""
+    share = min(max(TUNING / max(count, 1), LEAST), MOST)
+    return uniforms(key(1), np.arange(count)) < share
 
 
 def fit_temperature(log_probs: torch.Tensor, label: torch.Tensor) -> float:
@@ -73,7 +82,13 @@ def fit_temperature(log_probs: torch.Tensor, label: torch.Tensor) -> float:
 
 
 def fit_thresholds(
-    evidence: Evidence, tuning: np.ndarray, weights: str, temperature: Sequence[float], precisions: Sequence[float], confidence: float
+    evidence: Evidence,
+    tuning: np.ndarray,
+    weights: str,
+    temperature: Sequence[float],
+    precisions: Sequence[float],
+    confidence: float,
+    kept: float = KEPT,
 ) -> Calibration:
     """Return the calibration from the results of N photographs. Raise `ConfigError` if there are too few.
 
@@ -82,14 +97,16 @@ def fit_thresholds(
     own, other = evidence.take(np.flatnonzero(tuning)), evidence.take(np.flatnonzero(~tuning))
     if len(other.label) < FEWEST:
         raise ConfigError(f"{len(evidence.label)} observations are too few for a calibration; it needs {2 * FEWEST}, better 2,000")
+    familiar = guarantee.set_threshold(own.familiarity, kept)  # not chosen by the tests, so that they also hold with it
+    chosen, paths = own.answered(familiar), other.answered(familiar)
     fitted = []
     for precision in sorted(set(precisions)):
-        threshold = guarantee.with_confidence(own.paths, own.label, other.paths, other.label, precision, confidence)
-        average = guarantee.on_average(other.paths, other.label, precision)
-        answered = guarantee.precision_of(other.paths, other.label, threshold)[1]
-        fitted.append(Precision(precision, threshold, average, answered, answered_at(other.paths, threshold)))
+        threshold = guarantee.with_confidence(chosen, own.label, paths, other.label, precision, confidence)
+        average = guarantee.on_average(paths, other.label, precision)
+        answered = guarantee.precision_of(paths, other.label, threshold)[1]
+        fitted.append(Precision(precision, threshold, average, answered, answered_at(paths, threshold)))
     sets = {
         f"{coverage:g}": tuple(guarantee.set_threshold(column[~np.isnan(column)], coverage) for column in other.true_probability.T)
         for coverage in COVERAGES
     }
-    return Calibration(weights, len(evidence.label), tuple(temperature), confidence, tuple(fitted), sets)
+    return Calibration(weights, len(evidence.label), tuple(temperature), confidence, tuple(fitted), sets, kept, familiar)

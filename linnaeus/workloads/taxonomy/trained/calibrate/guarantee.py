@@ -1,9 +1,9 @@
 """Compute the thresholds of rolled-up answers that guarantee a precision, from photographs that were not used for training.
 
 `with_confidence`: with probability `confidence` over the draw of the photographs, the answers at the threshold have at least the given
-precision. Candidates are tested one after the other, from the safest downwards, until one fails (fixed sequence testing; Angelopoulos et
-al. 2021, "Learn then test"). The test is exact: given the number of answers, the number of wrong ones is binomial. The candidates and
-their order are chosen on other photographs than those of the tests.
+precision. Candidates are tested one after the other, from a safe one downwards, until one fails (fixed sequence testing; Angelopoulos et
+al. 2021, "Learn then test"). The test is exact: given the number of answers, the number of wrong ones is binomial. The candidates and the
+first of them are chosen on other photographs than those of the tests. There are many, so that almost nothing is lost between two of them.
 
 `on_average`: averaged over the draw of the photographs, the share of photographs without a wrong answer is at least the given precision.
 For each photograph there is a least threshold at which it has no wrong answer. The result is the ceil((n + 1) x precision)-th smallest of
@@ -15,33 +15,48 @@ observation resemble each other.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, UNKNOWN, WRONG, Paths, answer_ranks, outcomes
 
-CANDIDATES = 400  # most thresholds that are tested
+CANDIDATES = 4000  # thresholds that may be tested
+SAFE = 2.5  # standard errors between the stated precision and that of the first candidate; then nearly every first test succeeds
 NEVER = 2.0  # threshold above all confidences: no answers
 
 
-class Counts(NamedTuple):
-    """Numbers of answers at a threshold."""
+@dataclass(frozen=True)
+class AnswerCounts:
+    """Numbers of answers at each threshold: a taxon is the answer from its confidence down to that of the next finer one of its path."""
 
-    answered: int  # answers that are known to be right or wrong
-    wrong: int  # answers that are wrong
+    known: tuple[np.ndarray, np.ndarray]  # sorted confidences of these taxa, and of the next finer ones; right or wrong answers
+    wrong: tuple[np.ndarray, np.ndarray]  # the same, of wrong answers
+
+    @classmethod
+    def of(cls, paths: Paths, label: np.ndarray) -> AnswerCounts:
+        """Return the counts of photographs with `label` int64 [N, R]. An answer that may be right or wrong is not counted."""
+        judged, named = outcomes(paths, label), paths.path >= 0
+        finer, following = np.empty_like(paths.confidence), np.full(len(label), -np.inf)
+        for r in range(label.shape[1] - 1, -1, -1):
+            finer[:, r] = following
+            following = np.where(named[:, r], paths.confidence[:, r], following)
+        chosen = (named & (judged != UNKNOWN), named & (judged == WRONG))
+        known, wrong = ((np.sort(paths.confidence[rows]), np.sort(finer[rows])) for rows in chosen)
+        return cls(known, wrong)
+
+    def at(self, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of answers that are right or wrong, and of wrong ones, at each threshold, int64 [T]."""
+        answered, wrong = (_reaching(own, thresholds) - _reaching(finer, thresholds) for own, finer in (self.known, self.wrong))
+        return answered, wrong
 
 
-def counts(paths: Paths, judged: np.ndarray, threshold: float) -> Counts:
-    """Return the numbers of answers and of wrong answers at a threshold. `judged`: int8 [N, R], as `outcomes` returns.
-
-    Answers that may be right or wrong (`UNKNOWN`) are left out."""
-    rank = answer_ranks(paths, threshold)
-    given = np.flatnonzero(rank != NONE)
-    result = judged[given, rank[given]]
-    return Counts(int((result != UNKNOWN).sum()), int((result == WRONG).sum()))
+def _reaching(confidence: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
+    """Return the number of values of a sorted array that are at least as great as each threshold."""
+    return len(confidence) - np.searchsorted(confidence, thresholds, side="left")
 
 
 def with_confidence(tuning: Paths, tuning_label: np.ndarray, paths: Paths, label: np.ndarray, precision: float, confidence: float) -> float:
@@ -50,38 +65,46 @@ def with_confidence(tuning: Paths, tuning_label: np.ndarray, paths: Paths, label
     `tuning`, `tuning_label`: photographs on which the candidates are chosen. `paths`, `label`: other photographs, on which they are tested.
     Labels are int64 [N, R]."""
     candidates = _candidates(tuning)
-    own = outcomes(tuning, tuning_label)
-    p_values = [p_value(counts(tuning, own, t), precision) for t in candidates]
-    if not candidates or min(p_values) >= 1:
+    if not len(candidates):
         return NEVER
-    safest = int(np.argmin(p_values))
-    judged, chosen = outcomes(paths, label), NEVER
-    for threshold in candidates[safest:]:
-        if p_value(counts(paths, judged, threshold), precision) > 1 - confidence:
-            break
-        chosen = threshold
-    return chosen
+    first = _safe(*AnswerCounts.of(tuning, tuning_label).at(candidates), len(label) / len(tuning_label), precision)
+    answered, wrong = AnswerCounts.of(paths, label).at(candidates[first:])
+    failed = wrong > most_wrong(len(label), 1 - precision, 1 - confidence)[answered]
+    passed = int(np.argmax(failed)) if failed.any() else len(failed)
+    return float(candidates[first + passed - 1]) if passed else NEVER
 
 
-def _candidates(paths: Paths) -> list[float]:
-    """Return at most `CANDIDATES` thresholds in descending order: evenly spaced quantiles of the distinct confidences of the paths."""
-    found = np.unique(paths.confidence[paths.path >= 0])
-    steps = np.unique(np.linspace(0, len(found) - 1, min(CANDIDATES, len(found))).astype(int))
-    return found[steps][::-1].tolist()
+def _candidates(paths: Paths) -> np.ndarray:
+    """Return CANDIDATES thresholds in descending order, at equal steps of the ranks of the confidences of the paths."""
+    found = np.unique(paths.confidence[paths.path >= 0])[::-1]
+    return np.interp(np.linspace(0, len(found) - 1, CANDIDATES), np.arange(len(found)), found) if len(found) else found
 
 
-def p_value(found: Counts, precision: float) -> float:
-    """Return the probability of at most `found.wrong` wrong answers if the true precision were exactly `precision`; 1 without answers."""
-    return binomial_cdf(found.wrong, found.answered, 1 - precision) if found.answered else 1.0
+def _safe(answered: np.ndarray, wrong: np.ndarray, ratio: float, precision: float) -> int:
+    """Return the number of the first candidate that is SAFE standard errors better than the precision, or else of that with the most.
+
+    answered, wrong: of each candidate, of `ratio` times fewer photographs than there are in the tests. As many answers are expected in the
+    tests as there are here, less two standard errors."""
+    expected = ratio * np.maximum(answered - 2 * np.sqrt(answered), 0)
+    margin = ((1 - precision) * expected - ratio * wrong) / np.sqrt(precision * (1 - precision) * np.maximum(expected, 1))
+    return int(np.argmax(margin >= min(SAFE, margin.max())))
 
 
-def binomial_cdf(k: int, n: int, p: float) -> float:
-    """Return P(X <= k) for X binomial with n trials of probability p in (0, 1)."""
-    logs = [
-        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(p) + (n - i) * math.log1p(-p) for i in range(k + 1)
-    ]
-    top = max(logs)
-    return min(1.0, math.exp(top) * math.fsum(math.exp(value - top) for value in logs))
+@functools.lru_cache(maxsize=16)
+def most_wrong(count: int, rate: float, level: float) -> np.ndarray:
+    """Return for each n of 0 to `count` the greatest k with P(X <= k) <= `level` for X binomial (n, `rate`), int64 [count + 1]; -1 if none.
+
+    P(X <= k) follows from that of n - 1 trials, and k grows by one at most."""
+    found = np.full(count + 1, -1)
+    k, below, here = 0, 1.0, 1.0  # P(X <= k) and P(X = k)
+    for n in range(1, count + 1):
+        below -= rate * here
+        here *= n * (1 - rate) / (n - k)
+        if below <= level:
+            here *= (n - k) / (k + 1) * rate / (1 - rate)
+            k, below = k + 1, below + here
+        found[n] = k - 1
+    return found
 
 
 def on_average(paths: Paths, label: np.ndarray, precision: float) -> float:
@@ -118,6 +141,6 @@ def precision_of(paths: Paths, label: np.ndarray, threshold: float) -> tuple[flo
     """Return the precision of the answers that are known to be right or wrong, and the share of photographs with an answer.
 
     The precision is NaN without such answers, the share is NaN without photographs."""
-    found = counts(paths, outcomes(paths, label), threshold)
+    (answered,), (wrong,) = AnswerCounts.of(paths, label).at(np.array([threshold]))
     rank = answer_ranks(paths, threshold)
-    return (1 - found.wrong / found.answered if found.answered else math.nan), float((rank != NONE).mean()) if len(rank) else math.nan
+    return (1 - float(wrong / answered) if answered else math.nan), float((rank != NONE).mean()) if len(rank) else math.nan

@@ -4,6 +4,8 @@ metrics.json         metrics of each validation pass and each group, and the pho
 groups.csv           a row for each group of photographs: by clade, known metadata, number of training photographs, and value of --by
 classes.csv          a row for each class, as `linnaeus evaluate RUN` writes it
 photographs.csv      a row for each photograph: labels, predicted taxa, which of them are right, or why it cannot be read
+precisions.csv       of a calibrated model: a row for each stated precision, with the precision and the share of answers that it has here
+outside.csv          a row for each kind of photographs of no taxon of the model: AUROC, and the share with the answer "none of these"
 unknown_taxa.csv     taxa of the labels that the model does not have, with the number of their photographs
 """
 
@@ -11,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,10 +26,19 @@ from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Compared, label_of, probability
 
 
-def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured, parts: Sequence[Mapping[str, Any]]) -> list[str]:
+class Tables(NamedTuple):
+    """Rows of tables of a model's results."""
+
+    parts: Sequence[Mapping[str, Any]]  # of `photograph_groups.part_row`
+    tempered: Mapping[str, float]  # `<rank>/ece` with temperatures; empty: not calibrated
+    precisions: Sequence[Mapping[str, Any]]  # of `stated_precision.of_model`
+    outside: Sequence[Mapping[str, Any]]  # of `unfamiliar.unfamiliar_rows`
+
+
+def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured, tables: Tables) -> list[str]:
     """Write the results of one model to `folder`. Return the paths of the files. Raise `ConfigError` if they cannot be written.
 
-    `manifest`: path of the table. `parts`: results of `photograph_groups.part_row`."""
+    `manifest`: path of the table."""
     unknown = unknown_taxa(measured, rows)
     record = {
         "model": measured.name,
@@ -42,16 +53,21 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
             for r, rank in enumerate(measured.model.tree.ranks)
         },
         "metrics": measured.metrics,
-        "groups": list(parts),
+        "calibrated": dict(tables.tempered),
+        "precisions": list(tables.precisions),
+        "outside": list(tables.outside),
+        "groups": list(tables.parts),
     }
     classes = measured.classes
     if measured.training_counts is None:
         classes = [row | {"training_count": None} for row in classes]
     files = {
         "metrics.json": to_json(strict(record)),
-        "groups.csv": to_csv([{key: _cell(value) for key, value in part.items()} for part in parts]),
+        "groups.csv": _table(tables.parts),
         "classes.csv": to_csv(classes),
         "photographs.csv": to_csv(photograph_rows(measured, rows)),
+        **({"precisions.csv": _table(tables.precisions)} if tables.precisions else {}),
+        **({"outside.csv": _table(tables.outside)} if len(tables.outside) > 1 else {}),
         **({"unknown_taxa.csv": to_csv(unknown)} if unknown else {}),
     }
     return write_files(folder, files)
@@ -106,6 +122,7 @@ def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]
     found = []
     for i, name in enumerate(rows.records.files.names.tolist()):
         out: dict[str, Any] = {"photograph": name}
+        out["familiarity"] = float(measured.tempered.familiarity[i]) if table.real[i] else None
         out["metadata"] = " ".join(c for c, there in zip(components, present[i], strict=True) if there)
         for r, rank in enumerate(tree.ranks):
             predicted, label = int(table.path[i, r]), int(labels.labels[i, r])
@@ -123,6 +140,11 @@ def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]
         found.append({**own, **out, "error": measured.errors.get(i)})
     missing = dict.fromkeys(found[0])
     return [*found, *(missing | {"photograph": name, "error": reason} for name, reason in rows.records.unreadable)]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV."""
+    return to_csv([{key: _cell(value) for key, value in row.items()} for row in rows])
 
 
 def _cell(value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from linnaeus.errors import escaped
 from linnaeus.reporting.formatting import shorten
 from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
+from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Compared
 
@@ -16,28 +17,33 @@ SHOWN = 12  # most rows per kind of group; the files have all
 LABEL = 34  # width of the column of names
 
 
-def model_lines(measured: Measured, parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the tables of a model's results as lines. `parts`: results of `part_row`, the first for all photographs."""
+def model_lines(measured: Measured, tables: Tables) -> list[str]:
+    """Return the tables of a model's results as lines."""
     tree = measured.model.tree
     return [
         *accuracy_table(tree.ranks, measured.model.components, measured.metrics, {}),
         "",
-        *_rank_lines(measured, parts[0]),
+        *_rank_lines(measured, tables),
         "",
-        *_part_lines(parts, tree.ranks[-1]),
+        *_part_lines(tables.parts, tree.ranks[-1]),
+        *_precision_lines(tables.precisions),
+        *_outside_lines(tables.outside),
     ]
 
 
-def _rank_lines(measured: Measured, everything: Mapping[str, Any]) -> list[str]:
+def _rank_lines(measured: Measured, tables: Tables) -> list[str]:
     """Return a header and a line per rank: numbers of scored photographs and of unknown taxa, top-5 accuracy, loss and calibration error.
 
-    `everything`: result of `part_row` for all photographs. The metadata are not masked."""
-    lines = [f"{'rank':18s}{'scored':>10s}{'unknown taxon':>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"]
+    The metadata are not masked. Of a calibrated model also the calibration error with its temperatures, `ece/T`."""
+    everything, calibrated = tables.parts[0], bool(tables.tempered)
+    head = f"{'rank':18s}{'scored':>10s}{'unknown taxon':>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"
+    lines = [head + f"{'ece/T':>9s}" * calibrated]
     for r, rank in reversed(list(enumerate(measured.model.tree.ranks))):
         top5, loss, ece = (measured.metrics[f"val/{rank}/{name}"] for name in ("top5", "loss", "ece"))
         unknown = int(measured.labels.unknown[:, r].sum())
         cells = f"{everything[f'{rank}/photographs']:10,d}{unknown:15,d}{_percent(top5, 9)}{_plain(loss, 9, 4)}{_percent(ece, 9)}"
-        lines.append(f"{shorten(rank, 18):18s}{cells}")
+        with_temperature = _percent(tables.tempered[f"{rank}/ece"], 9) if calibrated else ""
+        lines.append(f"{shorten(rank, 18):18s}{cells}{with_temperature}")
     return lines
 
 
@@ -55,6 +61,35 @@ def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
         if len(own) > SHOWN:
             lines.append(f"{kind}: {len(own) - SHOWN:,} more in groups.csv of --output")
     return lines
+
+
+def _precision_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a header and a line per stated precision; [] without a calibration."""
+    if not rows:
+        return []
+    lines = ["", f"{'answers for photographs of':28s}{'stated':>8s}{'precision':>11s}{'95 %':>14s}{'answered':>10s}{'95 %':>9s}"]
+    for row in rows:
+        own = _plain(100 * row["precision"], 11, 1) + _ends(row, "precision", 14) + _plain(100 * row["answered"], 10, 1)
+        lines.append(f"{row['photographs of']:28s}{100 * row['stated']:8.3g}{own}{_ends(row, 'answered', 9, 0)}")
+    return lines
+
+
+def _outside_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a header and a line for each kind of photographs; [] if all are of the model's taxa."""
+    if len(rows) < 2:
+        return []
+    lines = ["", f"{'familiarity of photographs':28s}{'photos':>8s}{'AUROC':>11s}{'95 %':>14s}{'none of these':>15s}"]
+    for row in rows:
+        cells = _plain(row["auroc"], 11, 3) + _ends(row, "auroc", 14, 1) + _plain(100 * row["none of these"], 15, 1)
+        lines.append(f"{shorten(row['photographs of'], 27):28s}{row['photographs']:8,d}{cells}")
+    return lines
+
+
+def _ends(row: Mapping[str, Any], name: str, width: int, digits: int = 1) -> str:
+    """Return the ends of an interval in percent."""
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    text = "-" if math.isnan(low) or math.isnan(high) else f"{100 * low:.{digits}f}-{100 * high:.{digits}f}"
+    return f"{text:>{width}s}"
 
 
 def difference_lines(compared: Compared) -> list[str]:

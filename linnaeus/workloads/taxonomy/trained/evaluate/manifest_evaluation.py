@@ -11,12 +11,14 @@ from linnaeus.errors import ConfigError, counted, escaped, list_some
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, read_labels
-from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import unreadable, write_comparison, write_model
+from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables, unreadable, write_comparison, write_model
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_tables import difference_lines, model_lines
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings, measure
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import compare
 from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import check_clade, find_parts, part_row
+from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import of_model
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
+from linnaeus.workloads.taxonomy.trained.evaluate.unfamiliar import folder_inputs, strangers, unfamiliar_rows
 from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of, load_model
 from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
@@ -34,7 +36,7 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
     if options.output is not None and options.output.exists() and not options.output.is_dir():
         raise ConfigError(f"--output: {options.output} is not a folder; choose another one")
-    threads = use_threads(options)
+    threads, others = use_threads(options), None if options.outside is None else folder_inputs(options.outside)
     paths = [options.model, *(options.compare or [])]
     restricted = [restrict(_load(path, options, paths), options.checklist, region=options.region) for path in paths]
     models = [model for model, _ in restricted]
@@ -42,18 +44,21 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         check_clade(options.clade, model.tree)
     components = list(dict.fromkeys(name for model in models for name in model.components))
     rows = read_labels(options.manifest, options.setting or [], components, [options.by] if options.by else [])
+    settings = [Settings(options.batch_size or _batch_size(path), threads) for path in paths]
     measured = [
-        measure(str(path), model, rows, training_counts(path, model.tree), Settings(options.batch_size or _batch_size(path), threads))
-        for path, model in zip(paths, models, strict=True)
+        measure(str(path), model, rows, training_counts(path, model.tree), own)
+        for path, model, own in zip(paths, models, settings, strict=True)
     ]
     lines = [*rows.notes, *_group_note(rows, options.by)]
     files: list[str] = []
     for number, one in enumerate(measured, 1):
         parts = [part_row(one, rows, part) for part in find_parts(one, rows, options.clade, options.by)]
-        lines += ["", *_head(one, rows), *restricted[number - 1][1], "", *model_lines(one, parts)]
+        unfamiliar = unfamiliar_rows(one, rows, None if others is None else strangers(one.model, others, settings[number - 1]))
+        tables = Tables(parts, *of_model(one, rows.group), unfamiliar)
+        lines += ["", *_head(one, rows), *restricted[number - 1][1], "", *model_lines(one, tables)]
         if options.output is not None:
             folder = options.output / f"model-{number}" if len(measured) > 1 else options.output
-            files += write_model(folder, options.manifest, rows, one, parts)
+            files += write_model(folder, options.manifest, rows, one, tables)
     compared = [compare(measured[0], other, rows) for other in measured[1:]]
     for pair in compared:
         lines += ["", *difference_lines(pair)]

@@ -21,6 +21,8 @@ from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics
 from linnaeus.workloads.taxonomy.metrics.photograph_table import PhotographTable
 from linnaeus.workloads.taxonomy.metrics.sample_record import RECORD
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, Matched, among_possible, matched
+from linnaeus.workloads.taxonomy.trained.evaluate.tempered import Tempered
+from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
 from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
@@ -47,6 +49,7 @@ class Measured:
     record: torch.Tensor  # rows of `SampleRecord`, int64 [N, 3]
     table: PhotographTable
     training_counts: Sequence[np.ndarray] | None  # per rank int64 [C_r]; None: not recorded
+    tempered: Tempered  # without masking
     errors: Mapping[int, str]  # photograph that cannot be read -> reason
 
 
@@ -81,11 +84,18 @@ def measure(
         one.begin(pass_, possible)  # also `with_<component>_top1` of the normal pass
     sums = [torch.zeros(one.width, dtype=torch.float64) for one in metrics]
     errors: dict[int, str] = {}
+    tempered = Tempered(size, len(tree.ranks))
     with torch.inference_mode():
         for batch in _batches(model, rows, labels.labels, settings, errors):
             for one, total, pass_ in zip(metrics, sums, passes, strict=True):
                 prepared = model.preparation(batch, pass_.masked)
-                outputs = {"scores": model.scores(prepared)}
+                whole = model.all_scores(prepared)
+                scores = whole if model.possible is None else whole.among(model.possible)
+                outputs = {"scores": scores}
+                if not pass_.masked:
+                    probabilities = model.probabilities(scores)
+                    familiar = familiarity(probabilities if whole is scores else model.probabilities(whole))
+                    tempered.keep(batch["sample"].cpu().numpy(), probabilities, scores.path().cpu().numpy(), familiar)
                 total += one.sums(outputs, prepared).cpu()  # batch by batch: float addition depends on the order
                 one.count(outputs, prepared)
     found: dict[str, float] = {}
@@ -93,7 +103,7 @@ def measure(
         results = one.compute(total, one.counts) | one.compute_at_end(one.counts)
         found |= {f"{pass_.key}/{key}": value for key, value in results.items() if training_counts or key.split("/")[-1] not in SHOTS}
     classes = metrics[0].class_rows(metrics[0].counts)
-    return Measured(name, model, labels, found, classes, metrics[0].counts[RECORD].cpu(), table, training_counts, errors)
+    return Measured(name, model, labels, found, classes, metrics[0].counts[RECORD].cpu(), table, training_counts, tempered, errors)
 
 
 def _batches(model: TrainedClassifier, rows: LabelRows, labels: np.ndarray, settings: Settings, errors: dict[int, str]) -> Iterator[Batch]:

@@ -13,8 +13,11 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.metrics.sample_record import Samples, difference_intervals, group_sums, quotients
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, classes_of
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
+from linnaeus.workloads.taxonomy.trained.evaluate.paired_bins import expected_calibration_error, macro, paired
 from linnaeus.workloads.taxonomy.trained.evaluate.photograph_groups import all_fractions
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+
+KEYS = ("first", "other", "difference", "low", "high")  # cells of a difference
 
 
 class Compared(NamedTuple):
@@ -37,11 +40,29 @@ def compare(first: Measured, other: Measured, rows: LabelRows) -> Compared:
     names = [*terms[0]]
     values = [quotients(numerator.sum(0), denominator.sum(0)) for numerator, denominator in sums]
     columns = [*values, *difference_intervals(*sums)] if len(read) else [np.full(len(names), np.nan)] * 5
-    keys = ("first", "other", "difference", "low", "high")
     differences = [
-        {"metric": name} | {key: float(column[i]) for key, column in zip(keys, columns, strict=True)} for i, name in enumerate(names)
+        {"metric": name} | {key: float(column[i]) for key, column in zip(KEYS, columns, strict=True)} for i, name in enumerate(names)
     ]
+    differences += _binned_differences(first, other, rows, read, ranks)
     return Compared(other.name, len(read), differences, _disagreements(first, other, rows, read, ranks))
+
+
+def _binned_differences(first: Measured, other: Measured, rows: LabelRows, read: np.ndarray, ranks: list[str]) -> list[dict[str, Any]]:
+    """Return a row for the mean accuracy over classes and for the calibration error of each rank."""
+    found = []
+    for rank in ranks:
+        places = [one.model.tree.rank_index(rank) for one in (first, other)]
+        labels = [one.labels.labels[read, r] for one, r in zip((first, other), places, strict=True)]
+        own = (labels[0] >= 0) & (labels[1] >= 0)
+        chosen, group = read[own], None if rows.group is None else rows.group[read[own]]
+        tables = [(one.table, r, label[own]) for one, r, label in zip((first, other), places, labels, strict=True)]
+        kinds = {
+            "macro_top1": [macro(label, table.path[chosen, r] == label) for table, r, label in tables],
+            "ece": [expected_calibration_error(table.best_right[chosen, r], table.best_log_p[chosen, r]) for table, r, _ in tables],
+        }
+        for name, pair in kinds.items():
+            found.append({"metric": f"{rank}/{name}"} | dict(zip(KEYS, paired(pair[0], pair[1], group), strict=True)))
+    return found
 
 
 def _terms(first: Measured, other: Measured, read: np.ndarray, ranks: list[str]) -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:

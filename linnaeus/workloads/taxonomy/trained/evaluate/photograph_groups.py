@@ -14,7 +14,6 @@ from linnaeus.errors import ConfigError, shorten
 from linnaeus.workloads.taxonomy.components import presence
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.metrics.accuracy import FEW, MANY
-from linnaeus.workloads.taxonomy.metrics.confidence import Calibration
 from linnaeus.workloads.taxonomy.metrics.sample_record import (
     Samples,
     area_under_risk_coverage,
@@ -23,9 +22,9 @@ from linnaeus.workloads.taxonomy.metrics.sample_record import (
     intervals,
     quotients,
 )
-from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
+from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 MOST = 1000  # largest number of groups of a kind
@@ -130,7 +129,4 @@ def all_fractions(measured: Measured, samples: Samples, own: np.ndarray) -> dict
 
 
 def _ece(measured: Measured, samples: Samples, own: np.ndarray) -> dict[str, float]:
-    calibration = Calibration(TreeTables(measured.model.tree, torch.device("cpu")), torch.device("cpu"))
-    columns = (samples.known, measured.table.best_right[own], measured.table.best_log_p[own])
-    calibration.add(*(torch.from_numpy(column) for column in columns))
-    return calibration.compute(calibration.counts)
+    return calibration_error(measured.model.tree, samples.known, measured.table.best_right[own], measured.table.best_log_p[own])

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.manifest.table import Column
     from linnaeus.workloads.taxonomy.trained.journal import Row
+    from linnaeus.workloads.taxonomy.trained.predict.sequences import Sequences
     from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 KINDS = ("blank", "human", "vehicle", "unknown")  # classes of camera traps that are not animals; all their ranks have the same name
@@ -26,6 +27,11 @@ class Answered:
     classifier: str  # name of the model, for tables of several classifiers
     started: str  # time of the first start of the command, such as 2026-05-01T16:10:00Z
     columns: Mapping[str, Column] = field(default_factory=dict)  # name in `Format.columns` -> column of the manifest
+    sequences: Sequences | None = None  # a row is a sequence; None: a photograph
+
+    def photographs(self, row: int) -> range:
+        """Return the numbers of the photographs of a row."""
+        return range(row, row + 1) if self.sequences is None else self.sequences.photographs(row)
 
     @cached_property
     def nodes(self) -> dict[tuple[str, str, str | None], int]:

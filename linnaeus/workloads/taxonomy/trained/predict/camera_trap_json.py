@@ -19,6 +19,7 @@ from typing import Any
 
 from linnaeus.workloads.taxonomy.trained.journal import Row
 from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of, kind_of, open_text, probability
+from linnaeus.workloads.taxonomy.trained.predict.sequences import each_photograph
 
 WHOLE = [0.0, 0.0, 1.0, 1.0]  # x, y, width and height of a box
 UNKNOWN = "f2efdae9-efb8-48fb-8a91-eccf79ab4ffb" + 6 * ";no cv result"
@@ -35,7 +36,7 @@ NAMESPACE = uuid.UUID("6f1d4a0e-5f0b-5c8e-9d7c-0b8f8c1f3a52")  # for the ids of 
 def write_speciesnet(path: Path, answered: Answered) -> None:
     """Write a file in SpeciesNet's format 20261015. `raw_classifications` are the most probable taxa of the finest rank."""
     labels: dict[int, str] = {}
-    rows = (_speciesnet_row(row, answered, labels) for row in answered.rows)
+    rows = (_speciesnet_row(row, answered, labels) for row in each_photograph(answered.rows))
     with open_text(path) as file:
         file.write('{\n "info": {"format_version": "20261015"},\n "predictions": [')
         _write_items(file, rows)
@@ -89,7 +90,7 @@ def _taxon(answered: Answered, node: int) -> dict[str, str]:
 def write_megadetector(path: Path, answered: Answered) -> None:
     """Write a file of MegaDetector's batch results, format 1.6. The confidence of a box is the probability of the answer."""
     used: set[int] = set()
-    rows = (_megadetector_row(row, answered, used) for row in answered.rows)
+    rows = (_megadetector_row(row, answered, used) for row in each_photograph(answered.rows))
     info = {"format_version": "1.6", "detector": "none: the box is the whole photograph", "classifier": answered.classifier}
     with open_text(path) as file:
         file.write(f'{{\n "info": {json.dumps(info, ensure_ascii=False)},\n "images": [')

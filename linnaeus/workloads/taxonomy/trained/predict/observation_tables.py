@@ -22,6 +22,7 @@ from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answe
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.manifest.table import Column
+    from linnaeus.workloads.taxonomy.trained.predict.sequences import Sequences
 
 MEDIA = ("mediaID", "deploymentID", "timestamp")  # required columns of a table of media
 OBSERVATIONS = [  # in the order of the schema
@@ -35,6 +36,7 @@ IDENTIFICATIONS = [
     *("identificationID", "occurrenceID", "associatedMedia", "taxonID", "scientificName", "taxonRank", *RANKS, "higherClassification"),
     *("verbatimIdentification", "identifiedBy", "dateIdentified", "identificationRemarks"),
 ]
+STRANGE = "none of the taxa of the model"
 NAMESPACE = uuid.UUID("0b3f9a56-2f4e-5d0c-8c53-9f2f4b9f0f7d")  # for identificationIDs
 
 
@@ -58,6 +60,15 @@ def check_media(columns: Mapping[str, Column]) -> None:
         _with_zone(value)
 
 
+def check_events(columns: Mapping[str, Column], sequences: Sequences) -> None:
+    """Raise `ConfigError` for a sequence with photographs of several deployments: an observation of an event has one."""
+    codes = columns["deploymentID"].codes
+    for number, name in enumerate(sequences.names):
+        own = codes[sequences.photographs(number)]
+        if (own != own[0]).any():
+            raise ConfigError(f"--sequence: {quoted(name)} has photographs of several deployments; choose a column of events")
+
+
 def _with_zone(text: str) -> str:
     """Return a time in the form of the schema, to the second, with its zone. Raise `ConfigError` for a time without a zone."""
     try:
@@ -77,22 +88,23 @@ def write_camtrap_dp(path: Path, answered: Answered) -> None:
 
 
 def _observation(answered: Answered, number: int, row: Row) -> dict[str, Any]:
-    medium, time = answered.cell("mediaID", number), _with_zone(answered.cell("timestamp", number))
+    first, *_ = photographs = answered.photographs(number)
+    medium, times = answered.cell("mediaID", first), [_with_zone(answered.cell("timestamp", one)) for one in photographs]
     start = {
         "observationID": f"{medium}-linnaeus-{answered.head['sha256'][:12]}",
-        "deploymentID": answered.cell("deploymentID", number),
-        "mediaID": medium,
-        "eventID": answered.cell("eventID", number),
-        "eventStart": time,
-        "eventEnd": time,
-        "observationLevel": "media",
+        "deploymentID": answered.cell("deploymentID", first),
+        "mediaID": medium if answered.sequences is None else "",
+        "eventID": answered.cell("eventID", first) if answered.sequences is None else row["sequence"] or medium,
+        "eventStart": min(times, key=datetime.datetime.fromisoformat),
+        "eventEnd": max(times, key=datetime.datetime.fromisoformat),
+        "observationLevel": "media" if answered.sequences is None else "event",
     }
     if "error" in row:
         return start | {"observationType": "unclassified", "observationComments": f"not read: {row['error']}"}
     machine = {"classificationMethod": "machine", "classifiedBy": answered.classifier, "classificationTimestamp": answered.started}
     answer = answer_of(row)
     if answer is None:
-        return start | machine | {"observationType": "unknown"}
+        return start | machine | {"observationType": "unknown", "observationComments": STRANGE if row["outside"] else ""}
     kind = kind_of(answered.names(answered.node(answer["rank"], answer)))
     taxon = {"scientificName": answer["name"]} if kind == "animal" else {}
     return start | machine | taxon | {"observationType": kind, "classificationProbability": answer["probability"]}
@@ -111,8 +123,8 @@ def _identification(answered: Answered, number: int, row: Row) -> dict[str, Any]
     )
     start = {
         "identificationID": f"urn:uuid:{uuid.uuid5(NAMESPACE, identity)}",
-        "occurrenceID": answered.cell("occurrenceID", number),
-        "associatedMedia": row["photograph"],
+        "occurrenceID": answered.cell("occurrenceID", answered.photographs(number)[0]),
+        "associatedMedia": " | ".join(row.get("photographs", [row["photograph"]])),
     }
     if "error" in row:
         return start | {"identificationRemarks": f"not read: {row['error']}"}
@@ -120,7 +132,7 @@ def _identification(answered: Answered, number: int, row: Row) -> dict[str, Any]
     used = f"; used {', '.join(row['metadata'])}" if row["metadata"] else ""
     answer = answer_of(row)
     if answer is None:
-        return start | machine | {"identificationRemarks": f"machine identification; no taxon{used}"}
+        return start | machine | {"identificationRemarks": f"machine identification; {STRANGE if row['outside'] else 'no taxon'}{used}"}
     names = answered.names(answered.node(answer["rank"], answer))
     taxon = {rank: names[rank] for rank in RANKS if rank in names} | {
         "taxonID": answer.get("key", ""),

@@ -4,6 +4,7 @@
     linnaeus predict BUNDLE photos/ --out answers.csv
     linnaeus predict BUNDLE --manifest photos.csv --out answers.json
     linnaeus predict BUNDLE photos/ --checklist species.txt --clade Aves --out answers.csv
+    linnaeus predict BUNDLE --manifest photos.csv --sequence observation --out answers.csv
     linnaeus predict BUNDLE --manifest media.csv --out observations.csv --format camtrap_dp
 
 Without --out the answers are printed. If a command with --out was killed, the same command continues where it stopped. The file has the
@@ -23,12 +24,15 @@ from linnaeus.config.model_options import add_model, add_model_options, check_ra
 from linnaeus.config.run_command import CONTINUES, run_command
 from linnaeus.errors import ConfigError, counted, escaped
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_out, check_photographs, photographs_of
+from linnaeus.workloads.taxonomy.trained.predict.observation_tables import check_events
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
+from linnaeus.workloads.taxonomy.trained.predict.sequences import answer_together, in_sequences
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.answers import Asked
     from linnaeus.workloads.taxonomy.trained.journal import Row
     from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
+    from linnaeus.workloads.taxonomy.trained.predict.sequences import Sequences
     from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
@@ -47,6 +51,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_photographs(parser)
     add("--out", type=Path, metavar="FILE", help="file of the answers: .json, .csv or .parquet")
     add("--format", choices=FORMATS, help="of the file (that of its suffix); docs/using.md describes each")
+    add(
+        "--sequence", metavar="COLUMN", help="of the manifest: one answer for the photographs with the same value, a burst or an individual"
+    )
     add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
     add(
         "--precision",
@@ -69,6 +76,8 @@ def _check(options: argparse.Namespace) -> None:
     options.format = options.out and format_of(options.format, options.out)
     check_out(options.out, [one.suffix for one in FORMATS.values()])
     check_ranges(options, {"top": (1, 1000)})
+    if options.sequence and not options.manifest:
+        raise ConfigError(f"--sequence {options.sequence} has no effect without --manifest, whose column it is; leave it out")
 
 
 def predict(options: argparse.Namespace) -> list[str]:
@@ -84,28 +93,36 @@ def predict(options: argparse.Namespace) -> list[str]:
     threads = use_threads(options)
     model, restricted = restrict(load_model(options.model, **load_options(options)), options.checklist, options.clade, options.region)
     copied = FORMATS[options.format].columns if options.out else ()
-    inputs = photographs_of(options, model.components, copied)
+    sequences = None
+    inputs = photographs_of(options, model.components, [*copied, *([options.sequence] if options.sequence else [])])
+    if options.sequence:
+        inputs, sequences = in_sequences(inputs, options.sequence)
     asked = model.asked(options.top, options.precision, options.coverage)
-    for note in (*inputs.notes, *restricted, *_calibration_notes(model, asked)):
+    for note in (*inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
         print(note)
     if options.out is None:
-        rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads) for row in batch]
+        rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads, sequences) for row in batch]
         return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(len(rows))
     FORMATS[options.format].check(inputs.columns)
+    if sequences is not None and options.format == "camtrap_dp":
+        check_events(inputs.columns, sequences)
     head: dict[str, Any] = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
     head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
-    with Journal(options.out, head | {"asked": list(asked)} | inputs.identity(), options.batch_size) as journal:
+    head |= {} if sequences is None else {"sequence": options.sequence}
+    size, ends = options.batch_size, None if sequences is None else sequences.ends(options.batch_size)
+    with Journal(options.out, head | {"asked": list(asked)} | inputs.identity(), size, ends) as journal:
         _write_unmatched(options.out, model)
         continued, start = journal.done, time.monotonic()
-        for batch in predictions(model, inputs, journal.done, options.batch_size, asked, threads):
+        for batch in predictions(model, inputs, journal.done, size, asked, threads, sequences):
             journal.append(batch)
         seconds = time.monotonic() - start
         failed = sum("error" in row for row in journal.rows())
         named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
         classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
-        answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns)
+        answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences)
         write_file(options.out, options.format, journal, answered)
-        return _account(options.out, len(inputs), continued, failed, named, seconds)
+        kind, count = ("photograph", len(inputs)) if sequences is None else ("sequence", len(sequences))
+        return _account(options.out, kind, count, continued, failed, named, seconds)
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
@@ -121,10 +138,23 @@ def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
         print(f"{file} has them all")
 
 
-def predictions(model: TrainedClassifier, inputs: Inputs, done: int, size: int, asked: Asked, threads: int) -> Iterator[list[Row]]:
-    """Yield the rows (`journal.Row`) of each batch of `size` photographs. The first `done` photographs are skipped."""
+def predictions(
+    model: TrainedClassifier,
+    inputs: Inputs,
+    done: int,
+    size: int,
+    asked: Asked,
+    threads: int,
+    sequences: Sequences | None = None,
+) -> Iterator[list[Row]]:
+    """Yield the rows (`journal.Row`) of each batch of `size` photographs, or of whole sequences. `done` rows are skipped."""
     from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 
+    if sequences is not None:
+        ends = sequences.starts[sequences.ends(size)].tolist()
+        for batch in read_batches(model, inputs, size, threads, "predicting", int(sequences.starts[done]), ends):
+            yield answer_together(model, batch, asked, sequences)
+        return
     for batch in read_batches(model, inputs, size, threads, "predicting", done):
         yield _answer(model, batch, asked)
 
@@ -137,24 +167,27 @@ def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Ro
     return [rows.get(i, {"photograph": name, "error": error}) for i, (name, error) in enumerate(zip(names, batch.errors, strict=True))]
 
 
-def _calibration_notes(model: TrainedClassifier, asked: Asked) -> list[str]:
-    """Return a line of text about the precision of the answers."""
+def _calibration_notes(model: TrainedClassifier, asked: Asked, together: bool) -> list[str]:
+    """Return lines of text about the precision of the answers. `together`: one answer for several photographs."""
     if model.calibration is None:
         return ["the model is not calibrated: probabilities are those of the network"]
     fitted = ", ".join(f"{one.precision:g}" for one in model.calibration.precisions)
     if asked.threshold > 1:
         return [f"no answers: no threshold reaches the precision {asked.precision:g} (calibrated for {fitted}); use a lower --precision"]
-    return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})"]
+    single = ["the calibration was fitted on single photographs: its precision is not promised for sequences"] if together else []
+    return [f"precision of the answers: {asked.precision:g} (calibrated for {fitted})", *single]
 
 
 def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
     """Return the lines of text that show the prediction of a photograph in a terminal."""
     if "error" in row:
-        return [f"{escaped(row['photograph'])}  not read: {row['error']}"]
+        return [f"{_title(row)}  not read: {row['error']}"]
     used = f"  with {', '.join(row['metadata'])}" if row["metadata"] else ""
     width = max(map(len, ranks))
-    lines = [f"{escaped(row['photograph'])}{used}"]
-    if row["calibrated"]:
+    lines = [f"{_title(row)}{used}"]
+    if row["outside"]:
+        lines.append(f"  none of the taxa of the model: familiarity {row['familiarity']:.3f}")
+    elif row["calibrated"]:
         answer = row["answer"]
         named = "no taxon" if answer is None else f"{answer['rank']} {escaped(answer['name'])} {answer['probability']:.3f}"
         lines.append(f"  answer with a precision of {row['precision']:g}: {named}")
@@ -163,18 +196,24 @@ def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
     return lines
 
 
+def _title(row: Row) -> str:
+    """Return the name of a photograph, or of a sequence and its first photograph."""
+    name = escaped(row["photograph"])
+    return name if "sequence" not in row else f"{escaped(row['sequence'])} ({counted(len(row['photographs']), 'photograph')}): {name}"
+
+
 def _left_out(count: int) -> list[str]:
     return [f"and {count - SHOWN:,} more photographs; --out answers.csv writes all"] if count > SHOWN else []
 
 
-def _account(out: Path, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:
+def _account(out: Path, kind: str, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:
     """Return the last lines that the command prints: number of answers, speed, and photographs that could not be read.
 
-    `continued`: photographs that an earlier start of the command had finished. `named`: photographs with an answer of the promised
-    precision; None: the model is not calibrated."""
+    `kind`: photograph or sequence. `continued`: those that an earlier start of the command had finished. `named`: those with an answer of
+    the promised precision; None: the model is not calibrated."""
     done = count - continued
-    rate = f", {done / seconds:,.1f} photographs/s" if done and seconds > 0 else ""
-    lines = [f"{count - failed:,} of {counted(count, 'photograph')} answered{rate}: {out}"]
+    rate = f", {done / seconds:,.1f} {kind}s/s" if done and seconds > 0 else ""
+    lines = [f"{count - failed:,} of {counted(count, kind)} answered{rate}: {out}"]
     lines += [] if named is None else [f"{named:,} of them have a taxon with the stated precision"]
     lines += [f"{continued:,} of them were done before"] if continued else []
     return lines + ([f"{failed:,} could not be read; the file has the reason of each"] if failed else [])

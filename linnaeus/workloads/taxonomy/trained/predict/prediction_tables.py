@@ -29,7 +29,7 @@ def write_csv(path: Path, answered: Answered) -> None:
     """Write a row per photograph as CSV: the answer, the predicted taxon of each rank, probabilities, metadata and error."""
     ranks = answered.tree.ranks
     with open_text(path) as file:
-        table = csv.DictWriter(file, columns(ranks), lineterminator="\n")
+        table = csv.DictWriter(file, columns(answered), lineterminator="\n")
         table.writeheader()
         table.writerows(flat(row, ranks) for row in answered.rows)
 
@@ -42,7 +42,9 @@ def write_parquet(path: Path, answered: Answered) -> None:
     except ImportError:
         raise ConfigError("--out: Parquet needs pyarrow (pip install pyarrow); choose a .csv or .json file") from None
     ranks, rows = answered.tree.ranks, answered.rows
-    types = [pa.field(name, pa.float32() if name.endswith("_probability") else pa.string()) for name in columns(ranks)]
+    kinds = {"photographs": pa.int64(), "familiarity": pa.float32(), "outside": pa.int8()}
+    kinds |= {f"{name}_probability": pa.float32() for name in ("answer", *ranks)}
+    types = [pa.field(name, kinds.get(name, pa.string())) for name in columns(answered)]
     metadata = {key: json.dumps(value) for key, value in answered.head.items()}
     with pq.ParquetWriter(path, pa.schema(types, metadata=metadata)) as writer:
         while block := [flat(row, ranks) for _, row in zip(range(BLOCK), rows, strict=False)]:
@@ -51,14 +53,17 @@ def write_parquet(path: Path, answered: Answered) -> None:
             writer.write_table(pa.Table.from_pylist(block, schema=writer.schema))
 
 
-def columns(ranks: Sequence[str]) -> list[str]:
+def columns(answered: Answered) -> list[str]:
     """Return the names of the columns of the CSV and Parquet formats."""
     return [
         "photograph",
+        *(["sequence", "photographs"] if answered.sequences is not None else []),
         "answer_rank",
         "answer",
         "answer_probability",
-        *(name for rank in ranks for name in (rank, f"{rank}_probability")),
+        "familiarity",
+        "outside",
+        *(name for rank in answered.tree.ranks for name in (rank, f"{rank}_probability")),
         "metadata",
         "error",
     ]
@@ -69,8 +74,12 @@ def flat(row: Row, ranks: Sequence[str]) -> dict[str, Any]:
 
     It has the rolled-up answer, the predicted taxon of each rank, and their probabilities. A missing value is None."""
     out: dict[str, Any] = {"photograph": row["photograph"], "metadata": " ".join(row.get("metadata", [])), "error": row.get("error")}
+    if "sequence" in row:
+        out |= {"sequence": row["sequence"], "photographs": len(row["photographs"])}
     answer = row.get("answer") or {}
     out |= {"answer_rank": answer.get("rank"), "answer": answer.get("name"), "answer_probability": answer.get("probability")}
+    outside = row.get("outside")
+    out |= {"familiarity": row.get("familiarity"), "outside": None if outside is None else int(outside)}
     for rank in ranks:
         taxon = row.get("path", {}).get(rank, {})
         out |= {rank: taxon.get("name"), f"{rank}_probability": taxon.get("probability")}

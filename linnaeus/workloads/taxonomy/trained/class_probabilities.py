@@ -1,0 +1,29 @@
+"""Compute the probabilities of classes from scores: without the null class, at a temperature, and without impossible classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> Tensor:
+    """Return the log-probabilities [B, size] of a rank's classes at a temperature, normalised so that the probabilities sum to 1.
+
+    `log_probs`: [B, size], or [B, size + 1] with the null class last, which is dropped: the result is conditional on a taxon at this rank.
+    In a tree with missing ranks, the probabilities before normalisation may sum to less than 1."""
+    classes = log_probs[:, :size] / temperature
+    return classes - classes.logsumexp(1, keepdim=True) if classes.shape[1] else classes
+
+
+def only_possible(probabilities: Sequence[Tensor], path: Tensor, possible: Tensor) -> tuple[list[Tensor], Tensor]:
+    """Return the probabilities [B, C_r] of each rank with 0 for impossible classes, and the path [B, R] with -1 in place of them.
+
+    `possible`: bool [T]. This changes a rank only if it has no possible class: elsewhere the scores of impossible classes are 0 already."""
+    masks = possible.split([p.shape[1] for p in probabilities])
+    columns = [
+        torch.where((own >= 0) & mask[own.clamp(min=0)], own, -1) if len(mask) else own
+        for own, mask in zip(path.unbind(1), masks, strict=True)
+    ]
+    return [p * mask for p, mask in zip(probabilities, masks, strict=True)], torch.stack(columns, 1)

@@ -1,0 +1,59 @@
+"""Paired differences of metrics that are not fractions of sums: accuracies as means over classes, and calibration errors.
+
+Both are computed from sums over bins: classes, or ranges of confidence. The intervals are those of draws of whole observations, the same
+for both models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from linnaeus.workloads.taxonomy.metrics.confidence import BINS
+from linnaeus.workloads.taxonomy.metrics.sample_record import CONFIDENCE, RESAMPLES, times_drawn
+
+
+class Binned(NamedTuple):
+    """A metric of n photographs."""
+
+    bins: np.ndarray  # int64 [n]
+    values: np.ndarray  # float64 [n]
+    metric: Callable[[np.ndarray, np.ndarray], float]  # of the sums of the values and of the numbers of photographs, both [bins]
+
+
+def macro(label: np.ndarray, right: np.ndarray) -> Binned:
+    """Return the mean over classes of the share of right photographs. `label`: int64 [n]; `right`: bool [n]."""
+    return Binned(label, right.astype(np.float64), lambda sums, counts: float((sums[counts > 0] / counts[counts > 0]).mean()))
+
+
+def expected_calibration_error(best_right: np.ndarray, best_log_p: np.ndarray) -> Binned:
+    """Return the calibration error. `best_right`: bool [n], the most probable class is right; `best_log_p`: its log-probability [n]."""
+    confidence = np.exp(best_log_p.astype(np.float64)).clip(max=1)
+    bins = (np.ceil(confidence * BINS).astype(np.int64) - 1).clip(0, BINS - 1)
+    return Binned(bins, best_right - confidence, lambda sums, counts: float(np.abs(sums).sum() / counts.sum()))
+
+
+def paired(first: Binned, other: Binned, group: np.ndarray | None) -> tuple[float, float, float, float, float]:
+    """Return a metric of both models, the difference of the other from the first, and the ends of its interval; NaN for too few.
+
+    `group`: int64 [n], the observation of each photograph; None: each is its own."""
+    size = len(first.bins)
+    if not size:
+        return (float("nan"),) * 5
+    number = np.arange(size) if group is None else np.unique(group, return_inverse=True)[1]
+    groups = int(number.max()) + 1
+    counts = [int(one.bins.max()) + 1 for one in (first, other)]
+
+    def metrics(weight: np.ndarray) -> list[float]:
+        sums = [(np.bincount(one.bins, one.values * weight, n), np.bincount(one.bins, weight, n)) for one, n in zip((first, other), counts)]
+        return [one.metric(*own) for one, own in zip((first, other), sums, strict=True)]
+
+    values = metrics(np.ones(size))
+    if groups < 2:
+        return values[0], values[1], values[1] - values[0], float("nan"), float("nan")
+    drawn = (metrics(times_drawn(groups, i, i + 1)[0][number]) for i in range(RESAMPLES))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile([second - one for one, second in drawn], [tail, 1 - tail])
+    return values[0], values[1], values[1] - values[0], float(low), float(high)

@@ -1,0 +1,35 @@
+"""`Tempered`: the results of each photograph with the temperatures of a calibration, and the calibration error of such results."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.taxonomy.metrics.confidence import Calibration as CalibrationError
+from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
+from linnaeus.workloads.taxonomy.trained.rollup import confident_paths
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+
+
+class Tempered:
+    """Results of N photographs under the temperatures of a calibration, or under none."""
+
+    def __init__(self, size: int, ranks: int) -> None:
+        self.best_log_p = np.full((size, ranks), np.nan, np.float32)  # log-probability of the most probable class
+        self.confidence = np.zeros((size, ranks))  # of the taxa of the path, as `Paths` has it
+        self.familiarity = np.zeros(size, np.float32)
+
+    def keep(self, rows: np.ndarray, probabilities: list[Tensor], path: np.ndarray, familiar: Tensor) -> None:
+        """Keep the results of a batch: probabilities of each rank [B, C_r], paths int64 [B, R], and familiarity [B]."""
+        best = [p.amax(1) if p.shape[1] else p.new_full((len(p),), torch.nan) for p in probabilities]
+        self.best_log_p[rows] = torch.stack(best, 1).log().cpu().numpy()
+        self.confidence[rows] = confident_paths(tuple(p.cpu().numpy() for p in probabilities), path).confidence
+        self.familiarity[rows] = familiar.cpu().numpy()
+
+
+def calibration_error(tree: TaxonomyTree, known: np.ndarray, best_right: np.ndarray, best_log_p: np.ndarray) -> dict[str, float]:
+    """Return `<rank>/ece` from columns [N, R]: it has a label, the most probable class is the label, and its log-probability."""
+    error = CalibrationError(TreeTables(tree, torch.device("cpu")), torch.device("cpu"))
+    error.add(*map(torch.from_numpy, (known, best_right, best_log_p)))
+    return error.compute(error.counts)

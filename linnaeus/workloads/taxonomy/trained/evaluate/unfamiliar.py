@@ -1,0 +1,72 @@
+"""Measure the answer "none of these": the AUROC of familiarity between photographs of the model's taxa and others.
+
+The others are photographs of taxa that the model does not have, by the coarsest rank that it does not have, and those of a folder without
+organisms.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows
+from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings
+from linnaeus.workloads.taxonomy.trained.familiarity import auroc
+from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs, from_paths
+from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+
+class Strangers(NamedTuple):
+    """Photographs of no organism."""
+
+    familiarity: np.ndarray  # float [M]
+    unreadable: int
+
+
+def folder_inputs(folder: str) -> Inputs:
+    """Return the photographs of a folder of `--outside`. Raise `ConfigError` if there are none."""
+    try:
+        return from_paths([folder], {})
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("PHOTOS", "--outside", 1)) from None
+
+
+def strangers(model: TrainedClassifier, inputs: Inputs, settings: Settings) -> Strangers:
+    """Return the familiarity of each photograph that can be read, without metadata."""
+    found: list[np.ndarray] = []
+    for read in read_batches(model, inputs, settings.batch_size, settings.threads, "evaluating"):
+        if read.good:
+            found.append(model.scored(read.images, *encode(read.metadata, model.components)).familiarity)
+    values = np.concatenate(found) if found else np.zeros(0)
+    return Strangers(values, len(inputs) - len(values))
+
+
+def unfamiliar_rows(measured: Measured, rows: LabelRows, others: Strangers | None) -> list[dict[str, Any]]:
+    """Return a row for each kind of photographs, with the AUROC and its interval, and the share that is "none of these".
+
+    The first row is that of the model's taxa, without an AUROC."""
+    unknown, real = measured.labels.unknown, measured.table.real
+    familiarity, group = measured.tempered.familiarity, np.arange(len(real)) if rows.group is None else rows.group
+    inside = real & ~unknown.any(axis=1) & (measured.labels.labels >= 0).any(axis=1)
+    kinds = [("taxa of the model", familiarity[inside], group[inside])]
+    coarsest = np.where(unknown.any(axis=1), np.argmax(unknown, axis=1), -1)
+    for r in reversed(range(unknown.shape[1])):
+        chosen = real & (coarsest == r)
+        if chosen.any():
+            kinds.append((f"unseen {measured.model.tree.ranks[r]}", familiarity[chosen], group[chosen]))
+    if others is not None:
+        kinds.append(("no organism", others.familiarity, np.arange(len(others.familiarity))))
+    least = None if measured.model.calibration is None else measured.model.calibration.familiar
+    found = []
+    for name, values, own in kinds:
+        area = auroc(familiarity[inside], values, (group[inside], own))
+        rejected = float("nan") if least is None or not len(values) else float((values < np.float32(least)).mean())
+        first = name == kinds[0][0]
+        cells = {"auroc": float("nan") if first else area.value, "auroc_low": area.low, "auroc_high": area.high}
+        cells |= {"auroc_low": float("nan"), "auroc_high": float("nan")} if first else {}
+        found.append({"photographs of": name, "photographs": len(values), **cells, "none of these": rejected})
+    return found

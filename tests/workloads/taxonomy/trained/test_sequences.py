@@ -1,0 +1,149 @@
+"""Tests of one answer for the photographs of a sequence: the product of their evidence, in every format, also after a restart."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.manifest.records import column_of
+from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
+from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli
+from linnaeus.workloads.taxonomy.trained.predict.sequences import in_sequences
+
+FILES = ("json", "csv", "speciesnet", "megadetector", "camtrap_dp", "darwin_core")
+
+
+def inputs(cells: list[str]) -> Inputs:
+    names = [f"{i}.jpg" for i in range(len(cells))]
+    return Inputs(names, FolderFiles("", names), metadata_of(len(names), {}), columns={"burst": column_of(cells)})
+
+
+def test_photographs_are_put_in_the_order_of_their_sequences():
+    found, sequences = in_sequences(inputs(["b", "", "a", "b", "", "a", "a"]), "burst")
+    assert found.names == ["0.jpg", "3.jpg", "1.jpg", "2.jpg", "5.jpg", "6.jpg", "4.jpg"]
+    assert sequences.names == ["b", "", "a", ""] and sequences.starts.tolist() == [0, 2, 3, 6, 7]
+    assert sequences.number.tolist() == [0, 0, 1, 2, 2, 2, 3] and found.columns["burst"].text().tolist() == [
+        "b",
+        "b",
+        "",
+        "a",
+        "a",
+        "a",
+        "",
+    ]
+    assert sequences.ends(1) == [1, 2, 3, 4] and sequences.ends(3) == [2, 3, 4] and sequences.ends(100) == [4]
+
+
+@pytest.fixture
+def manifest(finished) -> Path:
+    """A table of 30 photographs in 12 bursts, in a mixed order. One file is missing, and one burst has no file that can be read."""
+    rows = [row | {"burst": f"b{i % 11}", "mediaID": f"m{i}"} for i, row in enumerate(finished.rows()[:29])]
+    rows = [row | {"deploymentID": "d", "timestamp": f"2021-05-30T04:57:{i:02d}+02:00"} for i, row in enumerate(rows)]
+    bad = finished.manifest.parent / "bad.jpg"
+    bad.write_bytes(b"no photograph")
+    rows[3]["path"] = "bad.jpg"
+    rows.append(rows[0] | {"path": "bad.jpg", "burst": "lost", "mediaID": "m29"})
+    path = finished.manifest.parent / "bursts.csv"
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+def predict(finished, manifest: Path, out: Path, *more: str) -> int:
+    words = [str(finished.bundle), "--manifest", str(manifest), "--sequence", "burst", "--threads", "1", "--batch-size", "7"]
+    return predict_cli.main([*words, "--setting", "data.max_bad_fraction=1", "--out", str(out), *more])
+
+
+@pytest.fixture(autouse=True)
+def threads_of_the_tests(monkeypatch):
+    monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
+
+
+def test_the_answer_is_the_normalised_product(finished, manifest, tmp_path, capsys):
+    assert predict(finished, manifest, tmp_path / "out.json", "--top", "1000") == 0
+    assert "11 of 12 sequences answered" in capsys.readouterr().out
+    rows = {row["sequence"]: row for row in json.loads((tmp_path / "out.json").read_text())["predictions"]}
+    assert len(rows) == 12 and rows["lost"]["error"] and [*rows["b3"]["unreadable"]] == [rows["b3"]["photographs"][0]]
+    singles = tmp_path / "single.json"
+    words = ["--manifest", str(manifest), "--setting", "data.max_bad_fraction=1", "--out", str(singles), "--top", "1000"]
+    assert predict_cli.main([str(finished.bundle), *words]) == 0
+    alone = [row for row in json.loads(singles.read_text())["predictions"]]
+    for name, row in rows.items():
+        own = [one for one in alone if one["photograph"] in row["photographs"] and "error" not in one]
+        if not own:
+            assert name == "lost"
+            continue
+        for rank in row["ranks"]:
+            found = {taxon["lineage"]: taxon["probability"] for taxon in row["ranks"][rank]}
+            logs = [{taxon["lineage"]: np.log(taxon["probability"]) for taxon in one["ranks"][rank]} for one in own]
+            product = {key: np.exp(np.mean([one[key] for one in logs])) for key in found}
+            total = sum(product.values())
+            assert found == pytest.approx({key: value / total for key, value in product.items()}, rel=1e-4)
+
+
+def test_a_killed_command_goes_on_with_the_same_bytes(finished, manifest, tmp_path, monkeypatch):
+    assert predict(finished, manifest, tmp_path / "whole.csv") == 0
+    answer, made = predict_cli.answer_together, []
+
+    def killed(*a):
+        if len(made) == 2:
+            raise SystemError
+        made.append(a)
+        return answer(*a)
+
+    monkeypatch.setattr(predict_cli, "answer_together", killed)
+    with pytest.raises(SystemError):
+        predict(finished, manifest, tmp_path / "out.csv")
+    monkeypatch.setattr(predict_cli, "answer_together", lambda *a: made.append(a) or answer(*a))
+    assert predict(finished, manifest, tmp_path / "out.csv") == 0
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes() and len(made) == 4  # none twice
+
+
+def test_each_format_has_the_answer_of_the_sequence(finished, manifest, tmp_path):
+    found = {}
+    for form in FILES:
+        out = tmp_path / f"{form}.{'csv' if form in ('csv', 'camtrap_dp', 'darwin_core') else 'json'}"
+        assert predict(finished, manifest, out, "--format", form) == 0
+        found[form] = json.loads(out.read_text()) if out.suffix == ".json" else list(csv.DictReader(out.open(newline="")))
+    rows = {row["sequence"]: row for row in found["json"]["predictions"]}
+    assert [(row["sequence"], row["photographs"]) for row in found["csv"]] == [
+        (key, str(len(row["photographs"]))) for key, row in rows.items()
+    ]
+    for form, items in (("speciesnet", found["speciesnet"]["predictions"]), ("megadetector", found["megadetector"]["images"])):
+        name = "filepath" if form == "speciesnet" else "file"
+        assert len(items) == 30 and sum("failure" in item or "failures" in item for item in items) == 2
+        own = [item for item in items if item[name] in rows["b0"]["photographs"]]
+        assert len(own) == 3 and all(item["detections"] == own[0]["detections"] for item in own)
+    events = {row["eventID"]: row for row in found["camtrap_dp"]}
+    assert {row["observationLevel"] for row in found["camtrap_dp"]} == {"event"} and events.keys() == rows.keys()
+    assert (events["b0"]["eventStart"][17:19], events["b0"]["eventEnd"][17:19], events["b0"]["mediaID"]) == ("00", "22", "")
+    media = {row["associatedMedia"] for row in found["darwin_core"]}
+    assert media == {" | ".join(row["photographs"]) for row in rows.values()}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--sequence", "nothing"], "--sequence: the manifest has no column 'nothing'"),
+        (["--format", "camtrap_dp", "--sequence", "station"], "has photographs of several deployments"),
+    ],
+)
+def test_a_mistake_is_one_line(finished, manifest, tmp_path, capsys, words, line):
+    rows = list(csv.DictReader(manifest.open(newline="")))
+    other = manifest.with_name("stations.csv")
+    with other.open("w", newline="") as file:
+        table = csv.DictWriter(file, [*rows[0], "station"])
+        table.writeheader()
+        table.writerows(row | {"station": "s", "deploymentID": f"d{i % 2}"} for i, row in enumerate(rows))
+    with pytest.raises(SystemExit) as exit_:
+        predict(finished, other, tmp_path / "out.csv", *words)
+    printed = capsys.readouterr().err
+    assert exit_.value.code == 2 and line in printed and printed.count("\n") == 1 and not [*tmp_path.iterdir()]

@@ -32,8 +32,8 @@ OURS = {  # name -> overrides on top of `COMMON`
     "photos, linear": ["head=linear"],
     "photos, mixed pairs": PAIRS,
     "photos, without metadata": ["data.components=[]"],
-    "photos, clipped at 1": ["trainer.max_grad_norm=1.0"],
-    "photos, float32": ["trainer.precision=float32", "trainer.channels_last=false"],
+    "photos, equal task weights": ["weighting.weights={}"],
+    "photos, strong": ["augment.policy=trivialaugment", "augment.brightness=0", "augment.contrast=0", "augment.saturation=0"],
 }
 
 

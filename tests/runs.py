@@ -2,8 +2,9 @@
 
 `configuration("biota", root, ...)` is the taxonomy workload with dropout, drop-path, mixing, masking, null labels and label smoothing
 on; `"vectors"` the second workload; `"masked"` the same with metadata components, masked in training and by validation passes, and batch
-statistics (0.2 s instead of 1.6 for biota); `"language"` a text of letters, dropout on. 85 samples in global batches of 32 make a partial
-last window, whose fourth micro-batch of 8 is empty. `"nanecho"` is that experiment on four small sources: phases, dimensions, growth.
+statistics (0.2 s instead of 1.6 for biota); `"language"` a text of letters, `"loadout"` generated sets of gear, dropout on. 85 samples in
+global batches of 32 make a partial last window, whose fourth micro-batch of 8 is empty. `"nanecho"` is that experiment on four small
+sources: phases, dimensions, growth.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ WORKLOADS = {
         *["workload=language", "model.size=gpt_nano", "model.dropout=0.1", "data.block=8"],
         *["trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
+    "loadout": [
+        *["workload=loadout", "model.width=16", "model.dropout=0.1", "data.builds=60", "data.subsets=1", "data.validation_fraction=0.2"],
+        *["data.empty=true", "trainer.length=3epochs", "schedule.validate=[100%]"],
+    ],
     "nanecho": [
         *["experiment=nanecho_folder", "model.size=gpt_nano", "model.width=24", "model.dropout=0.1", "data.block=16"],
         *["trainer.global_batch_size=8", "trainer.micro_batch_size=4", "trainer.length=40steps", "schedule.validate=[10steps]"],
@@ -71,7 +76,7 @@ WORKLOADS = {
 def overrides(workload: str, root: Path, *more: str) -> list[str]:
     """Return the Hydra overrides of a run of `workload` below `root`. If a key occurs twice, the later value is used."""
     writers = {"language": write_text, "nanecho": write_sources, "store": write_store}
-    sized = [f"data.path={writers[workload](root)}"] if workload in writers else SAMPLES
+    sized = [f"data.path={writers[workload](root)}"] if workload in writers else [] if workload == "loadout" else SAMPLES
     merged = {text.split("=", 1)[0]: text for text in [*TINY, *sized, *WORKLOADS[workload], *more]}
     first = [text for key, text in merged.items() if "." not in key]  # groups before values
     return [*first, *(text for key, text in merged.items() if "." in key), f"run.root={root}", "run.name=run"]

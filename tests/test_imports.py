@@ -11,10 +11,11 @@ PACKAGE = Path(__file__).parents[1] / "linnaeus"
 GROUND = {"errors", "durations", "files", "randomness"}
 FORBIDDEN = {  # room -> rooms it must not import
     **{room: {"train", "workloads"} for room in ("reporting", "checkpoint", "schedule")},
-    "train": {"workloads.taxonomy", "workloads.language"},
-    "workloads": {"train", "workloads.taxonomy", "workloads.language"},
-    "workloads.taxonomy": {"train", "workloads.language"},
-    "workloads.language": {"train", "workloads.taxonomy"},
+    "train": {"workloads.taxonomy", "workloads.language", "workloads.loadout"},
+    "workloads": {"train", "workloads.taxonomy", "workloads.language", "workloads.loadout"},
+    "workloads.taxonomy": {"train", "workloads.language", "workloads.loadout"},
+    "workloads.language": {"train", "workloads.taxonomy", "workloads.loadout"},
+    "workloads.loadout": {"train", "workloads.taxonomy", "workloads.language"},
 }
 SHARED_NAMES = {"__init__.py", "__main__.py", "config.py", "workload.py"}  # the last two: the contract of a workload
 

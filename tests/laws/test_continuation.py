@@ -46,6 +46,7 @@ REFERENCES: dict[str, tuple[str, list[str]]] = {  # name -> workload of `tests.r
     "biota": ("biota", [*STATEFUL, *MASKED, *IMAGES]),
     "growing": ("vectors", GROWING),
     "language": ("language", GROWING),
+    "loadout": ("loadout", [text for text in STATEFUL if not text.startswith("weighting")]),
     "frozen": ("vectors", [*FROZEN, "schedule.checkpoint=[3steps]"]),
     **{name: ("vectors", [*LENGTH, *options, "model.batch_norm=true", *WEIGHTED]) for name, options in WEIGHTINGS.items()},
     "surgery": ("vectors", [*LENGTH, *WEIGHTINGS["surgery"], "trainer.micro_batch_size=32", "model.batch_norm=true", *WEIGHTED]),
@@ -132,6 +133,7 @@ CASES: dict[str, tuple[str, list[tuple[Any, str, int, bool]]]] = {  # name -> re
     "after the last growth": ("growing", [(*UPDATE, 12, False)]),
     "in a growth, then before a checkpoint": ("growing", [(Growth, "connect", 6, True), (saving, "save", 2, False)]),
     "text, growing": ("language", [(*UPDATE, 8, False)]),
+    "sets of gear": ("loadout", [(*UPDATE, 5, False)]),
     "frozen parts, first epoch": ("frozen", [(*UPDATE, 2, False)]),
     "frozen parts, later": ("frozen", [(*UPDATE, 11, False)]),
     # the second kill loses the work since step 8

@@ -73,6 +73,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _run(options: argparse.Namespace) -> None:
     from linnaeus.workloads.language.generation import Sampling
     from linnaeus.workloads.language.trained.load_language_model import load_model
+    from linnaeus.workloads.run_weights import available_device
 
     sampling = Sampling(options.temperature, options.top_k or None, options.top_p)
     texts, device = _prompts(options), available_device(options.device)
@@ -90,19 +91,6 @@ def _run(options: argparse.Namespace) -> None:
     tokens = sum(continuation.tokens for continuation in continuations)
     for line in (*model.notes, f"{model.source}: {tokens} tokens in {seconds:.1f} s on {device}, {tokens / seconds:.0f} per second"):
         print(line, file=sys.stderr)
-
-
-def available_device(device: str) -> str:
-    """Return the device for the option `--device`, cpu or cuda; for `auto`, cuda if the machine has it, otherwise cpu.
-
-    Raise `ConfigError` for cuda on a machine that does not have it."""
-    import torch
-
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device=cuda: this machine has no CUDA device; use --device=cpu")
-    return device
 
 
 def _prompts(options: argparse.Namespace) -> list[str]:

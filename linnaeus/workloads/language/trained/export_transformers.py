@@ -23,10 +23,11 @@ from linnaeus.files import TEMPORARY, commit_directory, delete, to_json, write_a
 from linnaeus.workloads.language.tokenizers import END
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from linnaeus.workloads.language.trained.library_tokenizers import FILE, library_json
-from linnaeus.workloads.language.trained.load_language_model import find_run, load_model
+from linnaeus.workloads.language.trained.load_language_model import load_model
 from linnaeus.workloads.language.trained.transformers_check import check_reading, check_transformers
 from linnaeus.workloads.language.trained.transformers_folder import CONFIG, WEIGHTS, is_transformers_folder
 from linnaeus.workloads.language.trained.transformers_layout import configuration, layout_of, to_layout
+from linnaeus.workloads.run_weights import find_run
 from linnaeus.workloads.trained_models import validated
 
 TOKENIZER_CONFIG, CARD = "tokenizer_config.json", "README.md"

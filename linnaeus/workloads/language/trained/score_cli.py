@@ -71,8 +71,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace) -> None:
-    from linnaeus.workloads.language.generate_cli import available_device
     from linnaeus.workloads.language.trained.load_language_model import load_model
+    from linnaeus.workloads.run_weights import available_device
 
     questions = None if options.continuations is None else read_questions(options.continuations)
     for path in options.texts:

@@ -1,0 +1,90 @@
+"""A table of full builds: what a source of data returns, and its split into training, validation and test rows.
+
+The side of a row is a hash of its weapon and its build, so identical rows are on the same side, on every process and in every version of
+the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.randomness import SPLIT, key
+from linnaeus.workloads.loadout.abilities import ITEMS
+from linnaeus.workloads.loadout.weapons import Weapons
+
+SIDES = ("train", "validation", "test")
+Optimum = Callable[[np.ndarray, np.ndarray], np.ndarray]  # observed [N, 40], weapon [N] -> tails [N, 40, 9]
+
+
+@dataclass(frozen=True)
+class Builds:
+    """N full builds. weapon: int64 [N]; items: int8 [N, 40]."""
+
+    weapon: np.ndarray
+    items: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.weapon)
+
+    def rows(self, index: np.ndarray) -> Builds:
+        """Return the builds of an index or a mask."""
+        return Builds(self.weapon[index], self.items[index])
+
+
+@dataclass(frozen=True)
+class SplitBuilds:
+    """Builds of each side of the split, and where they come from. `optimum`: tails of the exact posterior, if it is known."""
+
+    train: Builds
+    validation: Builds
+    test: Builds
+    weapons: Weapons
+    notes: tuple[str, ...]
+    fingerprint: str
+    optimum: Optimum | None = None
+
+
+def content_hashes(builds: Builds, seed: int) -> np.ndarray:
+    """Return a hash of the weapon and the items of each build, uint64 [N]. Equal builds have equal hashes."""
+    rows = np.concatenate([builds.weapon[:, None].astype("<i4").view(np.int8), builds.items], 1)
+    salt = key(seed, SPLIT).to_bytes(8, "little")
+    digests = (hashlib.blake2b(row.tobytes(), digest_size=8, key=salt).digest() for row in rows)
+    return np.frombuffer(b"".join(digests), "<u8") if len(rows) else np.zeros(0, np.uint64)
+
+
+def cap_copies(builds: Builds, most: int | None) -> tuple[Builds, int]:
+    """Return the first `most` copies of each build in the order of the rows, and the number of copies left out."""
+    if most is None:
+        return builds, 0
+    _, index, counts = np.unique(content_hashes(builds, 0), return_inverse=True, return_counts=True)
+    order = np.argsort(index, kind="stable")
+    starts = np.cumsum(counts) - counts
+    copy = np.empty(len(builds), np.int64)  # number of earlier copies
+    copy[order] = np.arange(len(builds)) - np.repeat(starts, counts)
+    kept = copy < most
+    return builds.rows(kept), int((~kept).sum())
+
+
+def split_builds(
+    builds: Builds, weapons: Weapons, fractions: tuple[float, float], seed: int, notes: tuple[str, ...], optimum: Optimum | None = None
+) -> SplitBuilds:
+    """Return the sides of a table. `fractions`: of validation and test. Raise `ConfigError` if training or validation has no row."""
+    hashes = content_hashes(builds, seed)
+    place = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    validation, test = fractions
+    side = np.where(place < validation, 1, np.where(place < validation + test, 2, 0))
+    parts = [builds.rows(side == number) for number in range(3)]
+    for number in (0, 1):
+        if not len(parts[number]):
+            raise ConfigError(f"data: no build of {len(builds)} is for {SIDES[number]}; use more builds, or another split_seed")
+    digest = hashlib.sha256(b"builds-1")
+    for array in (builds.weapon.astype("<i4"), builds.items, side.astype(np.int8)):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(repr(weapons.to_dict()).encode())
+    assert builds.items.shape[1:] == (len(ITEMS),)
+    return SplitBuilds(parts[0], parts[1], parts[2], weapons, notes, digest.hexdigest()[:16], optimum)

@@ -1,0 +1,149 @@
+"""The command `linnaeus complete`: complete builds with a trained loadout model.
+
+linnaeus complete RUN --weapon splattershot --have "swim_speed_up: main sub sub" --top 3
+linnaeus complete RUN --requests FILE --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.loadout.abilities import ITEMS, MAIN_ITEMS
+from linnaeus.workloads.loadout.gear import EMPTY, arrange, to_text
+from linnaeus.workloads.loadout.gear_requests import Request, make_request, parse_points, read_requests
+
+if TYPE_CHECKING:
+    from linnaeus.workloads.loadout.build_decoding import Answer
+    from linnaeus.workloads.loadout.weapons import Weapons
+
+METHODS = ("beam", "closure", "direct")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print completed builds to stdout, and a line about the model to stderr. Return 0, or exit with status 2 and one line on stderr for a
+    user's mistake and for a single request that no legal build meets."""
+    with user_errors(2):
+        _run(_parse(arguments))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="linnaeus complete",
+        description="Complete builds of gear with a trained loadout model. Given gear stays; legal slots are added.",
+    )
+    add = parser.add_argument
+    add("run", metavar="RUN", help="directory of a run, or one of its checkpoints")
+    add("--checkpoint", metavar="WHICH", help="best, newest or a step (the best if one was validated, else the newest)")
+    add("--weapon", metavar="NAME", help="weapon, by name, key or number")
+    add("--have", default="", metavar="GEAR", help="gear that stays, as 'comeback, swim_speed_up: main sub sub'; default: none")
+    add("--points", default="", metavar="POINTS", help="ability points to reach, as 'swim_speed_up: 29, special_saver: 6'")
+    add("--requests", type=Path, metavar="FILE", help="JSON lines with weapon, have and points, answered in batches")
+    add("--top", type=int, default=1, metavar="N", help="builds to print for a request (%(default)s); more than 1 needs --method beam")
+    add("--method", choices=METHODS, default="beam", help="beam: search; closure: sure slots first; direct: one step (%(default)s)")
+    add("--json", action="store_true", help="print a JSON object for each request")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
+    options = parser.parse_args(arguments)
+    if options.top < 1:
+        parser.error(f"--top is {options.top}; it must be at least 1")
+    if options.top > 1 and options.method != "beam":
+        parser.error(f"--method={options.method} gives one build; use --top 1, or --method beam")
+    if (options.weapon is None) == (options.requests is None):
+        parser.error("give either --weapon NAME or --requests FILE")
+    if options.requests is not None and (options.have or options.points):
+        parser.error("--have and --points have no effect with --requests; write them into the file")
+    return options
+
+
+def _run(options: argparse.Namespace) -> None:
+    from linnaeus.workloads.loadout.trained.load_loadout_model import load_model
+    from linnaeus.workloads.run_weights import available_device
+
+    points = parse_points(options.points)
+    model = load_model(options.run, checkpoint=options.checkpoint, device=available_device(options.device))
+    if options.requests is not None:
+        requests = read_requests(options.requests, model.weapons)
+    else:
+        requests = [make_request(model.weapons, options.weapon, options.have, points)]
+        if requests[0].given is None:
+            raise ConfigError(requests[0].reason)
+    for request, answers in zip(requests, model.answers(requests, options.method, options.top), strict=True):
+        if options.json:
+            print(json.dumps(as_json(request, answers, model.weapons)))
+        else:
+            print("\n".join(as_text(request, answers, model.weapons)) + "\n")
+    unmet = sum(request.given is None for request in requests)
+    for line in (*model.notes, f"{model.source}: {len(requests) - unmet} of {len(requests)} requests answered"):
+        print(line, file=sys.stderr)
+
+
+def as_text(request: Request, answers: Sequence[Answer], weapons: Weapons) -> list[str]:
+    """Return the lines of a request: each build as three pieces with four slots. `*` marks given slots; the others have the probability
+    that the build has so many of the ability in such slots."""
+    weapon = weapons.name(request.weapon) if request.weapon >= 0 else "?"
+    if request.given is None:
+        return [f"{weapon}: {request.reason}"]
+    lines = [f"{weapon}: {to_text(request.given) or 'no gear'}"]
+    for number, answer in enumerate(answers, 1):
+        added = slot_probabilities(request.given, answer)
+        values = [probability for each in added.values() for probability in each]
+        lines.append(f"{number}.  {sum(values):.1f} of {len(values)} added slots expected right, log p {answer.score:.2f}")
+        marks = _Marks(request.given, added)
+        for piece, (main, subs) in arrange(answer.build).items():
+            texts = [marks.text(main, True), *(marks.text(sub, False) for sub in subs)]
+            lines.append(f"    {piece:8s} {texts[0]:28s}" + " ".join(f"{text:26s}" for text in texts[1:]).rstrip())
+    return lines
+
+
+class _Marks:
+    """Slots of a build as text, given ones first."""
+
+    def __init__(self, given: np.ndarray, added: dict[int, list[float]]) -> None:
+        self.given, self.added = given.copy(), {item: list(values) for item, values in added.items()}
+
+    def text(self, ability: str, main: bool) -> str:
+        if ability == EMPTY:
+            return EMPTY
+        item = ITEMS.index(ability) if main else len(ITEMS) - ITEMS[::-1].index(ability) - 1
+        if self.given[item] > 0:
+            self.given[item] -= 1
+            return f"{ability} *"
+        return f"{ability} {100 * self.added[item].pop(0):.0f}%"
+
+
+def slot_probabilities(given: np.ndarray, answer: Answer) -> dict[int, list[float]]:
+    """Return item -> probabilities of its added slots, the first one first."""
+    added = answer.build - given
+    return {int(item): [float(p) for p in answer.probability[item, : added[item]]] for item in np.flatnonzero(added)}
+
+
+def as_json(request: Request, answers: Sequence[Answer], weapons: Weapons) -> dict[str, Any]:
+    """Return a request and its builds as plain values; with `reason` and no builds if it cannot be met."""
+    found: dict[str, Any] = {"weapon": weapons.keys[request.weapon] if request.weapon >= 0 else None}
+    if request.given is None:
+        return found | {"reason": request.reason, "builds": []}
+    builds = []
+    for answer in answers:
+        added = slot_probabilities(request.given, answer)
+        gear = {piece: {"main": main, "subs": subs} for piece, (main, subs) in arrange(answer.build).items()}
+        slots = [
+            {"ability": ITEMS[item], "slot": "main" if item < MAIN_ITEMS else "sub", "probability": round(p, 6)}
+            for item, values in added.items()
+            for p in values
+        ]
+        builds.append({"gear": gear, "added": slots, "log_probability": round(answer.score, 6)})
+    return found | {"have": to_text(request.given), "builds": builds}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,168 @@
+"""Metrics of a validation pass, over all samples and processes.
+
+Tokens: `loss` (nats per hidden token), `precision`, `recall` and `f1` at a probability of 0.5, `average_precision`. Only tokens that the
+partial build does not show count, because the others are copied.
+
+Completions, filled in one step by `slot_filling.fill`: `slots_K`, the share of K removed slots that are right (multisets of ability and
+kind of slot); `references_K`, the same against the best matching build of the weapon that contains what was given; `points`, 1 minus the
+distance of the ability points, divided by 2 x 57; `ece`, the calibration error of the slots' probabilities; `legal` and `changed`, the
+shares of legal answers and of those that change the given gear.
+
+Everything but the loss is an integer count, so the results do not depend on batches and processes. Numbers of right slots are counted for
+each sample, so that the comparison at the end of a run (`comparison.py`) is paired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics
+from linnaeus.workloads.loadout.abilities import (
+    ABILITIES,
+    FULL_POINTS,
+    ITEM_ABILITY,
+    ITEM_PIECE,
+    ITEM_POINTS,
+    ITEMS,
+    MAIN_ITEMS,
+    MAIN_SLOTS,
+    PIECES,
+    SLOTS,
+    SUB_SLOTS,
+)
+from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds
+from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
+from linnaeus.workloads.loadout.slot_filling import Filled, fill
+from linnaeus.workloads.loadout.token_code import TokenCode
+
+BINS = 1000  # of token probabilities; 0.5 is an edge
+SLOT_BINS = 15  # of slot probabilities, as usual for a calibration error
+FIXED = 1_000_000  # a probability as an integer
+REFERENCES = 256  # builds of a weapon that an answer is compared with, at most
+
+
+class CompletionMetrics(Metrics):
+    """Metrics of one validation pass over N partial builds."""
+
+    width = 2
+
+    def __init__(self, code: TokenCode, split: SplitBuilds, dataset: ValidationBuilds, device: torch.device) -> None:
+        self.code, self.split, self.dataset = code, split, dataset
+        self._pool = reference_pool(dataset.builds, len(split.weapons)).to(device)
+        shapes = {"tokens": (2, BINS), "slot_bins": (3, SLOT_BINS), "legal": (), "changed": ()}
+        shapes |= {name: (len(dataset),) for name in ("seen", "right", "references", "points")}
+        self.counts = {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in shapes.items()}
+
+    def sums(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """Return float64 [2]: sum and number of the losses."""
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(outputs.double(), batch["target"].double(), reduction="none")
+        return torch.stack([(losses * batch["scored"]).sum(), batch["scored"].sum(dtype=torch.float64)])
+
+    def count(self, outputs: Tensor, batch: Batch) -> None:
+        probabilities, real = outputs.double().sigmoid(), batch["weight"] > 0
+        scored = batch["scored"]
+        bins = (probabilities[scored] * BINS).long().clamp(max=BINS - 1)
+        self.counts["tokens"] += torch.stack([bins.bincount(minlength=BINS), bins[batch["target"][scored]].bincount(minlength=BINS)])
+        observed, complete = batch["observed"][real].long(), batch["complete"][real].long()
+        filled = fill(self.code.tails(probabilities[real], observed), observed)
+        self._count_completions(filled, observed, complete, batch["weapon"][real], batch["sample"][real])
+
+    def _count_completions(self, filled: Filled, observed: Tensor, complete: Tensor, weapon: Tensor, sample: Tensor) -> None:
+        missing, answer = complete - observed, observed + filled.items
+        self.counts["seen"][sample] += 1
+        self.counts["right"][sample] += torch.minimum(filled.items, missing).sum(1)
+        self.counts["points"][sample] += (to_points(answer) - to_points(complete)).abs().sum(1)
+        self.counts["references"][sample] += best_reference(filled.items, observed, self._pool[weapon])
+        self.counts["changed"] += (answer < observed).any(1).sum()
+        self.counts["legal"] += legal(answer).sum()
+        known = filled.item >= 0
+        copies = torch.nn.functional.one_hot(filled.item.clamp(min=0), len(ITEMS)) * known.unsqueeze(2)
+        copy = copies.cumsum(1).gather(2, filled.item.clamp(min=0).unsqueeze(2)).squeeze(2)  # 1 for the first of its item
+        right = (copy <= missing.gather(1, filled.item.clamp(min=0)))[known]
+        probability = filled.probability[known].double().clamp(0, 1)
+        bins = (probability * SLOT_BINS).long().clamp(max=SLOT_BINS - 1)
+        rows = (torch.ones_like(bins), right.long(), (probability * FIXED).round().long())
+        self.counts["slot_bins"] += torch.stack([torch.zeros_like(self.counts["slot_bins"][0]).index_add_(0, bins, row) for row in rows])
+
+    def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        arrays = {name: count.cpu().numpy() for name, count in counts.items()}
+        loss, tokens = sums.tolist()
+        seen, removed = arrays["seen"], np.arange(len(arrays["seen"])) % SLOTS + 1
+        results = {"loss": _mean(loss, tokens), **_token_results(*arrays["tokens"])}
+        for k in (1, 2, 3, 4, 5, 6, 9, SLOTS):
+            rows = removed == k
+            results[f"slots_{k}"] = _mean(arrays["right"][rows].sum(), k * seen[rows].sum())
+        for k in (1, 6):
+            rows = removed == k
+            results[f"references_{k}"] = _mean(arrays["references"][rows].sum(), k * seen[rows].sum())
+        number = seen.sum()
+        return results | {
+            "points": 1 - _mean(arrays["points"].sum(), 2 * FULL_POINTS * number),
+            "ece": calibration_error(*arrays["slot_bins"]),
+            "legal": _mean(arrays["legal"], number),
+            "changed": _mean(arrays["changed"], number),
+        }
+
+
+def reference_pool(builds: Builds, weapons: int) -> Tensor:
+    """Return the first builds of each weapon, int8 [W, R, 40]. Places without a build are -1, which contains nothing."""
+    count = np.bincount(builds.weapon, minlength=weapons)
+    found = np.full((weapons, max(1, min(int(count.max(initial=0)), REFERENCES)), len(ITEMS)), -1, np.int8)
+    for weapon in np.flatnonzero(count):
+        rows = builds.items[builds.weapon == weapon][:REFERENCES]
+        found[weapon, : len(rows)] = rows
+    return torch.from_numpy(found)
+
+
+def best_reference(added: Tensor, observed: Tensor, pool: Tensor) -> Tensor:
+    """Return the most right slots of `added` [B, 40] over the builds `pool` [B, R, 40] that contain `observed` [B, 40], int64 [B]."""
+    rest = pool - observed.to(pool.dtype).unsqueeze(1)
+    contains = (rest >= 0).all(2)
+    right = torch.minimum(rest, added.to(pool.dtype).unsqueeze(1)).sum(2, dtype=torch.int64)
+    return torch.where(contains, right, 0).amax(1)
+
+
+def to_points(builds: Tensor) -> Tensor:
+    """Return the ability points, int64 [B, 26], of builds int64 [B, 40]."""
+    ability = torch.from_numpy(ITEM_ABILITY).to(builds.device)
+    points = builds * torch.from_numpy(ITEM_POINTS).to(builds.device)
+    return builds.new_zeros(len(builds), len(ABILITIES)).index_add_(1, ability, points)
+
+
+def legal(builds: Tensor) -> Tensor:
+    """Return True for full legal builds, bool [B], of builds int64 [B, 40]."""
+    piece = torch.from_numpy(ITEM_PIECE).to(builds.device)
+    found = (builds[:, :MAIN_ITEMS].sum(1) == MAIN_SLOTS) & (builds[:, MAIN_ITEMS:].sum(1) == SUB_SLOTS) & (builds >= 0).all(1)
+    for number in range(len(PIECES)):
+        found &= builds[:, :MAIN_ITEMS][:, piece == number].sum(1) <= 1
+    return found
+
+
+def calibration_error(number: np.ndarray, right: np.ndarray, probability: np.ndarray) -> float:
+    """Return the expected calibration error of slots counted in bins, int64 [bins] each; `probability` in units of 1 / `FIXED`."""
+    return _mean(np.abs(right - probability / FIXED).sum(), number.sum())
+
+
+def _token_results(number: np.ndarray, positive: np.ndarray) -> dict[str, float]:
+    """Return precision, recall, F1 and average precision of tokens counted by probability, int64 [BINS] each."""
+    taken, found = number[::-1].cumsum(), positive[::-1].cumsum()  # with at least the probability of the bin, from the highest
+    half, total = BINS // 2 - 1, found[-1]
+    precision, recall = _mean(found[half], taken[half]), _mean(found[half], total)
+    gain = positive[::-1] / total if total else np.full(BINS, math.nan)
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": _mean(2 * found[half], taken[half] + total),
+        "average_precision": float((gain * found / np.maximum(taken, 1)).sum()),
+    }
+
+
+def _mean(total: Any, number: Any) -> float:
+    return float(total) / float(number) if number else math.nan

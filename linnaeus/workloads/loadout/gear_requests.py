@@ -1,0 +1,98 @@
+"""Requests for completions: a weapon, given gear, and minimums of ability points, as text or as a line of a JSON file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.loadout.abilities import FULL_POINTS
+from linnaeus.workloads.loadout.allocation import allocate
+from linnaeus.workloads.loadout.gear import empty_build, find_ability, parse_gear
+from linnaeus.workloads.loadout.weapons import Weapons
+
+KEYS = ("weapon", "have", "points")
+
+
+class Request(NamedTuple):
+    """One request. given: int8 [40], gear that stays, with the slots that reach the minimums; None if it cannot be met, for `reason`."""
+
+    weapon: int
+    given: np.ndarray | None
+    reason: str = ""
+
+
+def make_request(weapons: Weapons, weapon: str, have: str = "", points: Mapping[str, Any] | None = None) -> Request:
+    """Return the request of texts. One that no legal build meets has a reason."""
+    try:
+        number = weapons.find(weapon)
+    except ConfigError as error:
+        return Request(-1, None, str(error))
+    try:
+        return Request(number, _given(have, points or {}))
+    except ConfigError as error:
+        return Request(number, None, str(error))
+
+
+def _given(have: str, points: Mapping[str, Any]) -> np.ndarray:
+    gear = parse_gear(have) if have else empty_build()
+    minimums = {find_ability(name): value for name, value in points.items()}
+    for ability, value in minimums.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= FULL_POINTS:
+            raise ConfigError(f"points of {ability} are {str(value)[:20]!r}; they must be a whole number from 0 to {FULL_POINTS}")
+    found = allocate(minimums, gear)
+    if found is None:
+        wanted = ", ".join(f"{ability} {value}" for ability, value in minimums.items())
+        raise ConfigError(f"no legal build with the given gear reaches {wanted[:100]} points; lower one, or give less gear")
+    return found
+
+
+def parse_points(text: str) -> dict[str, int]:
+    """Return ability -> points of a text such as `swim_speed_up: 29, special_saver: 6`. Raise `ConfigError` for another form."""
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, number = part.partition(":")
+        if not number.strip().isdigit():
+            raise ConfigError(f"points: {part[:40]!r} is not an ability and a whole number, as in 'swim_speed_up: 29'")
+        found[name.strip()] = int(number)
+    return found
+
+
+def read_requests(path: Path, weapons: Weapons) -> list[Request]:
+    """Return the requests of a file of JSON lines with `weapon`, and optionally `have` (text) and `points` (ability -> number).
+
+    Raise `ConfigError` for a file that cannot be read or has another form. A request that cannot be met has a reason instead."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--requests: {path} cannot be read ({error}); use a text file with a JSON object on each line") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not _is_request(entry):
+            raise ConfigError(
+                f'--requests: line {number} of {path} is not a request; write {{"weapon": "splattershot", "have": "swim_speed_up: main"}}'
+            )
+        found.append(make_request(weapons, entry["weapon"], entry.get("have", ""), entry.get("points")))
+    if not found:
+        raise ConfigError(f"--requests: {path} has no request; write a JSON object on each line")
+    return found
+
+
+def _is_request(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("weapon"), str)
+        and isinstance(entry.get("have", ""), str)
+        and isinstance(entry.get("points", {}), dict)
+        and not set(entry) - set(KEYS)
+    )

@@ -1,0 +1,1 @@
+"""Networks that read a set of tokens and a weapon."""

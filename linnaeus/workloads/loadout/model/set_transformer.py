@@ -1,0 +1,121 @@
+"""`set_transformer`: token probabilities from a set of tokens and a weapon.
+
+    token embedding + weapon embedding -> linear -> layers -> mean or sum over the set -> residual blocks -> logits
+
+`size=published` is SplatNLP's model with 140 tokens and 130 weapons: 83,001,420 parameters; `published_cli` its command-line defaults,
+20,833,612. They need `data.code=points` for these numbers. `small` has no attention: it reads the sum of the set. Evidence for a style of
+build is a sum over the slots, and attention does not pay for its time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.data.samples import Batch
+from linnaeus.errors import ConfigError
+from linnaeus.randomness import INIT, key
+from linnaeus.workloads.base import Model
+from linnaeus.workloads.loadout.config import SIZES, SetTransformerConfig, Size
+from linnaeus.workloads.loadout.model.set_attention import InducedLayer, PlainLayer, feed_forward
+from linnaeus.workloads.loadout.token_code import PAD
+
+SHARE_OF_TOKENS = 0.06  # of all tokens in a build: initial bias of the logits
+SUM_SCALE = 0.25  # of a pooling by the sum, so that a full set has about the scale of one embedding
+
+
+class ResidualBlock(nn.Module):
+    """x + feed_forward(norm(x))."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.feed_forward, self.dropout = nn.LayerNorm(width), feed_forward(width), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.feed_forward(self.norm(x)))
+
+
+class SetTransformer(Model):
+    """Network of V tokens and W weapons. `model(batch)` reads `tokens` int64 [B, L], padded, and `weapon` int64 [B]; it returns logits
+    [B, V]. The tokens are sorted first, so their order does not change a bit."""
+
+    def __init__(self, config: SetTransformerConfig, tokens: int, weapons: int) -> None:
+        super().__init__()
+        self.size = size = model_size(config)
+        self.token = nn.Embedding(tokens, size.embedding, padding_idx=PAD)
+        self.weapon = nn.Embedding(weapons, size.embedding)
+        self.input = nn.Linear(size.embedding, size.width) if size.embedding != size.width else nn.Identity()
+        self.layers = nn.ModuleList(_layer(size, config.dropout) for _ in range(size.layers))
+        self.blocks = nn.ModuleList(ResidualBlock(size.width, config.dropout) for _ in range(size.blocks))
+        self.norm = nn.LayerNorm(size.width) if size.blocks else nn.Identity()
+        self.output = nn.Linear(size.width, tokens)
+
+    def init_weights(self) -> None:
+        """Initialise every parameter, with torch's default generator."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.size.embedding**-0.5)
+            elif isinstance(module, nn.LayerNorm):
+                nn.init.ones_(module.weight)
+                nn.init.zeros_(module.bias)
+            for points in (getattr(module, name, None) for name in ("points", "seeds")):
+                if isinstance(points, nn.Parameter):
+                    nn.init.xavier_uniform_(points)
+        with torch.no_grad():
+            self.token.weight[PAD].zero_()
+            self.output.bias.fill_(torch.logit(torch.tensor(SHARE_OF_TOKENS)).item())
+
+    def forward(self, batch: Batch) -> Tensor:
+        tokens = batch["tokens"].sort(1).values
+        real = tokens != PAD
+        x = self.input(self.token(tokens) + self.weapon(batch["weapon"]).unsqueeze(1))
+        for layer in self.layers:
+            x = layer(x, real)
+        weight = real.unsqueeze(2).to(x.dtype)
+        total = (x * weight).sum(1)
+        pooled = total / weight.sum(1).clamp(min=1) if self.size.mean else total * SUM_SCALE
+        for block in self.blocks:
+            pooled = block(pooled)
+        return self.output(self.norm(pooled))
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of the output layer: there is one task."""
+        return list(self.output.parameters())
+
+    def trunk_parameters(self) -> list[nn.Parameter]:
+        return list(self.parameters())
+
+    @property
+    def no_decay(self) -> set[str]:
+        """Return the names of embeddings, learned points, norms and biases."""
+        return {name for name, p in self.named_parameters() if p.dim() != 2 or name.startswith(("token.", "weapon."))}
+
+
+def _layer(size: Size, dropout: float) -> nn.Module:
+    if size.points:
+        return InducedLayer(size.width, size.heads, size.points, size.norm, dropout)
+    return PlainLayer(size.width, size.heads, size.norm, dropout)
+
+
+def model_size(config: SetTransformerConfig) -> Size:
+    """Return the named size, with the numbers that the configuration sets. Raise `ConfigError` if the heads do not divide the width."""
+    given = {name: value for name in ("layers", "width", "heads", "blocks") if (value := getattr(config, name)) is not None}
+    size = dataclasses.replace(SIZES[config.size], **given)
+    if size.width % size.heads:
+        raise ConfigError(f"model.heads is {size.heads}, which does not divide the width {size.width}; set another number of heads")
+    return size
+
+
+def build_set_transformer(config: SetTransformerConfig, seed: int, tokens: int, weapons: int) -> SetTransformer:
+    """Return the network on the CPU, with weights that are a function of `seed`. Raise `ConfigError` for impossible settings."""
+    with torch.device("meta"):  # skips torch's own initialisation
+        model = SetTransformer(config, tokens, weapons)
+    model.to_empty(device="cpu")
+    torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)
+    model.init_weights()
+    return model

@@ -1,0 +1,33 @@
+"""Load a trained loadout model from a run directory or one of its checkpoints.
+
+config.yaml gives the architecture and the tokens, weapons.json the weapons. A checkpoint that verifies gives the weights: the averaged ones
+if the run validated those."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from linnaeus.checkpoint.weight_matching import load_all
+from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
+from linnaeus.workloads.loadout.token_code import CODES
+from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
+from linnaeus.workloads.loadout.weapons import weapons_from
+from linnaeus.workloads.run_weights import chosen_weights, find_run, read_run_file, run_configuration
+
+WEAPONS = "weapons.json"  # written by the workload
+
+
+def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> LoadoutModel:
+    """Return the model of a run. `checkpoint`: best (the default if one was validated), newest (otherwise), or a step.
+
+    Raise `ConfigError` for another path, a run of another workload, and weights that are damaged, do not fit or are not finite."""
+    run = find_run(Path(path))
+    config = run_configuration(run, "loadout")
+    weapons = read_run_file(run / WEAPONS, weapons_from)
+    code = CODES[config.data.code]()
+    network = build_set_transformer(config.model, config.seed, len(code), len(weapons))
+    if config.trainer.precision == "float64":
+        network = network.double()
+    weights = chosen_weights(Path(path), checkpoint)
+    load_all(weights, network)
+    return LoadoutModel(network.to(device), code, weapons, weights.source, weights.notes)

@@ -1,0 +1,58 @@
+"""`LoadoutModel`: a trained model with its tokens and weapons, for use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.loadout.build_decoding import METHODS, Answer, complete
+from linnaeus.workloads.loadout.gear_requests import Request, make_request
+from linnaeus.workloads.loadout.model.set_transformer import SetTransformer
+from linnaeus.workloads.loadout.token_code import TokenCode
+from linnaeus.workloads.loadout.weapons import Weapons
+
+BATCH = 512  # requests at once
+
+
+class LoadoutModel:
+    """Network in evaluation mode, its tokens and weapons. `source`: the file of the weights. `notes`: lines for the user."""
+
+    def __init__(self, network: SetTransformer, code: TokenCode, weapons: Weapons, source: str, notes: Sequence[str] = ()) -> None:
+        self.network, self.code, self.weapons, self.source, self.notes = network.eval(), code, weapons, source, list(notes)
+
+    @torch.inference_mode()
+    def tails(self, builds: np.ndarray, weapon: np.ndarray) -> Tensor:
+        """Return the probability of at least j more of each item, j = 1 to 9, [N, 40, 9]. builds: int8 [N, 40]; weapon: int64 [N]."""
+        device = self.network.output.weight.device
+        batch = {"tokens": self.code.token_sets(builds), "weapon": np.asarray(weapon, np.int64)}
+        logits = self.network({name: torch.from_numpy(values).to(device) for name, values in batch.items()})
+        return self.code.tails(logits.double().sigmoid(), torch.from_numpy(builds).to(device))
+
+    def complete(
+        self, weapon: str, have: str = "", *, points: dict[str, int] | None = None, top: int = 1, method: str = "beam"
+    ) -> list[Answer]:
+        """Return the best builds for a weapon that contain the gear `have`, such as `swim_speed_up: main sub`, and have at least `points`.
+
+        points: ability -> ability points. Raise `ConfigError` for a request that no legal build meets."""
+        if method not in METHODS:
+            raise ConfigError(f"method is {method!r}; use one of {', '.join(METHODS)}")
+        request = make_request(self.weapons, weapon, have, points)
+        if request.given is None:
+            raise ConfigError(request.reason)
+        return self.answers([request], method, top)[0]
+
+    def answers(self, requests: Sequence[Request], method: str, top: int) -> list[list[Answer]]:
+        """Return the answers to each request, best first; none to one that cannot be met."""
+        found: list[list[Answer]] = [[] for _ in requests]
+        able = [i for i, request in enumerate(requests) if request.given is not None]
+        for start in range(0, len(able), BATCH):
+            part = able[start : start + BATCH]
+            given = np.stack([requests[i].given for i in part])  # type: ignore[misc]
+            weapon = np.array([requests[i].weapon for i in part])
+            for i, rows in zip(part, complete(self.tails, given, weapon, method, top), strict=True):
+                found[i] = rows
+        return found

@@ -1,0 +1,97 @@
+"""Vocabulary of weapons. Weapons that differ only in appearance (reskins) are one weapon of the model."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.loadout.weapon_list import WEAPON_LIST
+
+
+@dataclass(frozen=True)
+class Weapon:
+    """One row of a vocabulary. `reskin_of`: key of the weapon that it counts as; its own key for most."""
+
+    key: str
+    number: str
+    name: str
+    reskin_of: str
+
+
+@dataclass(frozen=True)
+class Weapons:
+    """Weapons of a model. `keys`: the W reference weapons in the order of their indices, sorted."""
+
+    rows: Sequence[Weapon]
+    keys: tuple[str, ...] = field(init=False)
+    _index: dict[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        keys = tuple(sorted({row.reskin_of for row in self.rows}))
+        place = {key: i for i, key in enumerate(keys)}
+        names = {name: place[row.reskin_of] for row in self.rows for name in (slug(row.name), row.number, row.key) if name}
+        object.__setattr__(self, "keys", keys)
+        object.__setattr__(self, "_index", names)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def get(self, name: str) -> int | None:
+        """Return the index of a weapon by its exact key, number or name in lower case; None if unknown."""
+        return self._index.get(name)
+
+    def find(self, name: str) -> int:
+        """Return the index of a weapon by key, number or name, in any case. Raise `ConfigError` for an unknown one, with the nearest."""
+        for text in (name, slug(name)):
+            if text in self._index:
+                return self._index[text]
+        near = difflib.get_close_matches(slug(name), self._index, 1)
+        raise ConfigError(f"unknown weapon {name[:40]!r}; {f'did you mean {near[0]}?' if near else 'use its name, such as splattershot'}")
+
+    def name(self, index: int) -> str:
+        """Return the name of a weapon that a player reads."""
+        return next(row.name for row in self.rows if row.key == self.keys[index])
+
+    def to_dict(self) -> list[list[str]]:
+        """Return plain values from which `weapons_from` makes the same vocabulary."""
+        return [[row.key, row.number, row.name, row.reskin_of] for row in self.rows]
+
+
+def slug(name: str) -> str:
+    """Return a name in lower case with underscores: `N-ZAP '85` is n_zap_85."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def weapons_from(rows: Iterable[Sequence[str]]) -> Weapons:
+    """Return the vocabulary of the values of `Weapons.to_dict`. Raise `ValueError` for other values."""
+    found = [Weapon(*(str(value) for value in row)) for row in rows if len(row) == 4]
+    keys = {row.key for row in found}
+    if not found or len(keys) != len(found) or any(row.reskin_of not in keys for row in found):
+        raise ValueError("not a list of weapons with key, number, name and reference")
+    return Weapons(found)
+
+
+def builtin_weapons() -> Weapons:
+    """Return the weapons of the game: 143, of which 130 are not reskins."""
+    rows = (line.split("|") for line in WEAPON_LIST.splitlines())
+    return weapons_from((key, number, name, reskin or key) for key, number, name, reskin in rows)
+
+
+def read_weapons(path: str) -> Weapons:
+    """Return the weapons of a `weapon.json` of the statistics site. Raise `ConfigError` for a file that is not one."""
+    try:
+        return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        line = " ".join(str(error).split())[:100]
+        raise ConfigError(f"data.weapons: {path} cannot be read ({line}); use the list of weapons of stat.ink, a JSON file") from None
+
+
+def _row(entry: dict[str, Any]) -> tuple[str, str, str, str]:
+    number = next((str(name) for name in entry.get("aliases", []) if str(name).isdigit()), "")
+    return str(entry["key"]), number, str(entry["name"]["en_US"]), str(entry.get("reskin_of") or entry["key"])

@@ -1,0 +1,98 @@
+"""The loadout workload: complete a build from a weapon and part of its gear. It implements `workloads.base.Workload` with one task,
+`tokens`."""
+
+import html
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from linnaeus.config.schema import Config
+from linnaeus.data.samples import Batch
+from linnaeus.files import to_json, write_atomic
+from linnaeus.schedule import OpsSchedule
+from linnaeus.workloads.base import Model, Workload
+from linnaeus.workloads.loadout.build_table import SIDES, Builds
+from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
+from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
+from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds
+from linnaeus.workloads.loadout.result_tables import headline, result_tables
+from linnaeus.workloads.loadout.sources import read_builds
+from linnaeus.workloads.loadout.token_code import CODES
+
+WEAPONS = "weapons.json"
+
+
+class LoadoutWorkload(Workload):
+    """Builds, partial builds, model and metrics of one configuration."""
+
+    tasks = ("tokens",)
+
+    def __init__(self, config: Config) -> None:
+        self.config, data = config, config.data
+        self.code = CODES[data.code]()
+        self.split = read_builds(config)
+        self.fingerprint, self.notes = self.split.fingerprint, self.split.notes
+        self.train_size = len(self.split.train) * (data.subsets + data.empty)
+        self.report_metrics = ("slots_6", "slots_1")
+        self.validation_set: ValidationBuilds = ValidationBuilds(self.split.validation, self.code)
+
+    def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
+        data = self.config.data
+        self.train_set = TrainingBuilds(
+            self.split.train, self.code, self.config.seed, data.subsets, data.empty, data.removal, data.visible_targets
+        )
+
+    def build_model(self) -> Model:
+        return build_set_transformer(self.config.model, self.config.seed, len(self.code), len(self.split.weapons))
+
+    def valid_counts(self, batch: Batch) -> Tensor:
+        return batch["scored"].sum(dtype=torch.float64).view(1)
+
+    def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
+        return token_losses(outputs, batch).sum().view(1)
+
+    def metrics(self, device: torch.device) -> CompletionMetrics:
+        return CompletionMetrics(self.code, self.split, self.validation_set, device)
+
+    def sample_names(self, samples: Sequence[int]) -> list[str]:
+        """Return the names of partial builds: the number of the build and of its example in an epoch."""
+        per_build = self.config.data.subsets + self.config.data.empty
+        return [f"build-{sample // per_build}/{sample % per_build}" for sample in samples]
+
+    def save_dataset_record(self, directory: Path) -> None:
+        """Write dataset.json with the sizes and hashes of the split, and weapons.json, which `linnaeus complete` reads."""
+        sides = {side: len(getattr(self.split, side)) for side in SIDES}
+        facts = {"builds": sides, "fingerprint": self.fingerprint, "code": self.config.data.code, "notes": list(self.notes)}
+        write_atomic(directory / "dataset.json", to_json(facts))
+        write_atomic(directory / WEAPONS, to_json(self.split.weapons.to_dict(), None))
+
+    def prepare_evaluation(self, run: Path, split: str) -> None:
+        rows: Builds = getattr(self.split, split, self.split.validation)
+        if split == "validation" or not len(rows):
+            return super().prepare_evaluation(run, split)
+        self.validation_set = ValidationBuilds(rows, self.code)
+
+    def summary(self, final: Mapping[str, float]) -> list[str]:
+        return "\n\n".join("\n".join(lines) for lines in result_tables(final).values()).split("\n")
+
+    def headline(self, final: Mapping[str, float]) -> list[str]:
+        return headline(final)
+
+    def next_commands(self, run: Path) -> list[str]:
+        example = "--weapon splattershot --have 'swim_speed_up: main sub'"
+        return [f"linnaeus complete {shlex.quote(str(run))} {example}", *super().next_commands(run)]
+
+    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
+        return [(title, f"<pre>{html.escape(chr(10).join(lines))}</pre>") for title, lines in result_tables(final).items()]
+
+
+def token_losses(logits: Tensor, batch: Batch) -> Tensor:
+    """Return the binary cross-entropy of the scored tokens in nats, [B, V], 0 elsewhere. float32; float64 for float64 logits."""
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    losses = F.binary_cross_entropy_with_logits(wide, batch["target"].to(wide.dtype), reduction="none")
+    return losses * batch["scored"]

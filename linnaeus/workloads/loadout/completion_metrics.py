@@ -6,7 +6,8 @@ partial build does not show count, because the others are copied.
 Completions, filled in one step by `slot_filling.fill`: `slots_K`, the share of K removed slots that are right (multisets of ability and
 kind of slot); `references_K`, the same against the best matching build of the weapon that contains what was given; `points`, 1 minus the
 distance of the ability points, divided by 2 x 57; `ece`, the calibration error of the slots' probabilities; `legal` and `changed`, the
-shares of legal answers and of those that change the given gear.
+shares of legal answers and of those that change the given gear. `weapon_6` and `gear_6` are the right shares of two kinds of slots, if 6
+are removed: those that the frequencies of the weapon alone fill rightly, and the others, which need the given gear.
 
 Everything but the loss is an integer count, so the results do not depend on batches and processes. Numbers of right slots are counted for
 each sample, so that the comparison at the end of a run (`comparison.py`) is paired.
@@ -37,7 +38,9 @@ from linnaeus.workloads.loadout.abilities import (
     SLOTS,
     SUB_SLOTS,
 )
+from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds
+from linnaeus.workloads.loadout.comparison import compare
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
 from linnaeus.workloads.loadout.slot_filling import Filled, fill
 from linnaeus.workloads.loadout.token_code import TokenCode
@@ -53,11 +56,12 @@ class CompletionMetrics(Metrics):
 
     width = 2
 
-    def __init__(self, code: TokenCode, split: SplitBuilds, dataset: ValidationBuilds, device: torch.device) -> None:
-        self.code, self.split, self.dataset = code, split, dataset
+    def __init__(self, code: TokenCode, split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, device: torch.device) -> None:
+        self.code, self.split, self.dataset, self.baselines = code, split, dataset, baselines
+        self._frequency = torch.from_numpy(baselines.frequency).to(device)
         self._pool = reference_pool(dataset.builds, len(split.weapons)).to(device)
         shapes = {"tokens": (2, BINS), "slot_bins": (3, SLOT_BINS), "legal": (), "changed": ()}
-        shapes |= {name: (len(dataset),) for name in ("seen", "right", "references", "points")}
+        shapes |= {name: (len(dataset),) for name in ("seen", "right", "references", "points", "decided", "decided_right")}
         self.counts = {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in shapes.items()}
 
     def sums(self, outputs: Tensor, batch: Batch) -> Tensor:
@@ -80,6 +84,10 @@ class CompletionMetrics(Metrics):
         self.counts["right"][sample] += torch.minimum(filled.items, missing).sum(1)
         self.counts["points"][sample] += (to_points(answer) - to_points(complete)).abs().sum(1)
         self.counts["references"][sample] += best_reference(filled.items, observed, self._pool[weapon])
+        by_weapon = fill(self.baselines.code.tails(self._frequency[weapon], observed), observed).items
+        decided = torch.minimum(by_weapon, missing)
+        self.counts["decided"][sample] += decided.sum(1)
+        self.counts["decided_right"][sample] += torch.minimum(decided, filled.items).sum(1)
         self.counts["changed"] += (answer < observed).any(1).sum()
         self.counts["legal"] += legal(answer).sum()
         known = filled.item >= 0
@@ -102,13 +110,20 @@ class CompletionMetrics(Metrics):
         for k in (1, 6):
             rows = removed == k
             results[f"references_{k}"] = _mean(arrays["references"][rows].sum(), k * seen[rows].sum())
-        number = seen.sum()
+        number, six = seen.sum(), removed == 6
+        decided, decided_right = arrays["decided"][six].sum(), arrays["decided_right"][six].sum()
         return results | {
+            "weapon_6": _mean(decided_right, decided),
+            "gear_6": _mean(arrays["right"][six].sum() - decided_right, 6 * seen[six].sum() - decided),
             "points": 1 - _mean(arrays["points"].sum(), 2 * FULL_POINTS * number),
             "ece": calibration_error(*arrays["slot_bins"]),
             "legal": _mean(arrays["legal"], number),
             "changed": _mean(arrays["changed"], number),
         }
+
+    def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the comparison with the baselines and the optimum."""
+        return compare(self.split, self.dataset, self.baselines, counts["seen"].cpu().numpy(), counts["right"].cpu().numpy())
 
 
 def reference_pool(builds: Builds, weapons: int) -> Tensor:

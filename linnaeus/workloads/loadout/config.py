@@ -6,8 +6,8 @@ from linnaeus.config.schema import DataConfig
 from linnaeus.config.setting import setting
 
 DIRECTIONS: dict[str, str] = {  # by the last part of a metric's name
-    **{name: "max" for name in ("precision", "recall", "f1", "average_precision", "points", "legal")},
-    **{f"{kind}_{k}": "max" for kind in ("slots", "references") for k in range(1, 13)},
+    **{name: "max" for name in ("precision", "recall", "f1", "average_precision", "points", "legal", "weapon_6", "gear_6")},
+    **{f"{kind}_{k}": "max" for kind in ("slots", "references") for k in (1, 2, 3, 4, 5, 6, 9, 12)},
     **{"ece": "min", "changed": "min"},
 }
 

@@ -1,20 +1,60 @@
-"""Tables of the final metrics of a run."""
+"""Tables of the final metrics of a run: completions beside the baselines and the optimum, then the other metrics."""
 
 import math
 from collections.abc import Mapping
 
+REMOVED = (1, 2, 3, 4, 5, 6)
+TOKENS = {"loss": "loss, nats per hidden token", "f1": "F1 at 0.5", "precision": "precision", "recall": "recall"}
+TOKENS |= {"average_precision": "average precision", "ece": "calibration error of slot probabilities", "points": "ability points kept"}
+TOKENS |= {"references_1": "1 removed, against several references", "references_6": "6 removed, against several references"}
+TOKENS |= {"weapon_6": "6 removed: slots that the weapon decides", "gear_6": "6 removed: slots that need the given gear"}
+TOKENS |= {"legal": "legal answers", "changed": "answers that change given gear"}
+
 
 def headline(final: Mapping[str, float]) -> list[str]:
-    """Return the result of a run in at most three lines."""
-    key = next((name.partition("/")[0] for name in final), None)
+    """Return the result of a run in at most three lines: shares of right slots, of the optimum, and the margin over the best baseline."""
+    key = _pass(final)
     if key is None:
         return []
-    return [f"right of 6 removed slots: {_percent(final, f'{key}/slots_6')}, of 1: {_percent(final, f'{key}/slots_1')}"]
+    lines = [f"right of 6 removed slots {_percent(final, f'{key}/slots_6')}, of 1 {_percent(final, f'{key}/slots_1')}"]
+    if f"{key}/of_optimum_6" in final:
+        lines.append(f"share of the optimum {_percent(final, f'{key}/of_optimum_6')} and {_percent(final, f'{key}/of_optimum_1')}")
+    if f"{key}/margin_6" in final:
+        margins = (f"{100 * final[f'{key}/margin_{k}']:+.1f} ± {100 * final[f'{key}/margin_{k}_error']:.1f}" for k in (6, 1))
+        lines.append(f"over the best baseline {' and '.join(margins)} points")
+    return lines
 
 
 def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return {title: lines}."""
-    return {"Completion of builds": [f"{name:32s}{value:>10.4f}" for name, value in final.items()]}
+    """Return {title: lines} of the last validation, from the newest result of each metric; {} before the first."""
+    key = _pass(final)
+    if key is None:
+        return {}
+    head = f"{'right slots of those removed, %':34s}" + "".join(f"{k:>8d}" for k in REMOVED)
+    names = {"model": f"{key}/"}
+    names |= {
+        name.split("/")[2]: name.removesuffix("slots_1")
+        for name in final
+        if name.startswith(f"{key}/baseline/") and name.endswith("/slots_1")
+    }
+    names |= {"optimum": f"{key}/optimum/"} if f"{key}/optimum/slots_1" in final else {}
+    rows = [f"{name:34s}" + _row(final, f"{prefix}slots_") for name, prefix in names.items()]
+    if f"{key}/margin_1" in final:
+        rows.append(f"{'model over the best baseline':34s}" + _row(final, f"{key}/margin_", "+.1f"))
+        rows.append(f"{'standard error':34s}" + _row(final, f"{key}/margin_", ".1f", "_error"))
+    if f"{key}/of_optimum_1" in final:
+        rows.append(f"{'model, % of the optimum':34s}" + _row(final, f"{key}/of_optimum_"))
+    others = [f"{text:44s}{final[f'{key}/{name}']:>10.4f}" for name, text in TOKENS.items() if f"{key}/{name}" in final]
+    return {"Completion of builds": [head, *rows], "Tokens and answers": others}
+
+
+def _pass(final: Mapping[str, float]) -> str | None:
+    return next((name.partition("/")[0] for name in final), None)
+
+
+def _row(final: Mapping[str, float], prefix: str, form: str = ".1f", suffix: str = "") -> str:
+    values = (100 * final.get(f"{prefix}{k}{suffix}", math.nan) for k in REMOVED)
+    return "".join(f"{'-' if math.isnan(value) else format(value, form):>8s}" for value in values)
 
 
 def _percent(final: Mapping[str, float], name: str) -> str:

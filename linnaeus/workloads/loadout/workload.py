@@ -1,6 +1,7 @@
 """The loadout workload: complete a build from a weapon and part of its gear. It implements `workloads.base.Workload` with one task,
 `tokens`."""
 
+import functools
 import html
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from linnaeus.data.samples import Batch
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
+from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import SIDES, Builds
 from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
@@ -57,7 +59,12 @@ class LoadoutWorkload(Workload):
         return token_losses(outputs, batch).sum().view(1)
 
     def metrics(self, device: torch.device) -> CompletionMetrics:
-        return CompletionMetrics(self.code, self.split, self.validation_set, device)
+        return CompletionMetrics(self.code, self.split, self.validation_set, self.baselines, device)
+
+    @functools.cached_property
+    def baselines(self) -> Baselines:
+        """Return the statistics of the training builds; made once, by the first metrics."""
+        return Baselines(self.split.train, len(self.split.weapons))
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Return the names of partial builds: the number of the build and of its example in an epoch."""
@@ -78,7 +85,7 @@ class LoadoutWorkload(Workload):
         self.validation_set = ValidationBuilds(rows, self.code)
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        return "\n\n".join("\n".join(lines) for lines in result_tables(final).values()).split("\n")
+        return "\n\n".join("\n".join(lines) for lines in result_tables(final).values()).split("\n") if final else []
 
     def headline(self, final: Mapping[str, float]) -> list[str]:
         return headline(final)

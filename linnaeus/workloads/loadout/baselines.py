@@ -1,0 +1,83 @@
+"""Answers without a network, from the training builds alone: probabilities of the tokens of `SlotsCode`, which are filled into slots
+as those of the model are.
+
+- `random`: random numbers, so a random legal fill.
+- `modal`: the most frequent build of the weapon.
+- `containing`: the most frequent build of the weapon that contains the given gear, otherwise the modal one.
+- `neighbours`: builds of the weapon, weighted by the number of slots that they share with the given gear.
+- `log_odds`: the frequencies of the weapon, plus the pairwise log-odds of each given token for every other, over all weapons.
+
+Where one leaves slots open, the frequencies of the weapon decide. They are smoothed with those of all weapons.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from linnaeus.randomness import VALIDATION, key, uniforms
+from linnaeus.workloads.loadout.build_table import Builds, content_hashes
+from linnaeus.workloads.loadout.token_code import SlotsCode
+
+BASELINES = ("random", "modal", "containing", "neighbours", "log_odds")
+SMOOTHING = 5.0  # builds of all weapons that count as builds of each weapon
+PAIR_SMOOTHING = 1.0  # builds added to each cell of a pair's table
+SHARPNESS = 1.5  # nats per shared slot: weight of a neighbour
+EVIDENCE = 0.5  # factor of the log-odds, because the given tokens are not independent
+MOST_ROWS = 4000  # training builds of a weapon that neighbours are sought among
+
+
+class Baselines:
+    """Statistics of the training builds of W weapons."""
+
+    def __init__(self, train: Builds, weapons: int) -> None:
+        self.code, self.train = SlotsCode(), train
+        hot = self.code.multi_hot(train.items)
+        total = hot.mean(0)
+        self.frequency = np.stack([self._smoothed(hot[train.weapon == weapon], total) for weapon in range(weapons)])  # [W, V]
+        number, together = len(hot), hot.astype(np.float32).T @ hot.astype(np.float32)  # [V, V]
+        each = together.diagonal()
+        with_given = (together + PAIR_SMOOTHING * total) / (each[:, None] + PAIR_SMOOTHING)  # [given, predicted]
+        without = (each - together + PAIR_SMOOTHING * total) / (number - each[:, None] + PAIR_SMOOTHING)
+        self.log_odds = _logit(with_given) - _logit(without)
+
+    @staticmethod
+    def _smoothed(hot: np.ndarray, total: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (hot.sum(0) + SMOOTHING * total) / (len(hot) + SMOOTHING)
+        return found
+
+    def probabilities(self, observed: np.ndarray, weapon: np.ndarray) -> dict[str, np.ndarray]:
+        """Return name -> probabilities, float32 [N, V], for the gear `observed` int8 [N, 40] of the weapons `weapon` int64 [N]."""
+        size, tokens = len(observed), len(self.code)
+        shown = self.code.multi_hot(observed).astype(np.float32)
+        found = {name: np.zeros((size, tokens), np.float32) for name in BASELINES}
+        found["random"][:] = uniforms(key(0, VALIDATION, 1), np.arange(size)[:, None] * tokens + np.arange(tokens))
+        found["log_odds"][:] = 1 / (1 + np.exp(-_logit(self.frequency[weapon]) - EVIDENCE * shown @ self.log_odds))
+        for number in np.unique(weapon):
+            rows = np.flatnonzero(weapon == number)
+            self._of_weapon(int(number), shown[rows], rows, found)
+        return found
+
+    def _of_weapon(self, weapon: int, shown: np.ndarray, rows: np.ndarray, found: dict[str, np.ndarray]) -> None:
+        frequency = self.frequency[weapon]
+        for name in ("modal", "containing", "neighbours"):
+            found[name][rows] = 0.01 * frequency
+        own = self.train.rows(self.train.weapon == weapon)
+        if not len(own):
+            return
+        _, first, copies = np.unique(content_hashes(own, 0), return_index=True, return_counts=True)
+        order = np.lexsort((first, -copies))[:MOST_ROWS]  # the most frequent builds first, equal ones in the order of the rows
+        first, copies = first[order], copies[order]
+        hot = self.code.multi_hot(own.items[first]).astype(np.float32)
+        shared = shown @ hot.T  # slots in common, [rows, builds]
+        contains = shared == shown.sum(1, keepdims=True)
+        best = np.where(contains.any(1), contains.argmax(1), 0)
+        found["modal"][rows] += 0.99 * hot[0]
+        found["containing"][rows] += 0.99 * hot[best]
+        weights = copies * np.exp(SHARPNESS * (shared - shared.max(1, keepdims=True)))
+        found["neighbours"][rows] += 0.99 * (weights / weights.sum(1, keepdims=True)) @ hot
+
+
+def _logit(p: np.ndarray) -> np.ndarray:
+    clipped = np.clip(p, 1e-6, 1 - 1e-6)
+    found: np.ndarray = np.log(clipped / (1 - clipped))
+    return found

@@ -61,6 +61,25 @@ class LoadoutsConfig(LoadoutDataConfig):
 
 
 @dataclass(frozen=True)
+class RecordedDataConfig(LoadoutDataConfig):
+    """Settings that `data=battles` and `data=builds` share."""
+
+    path: str = setting("the file; of battles also a folder or a zip of daily files")
+    weapons: str | None = setting("weapon.json of stat.ink; null: the 143 weapons that the program has")
+    copies: int | None = setting("identical builds of one weapon to keep, at most; null: all", low=1)
+
+
+@dataclass(frozen=True)
+class BattlesConfig(RecordedDataConfig):
+    win_share: float | None = setting("share of builds of winning teams; the surplus is left out; null: all builds", low=0, high=1)
+
+
+@dataclass(frozen=True)
+class BuildsConfig(RecordedDataConfig):
+    tiers: list[int] | None = setting("tiers of a slot table to read, as [1, 2]; null: all")
+
+
+@dataclass(frozen=True)
 class SetTransformerConfig:
     name: str = setting("network architecture", choices=("set_transformer",))
     size: str = setting(
@@ -74,6 +93,6 @@ class SetTransformerConfig:
 
 
 SCHEMAS: dict[str, dict[str, type]] = {
-    "data": {"loadouts": LoadoutsConfig},
+    "data": {"loadouts": LoadoutsConfig, "battles": BattlesConfig, "builds": BuildsConfig},
     "model": {"set_transformer": SetTransformerConfig},
 }

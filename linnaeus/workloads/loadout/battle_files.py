@@ -1,0 +1,126 @@
+"""Builds of battles, from the daily CSV files that the statistics site stat.ink publishes: a file, a folder of days, or a zip of days.
+
+A row is a battle with eight players. `A1`, who uploaded it, is left out, as the site advises. Abilities are a JSON object with points
+divided by ten, such as `{"comeback": 1.0, "swim_speed_up": 4.7}`. Lines that begin with `#` are comments, except a header.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnaeus.errors import ConfigError
+from linnaeus.randomness import RESAMPLE, hashes, key
+from linnaeus.workloads.loadout.abilities import ITEMS
+from linnaeus.workloads.loadout.build_table import Builds
+from linnaeus.workloads.loadout.gear import from_points, is_full
+from linnaeus.workloads.loadout.skipped_builds import SkippedBuilds
+from linnaeus.workloads.loadout.weapons import Weapons
+
+PLAYERS = tuple(f"{team}{number}" for team in "AB" for number in range(1, 5) if (team, number) != ("A", 1))
+NEEDED = ("win", *(f"{player}-{column}" for player in PLAYERS for column in ("weapon", "abilities")))
+TEAMS = {"A": "alpha", "B": "bravo"}
+
+
+def read_battles(path: Path, weapons: Weapons, skipped: SkippedBuilds) -> tuple[Builds, np.ndarray]:
+    """Return the full builds of all battles, and True for those of the winning team, bool [N].
+
+    Builds that are left out are recorded in `skipped`. Raise `ConfigError` for a path without CSV files, and a file without the columns."""
+    weapon, items, won = [], [], []
+    for name, lines in _days(path):
+        for place, row in _rows(name, lines):
+            for player in PLAYERS:
+                if not row.get(f"{player}-weapon"):
+                    continue  # a battle with fewer players
+                found = _build(row, player, weapons, skipped, f"{place}, {player}")
+                if found is not None:
+                    weapon.append(found[0])
+                    items.append(found[1])
+                    won.append(row["win"] == TEAMS[player[0]])
+    return Builds(np.array(weapon, np.int64), np.array(items, np.int8).reshape(-1, len(ITEMS))), np.array(won, bool)
+
+
+def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield the name and the lines of each CSV file, in the order of their names."""
+    try:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                names = sorted(name for name in archive.namelist() if name.endswith(".csv"))
+                for name in names:
+                    with archive.open(name) as file:
+                        yield Path(name).name, io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        else:
+            names = sorted(str(file) for file in path.rglob("*.csv")) if path.is_dir() else [str(path)]
+            for name in names:
+                with open(name, encoding="utf-8-sig", newline="") as text:
+                    yield Path(name).name, text
+    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({str(error)[:100]}); use a CSV file, a folder or a zip of them") from None
+    if not names:
+        raise ConfigError(f"data.path: {path} has no CSV file; download daily files of battles")
+
+
+def _rows(name: str, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (file and number of the battle, columns) of each battle."""
+    header: list[str] | None = None
+    for number, values in enumerate(csv.reader(lines)):
+        if header is None:
+            columns = [value.lstrip("# ") for value in values]
+            if set(NEEDED) <= set(columns):
+                header = columns
+            elif values and not values[0].startswith("#"):
+                missing = next(column for column in NEEDED if column not in columns)
+                raise ConfigError(f"data.path: {name} has no column {missing}; use the battle results of stat.ink")
+        elif values and not values[0].startswith("#"):
+            yield f"{name}, row {number + 1}", dict(zip(header, values))
+
+
+def _build(row: dict[str, str], player: str, weapons: Weapons, skipped: SkippedBuilds, where: str) -> tuple[int, np.ndarray] | None:
+    skipped.read += 1
+    weapon = weapons.get(row[f"{player}-weapon"])
+    if weapon is None:
+        skipped.wrong(f"unknown weapon {row[f'{player}-weapon'][:30]!r}", where)
+        return None
+    try:
+        build = from_points(to_points(row.get(f"{player}-abilities") or ""))
+    except ConfigError as error:
+        skipped.wrong(str(error), where)
+        return None
+    if not is_full(build):
+        skipped.unusable("the points do not sum to 57", where)
+        return None
+    return weapon, build
+
+
+def to_points(text: str) -> dict[str, int]:
+    """Return ability -> points of a JSON object of points divided by ten. Raise `ConfigError` for another text."""
+    try:
+        found: Any = json.loads(text) if text else {}
+        points = {name: round(10 * float(value)) for name, value in found.items()}
+        if any(abs(10 * float(value) - points[name]) > 1e-6 for name, value in found.items()):
+            raise ValueError("not tenths")
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise ConfigError(f"abilities are {text[:40]!r}; they must be a JSON object of points divided by ten") from None
+    return points
+
+
+def share_winners(builds: Builds, won: np.ndarray, share: float | None, seed: int) -> Builds:
+    """Return builds of which `share` are of winning teams, as many as there are; chosen by a hash of their rows. None: all."""
+    if share is None:
+        return builds
+    winners, losers = (np.flatnonzero(side) for side in (won, ~won))
+    limits = [len(winners) / share if share else np.inf, len(losers) / (1 - share) if share < 1 else np.inf]
+    total = min(limits)
+    kept = [_some(rows, int(part * total), seed) for rows, part in ((winners, share), (losers, 1 - share))]
+    return builds.rows(np.sort(np.concatenate(kept)))
+
+
+def _some(rows: np.ndarray, number: int, seed: int) -> np.ndarray:
+    return rows[hashes(key(seed, RESAMPLE), rows).argsort(kind="stable")[:number]]

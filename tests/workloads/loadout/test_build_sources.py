@@ -1,0 +1,168 @@
+"""Sources of builds: battles of stat.ink, token tables, slot tables. The files are made here from generated builds."""
+
+import csv
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads import build_workload
+from linnaeus.workloads.loadout.abilities import ABILITIES, ITEMS, MAIN_ITEMS, ability_points
+from linnaeus.workloads.loadout.archetypes import make_world
+from linnaeus.workloads.loadout.battle_files import PLAYERS, to_points
+from linnaeus.workloads.loadout.gear import slot_items
+from linnaeus.workloads.loadout.published_builds import CODES, builds_of_tokens
+from linnaeus.workloads.loadout.token_code import PointsCode
+from linnaeus.workloads.loadout.weapons import builtin_weapons
+from tests import runs
+
+WEAPONS = builtin_weapons()
+WEAPON, ITEMS_OF = make_world(0, 130).draw(0, 0, 70)
+NUMBERS = {row.key: row.number for row in WEAPONS.rows}
+FRACTIONS = ["data.validation_fraction=0.2", "data.test_fraction=0.0"]
+
+
+def abilities(build: np.ndarray) -> str:
+    points = ability_points(build)
+    return json.dumps({name: int(p) / 10 for name, p in zip(ABILITIES, points) if p})
+
+
+def write_battles(path, change=lambda rows: rows):
+    """Write 10 battles of the first 70 builds; A1 has builds that are not among them. Alpha wins every third battle."""
+    columns = ["# season", "lobby", "win", *(f"{p}-{c}" for p in ("A1", *PLAYERS) for c in ("weapon", "kill", "abilities"))]
+    rows = []
+    for battle in range(10):
+        row = {"# season": "s1", "lobby": "regular", "win": "alpha" if battle % 3 == 0 else "bravo"}
+        row |= {"A1-weapon": "no_such_weapon", "A1-abilities": "?"}
+        for i, player in enumerate(PLAYERS):
+            n = 7 * battle + i
+            row |= {f"{player}-weapon": WEAPONS.keys[WEAPON[n]], f"{player}-kill": 3, f"{player}-abilities": abilities(ITEMS_OF[n])}
+        rows.append(row)
+    with open(path, "w", newline="") as file:
+        table = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows(change(rows))
+        file.write("# a comment\n")
+    assert path.stat().st_size < 50_000
+    return path
+
+
+def split_of(source, path, *more):
+    return build_workload(runs.composed(["workload=loadout", f"data={source}", f"data.path={path}", *FRACTIONS, *more])).split
+
+
+def all_builds(split):
+    return sorted((int(w), tuple(b)) for part in (split.train, split.validation) for w, b in zip(part.weapon, part.items.tolist()))
+
+
+WANTED = sorted((int(w), tuple(b)) for w, b in zip(WEAPON, ITEMS_OF.tolist()))
+
+
+def test_battles_are_read_without_the_uploader(tmp_path):
+    split = split_of("battles", write_battles(tmp_path / "day.csv"))
+    assert all_builds(split) == WANTED and split.notes == ()
+    with zipfile.ZipFile(tmp_path / "days.zip", "w") as archive:
+        archive.write(tmp_path / "day.csv", "2024/day.csv")
+    assert split_of("battles", tmp_path / "days.zip").fingerprint == split.fingerprint == split_of("battles", tmp_path).fingerprint
+
+
+def test_battles_of_winners_and_copies(tmp_path):
+    file = write_battles(tmp_path / "day.csv", lambda rows: rows + rows)
+    assert len(all_builds(split_of("battles", file, "data.copies=1"))) == 70
+    winners = all_builds(split_of("battles", file, "data.win_share=1", "data.copies=1"))
+    wanted = [n for n in range(70) if (n % 7 < 3) == (n // 7 % 3 == 0)]
+    assert winners == sorted(WANTED[i] for i in [WANTED.index((int(WEAPON[n]), tuple(ITEMS_OF[n].tolist()))) for n in wanted])
+    assert len(all_builds(split_of("battles", file, "data.win_share=0.5"))) == 2 * min(2 * len(wanted), 140 - 2 * len(wanted))
+
+
+def test_wrong_builds_of_battles_are_counted_and_named(tmp_path):
+    def change(rows):
+        rows[0]["A2-abilities"] = json.dumps({"swim_speed_up": 1.0})
+        rows[1]["B4-abilities"] = json.dumps({"swim_sped_up": 5.7})
+        rows[2]["B1-weapon"] = "bow"
+        return rows
+
+    file = write_battles(tmp_path / "day.csv", change)
+    with pytest.raises(ConfigError, match=r"2 of 70 builds of .*day.csv are wrong.*max_bad_fraction"):
+        split_of("battles", file)
+    split = split_of("battles", file, "data.max_bad_fraction=0.1")
+    assert len(all_builds(split)) == 67 and len(split.notes) == 3
+    text = "\n".join(split.notes)
+    assert "do not sum to 57 (first: day.csv, row 2, A2)" in text and "unknown weapon 'bow'" in text and "unknown ability" in text
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"swim_speed_up": 0.33}', '{"swim_speed_up": "x"}', "{", '{"a": 1e999}'])
+def test_abilities_that_are_not_tenths_of_points(text):
+    with pytest.raises(ConfigError, match="points divided by ten"):
+        to_points(text)
+
+
+def write_tokens(folder):
+    code = PointsCode()
+    (folder / "vocab.json").write_text(json.dumps({name: n + 5 for n, name in enumerate(code.names)}))
+    numbers = {f"weapon_id_{NUMBERS[key]}": n for n, key in enumerate(WEAPONS.keys)}
+    (folder / "weapon_vocab.json").write_text(json.dumps(numbers))
+    rows = [f"{json.dumps([int(t) + 5 for t in np.flatnonzero(hot)])}\t{w}" for hot, w in zip(code.multi_hot(ITEMS_OF), WEAPON)]
+    path = folder / "tokens.tsv"
+    path.write_text("ability_tags\tweapon_id\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_token_table(tmp_path):
+    file = write_tokens(tmp_path)
+    found, code = all_builds(split_of("builds", file)), PointsCode()
+    hot = lambda rows: sorted((w, code.multi_hot(np.array([b]))[0].tobytes()) for w, b in rows)
+    assert hot(found) == hot(WANTED), "the tokens are the same, whichever build has them"
+    file.write_text(file.read_text() + "[5, 999]\t3\n[7]\t3\n")
+    with pytest.raises(ConfigError, match="2 of 72 builds"):
+        split_of("builds", file)
+    (tmp_path / "vocab.json").unlink()
+    with pytest.raises(ConfigError, match=r"vocab\.json beside the token table"):
+        split_of("builds", file)
+
+
+def test_builds_of_tokens_have_exactly_these_tokens():
+    code = PointsCode()
+    for build, hot in zip(ITEMS_OF, code.multi_hot(ITEMS_OF)):
+        builds = builds_of_tokens(tuple(sorted(code.names[t] for t in np.flatnonzero(hot))))
+        assert any((found == build).all() for found in builds)
+        assert all((code.multi_hot(found[None])[0] == hot).all() and found.sum() == 12 for found in builds)
+    assert builds_of_tokens(("swim_speed_up_12",)) == (), "lower tokens are missing"
+
+
+def write_slots(path):
+    codes = {ability: code for code, ability in CODES.items()}
+    lines = ["buildid,slotIndex,weaponSplId,tier,ability"]
+    for number, (w, slots) in enumerate(zip(WEAPON, slot_items(ITEMS_OF))):
+        for place, item in enumerate(slots):
+            slot = 0 if item < MAIN_ITEMS else place % 3 + 1
+            lines.append(f"{number},{slot},{NUMBERS[WEAPONS.keys[w]]},{number % 3 + 1},{codes[ITEMS[item]]}")
+    path.write_text("\n".join(lines) + "\n")
+    assert path.stat().st_size < 50_000
+    return path
+
+
+def test_a_slot_table(tmp_path):
+    file = write_slots(tmp_path / "builds.csv")
+    assert all_builds(split_of("builds", file)) == WANTED
+    assert len(all_builds(split_of("builds", file, "data.tiers=[1]"))) == 24
+    file.write_text(file.read_text() + "99,0,40,1,XYZ\n98,0,40,1,SSU\n")
+    split = split_of("builds", file, "data.max_bad_fraction=0.1")
+    assert len(split.notes) == 2 and "ability code 'XYZ'" in "".join(split.notes) and "fewer than 12 slots" in "".join(split.notes)
+
+
+def test_the_code_bru_is_sub_power_up():
+    assert CODES["BRU"] == "sub_power_up" and set(CODES.values()) == set(ABILITIES) and len(CODES) == 26
+
+
+@pytest.mark.parametrize(
+    "source, text, line", [("battles", "a,b\n1,2\n", "no column"), ("builds", "a,b\n1,2\n", "no column for the build")]
+)
+def test_another_file_is_one_line(tmp_path, source, text, line):
+    (tmp_path / "other.csv").write_text(text)
+    with pytest.raises(ConfigError, match=line):
+        split_of(source, tmp_path / "other.csv")
+    with pytest.raises(ConfigError, match="does not exist"):
+        split_of(source, tmp_path / "none.csv")

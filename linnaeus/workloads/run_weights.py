@@ -22,7 +22,7 @@ CONFIG = "config.yaml"
 
 
 def find_run(path: Path) -> Path:
-    """Return the run directory that is `path` or contains it."""
+    """Return the run directory that is `path` or contains it. Raise `ConfigError` if there is none."""
     if not path.exists():
         raise ConfigError(f"RUN: {path} does not exist; use the directory of a run, or one of its checkpoints")
     run = next((folder for folder in (path, *path.resolve().parents[:3]) if (folder / CONFIG).is_file()), None)
@@ -63,7 +63,9 @@ def chosen_weights(path: Path, checkpoint: str | None) -> InitialWeights:
 
 
 def available_device(device: str) -> str:
-    """Return the device of `--device`; `auto` is CUDA if the machine has it. Raise `ConfigError` for CUDA without a device."""
+    """Return the device for the option `--device`, cpu or cuda; for `auto`, cuda if the machine has it, otherwise cpu.
+
+    Raise `ConfigError` for cuda on a machine that does not have it."""
     import torch
 
     if device == "auto":

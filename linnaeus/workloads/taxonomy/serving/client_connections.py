@@ -66,5 +66,9 @@ class ClientConnection(H11Protocol):
 
 
 def connections(seconds: float) -> type[ClientConnection]:
-    """Return the class of connections with a limit of `seconds`."""
+    """Return the class of connections with a limit of `seconds`. Let the process open the files that `MOST` connections need, and as many
+    that were accepted at once and are closed then, as far as the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * MOST + FILES
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed if hard == resource.RLIM_INFINITY else min(needed, hard)), hard))
     return type("LimitedConnection", (ClientConnection,), {"seconds": seconds})

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+import linnaeus
 import linnaeus.__main__
 from linnaeus.config.load import typed_config
 from linnaeus.rundir.saved_config import parse_config
@@ -22,6 +23,7 @@ from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import read_labels
 from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error
+from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests import runs
@@ -114,6 +116,16 @@ def test_each_part_has_the_accuracy_of_its_photographs(scored, finished):
     everything, metrics = parts[0], read_json(scored.folder / "metrics.json")["metrics"]
     for name in ("order/top1", "order/top1_low", "species/top1_high", "hd1", "hd1_low", "severity_high", "chain", "genus/ece", "aurc"):
         assert float(everything[name]) == metrics[f"val/{name}"], name
+
+
+def test_the_training_photographs_of_each_class_are_those_of_the_manifest(finished):
+    tree = linnaeus.load_model(finished.bundle).tree
+    counts = training_counts(finished.bundle, tree)
+    train = [row for row in finished.rows() if row["split"] == "train"]
+    for rank, names, found in zip(tree.ranks, tree.names, counts, strict=True):
+        assert found.sum() == sum(bool(row[rank]) for row in train)
+        for name in set(names):
+            assert sum(found[c] for c, own in enumerate(names) if own == name) == sum(row[rank] == name for row in train)
 
 
 def test_unknown_taxa_and_unreadable_photographs_are_counted(scored, finished):

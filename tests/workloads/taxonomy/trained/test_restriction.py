@@ -372,12 +372,10 @@ def test_a_calibration_is_said_to_be_without_restriction(finished, model, tmp_pa
 
 
 def test_of_taxa_with_one_name_the_highest_is_meant():
-    tree, _ = TaxonomyTree.from_lineages(
-        ("family", "genus", "species"), np.array([["Puma", "Puma", "Puma concolor"], ["Other", "X", "X y"]])
-    )
-    index = TaxonIndex(tree)
-    assert [index.described(node) for node in index.nodes("Puma")] == ["family:Puma"]
-    assert [index.described(node) for node in index.nodes("genus:Puma")] == ["genus:Puma|Puma"]
+    rows = np.array([["Carnivora", "Puma", "Puma"], ["Rosales", "X", "Y"]])
+    index = TaxonIndex(TaxonomyTree.from_lineages(("order", "family", "genus"), rows)[0])
+    assert [index.described(node) for node in index.nodes("Puma")] == ["family:Carnivora|Puma"]
+    assert [index.described(node) for node in index.nodes("genus:Puma")] == ["genus:Carnivora|Puma|Puma"]
 
 
 def test_an_impossible_class_has_no_probability_and_is_not_on_the_path():

@@ -21,7 +21,7 @@ from linnaeus.rundir.saved_config import parse_config
 from linnaeus.workloads.taxonomy.metrics.sample_record import RESAMPLES, difference_intervals, times_drawn
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import read_labels
-from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins
+from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins, photograph_groups
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -243,3 +243,9 @@ def test_a_mistake_is_one_line_and_nothing_is_written(finished, tmp_path, monkey
     printed = capsys.readouterr().err
     assert ended.value.code == 2 and line in printed and printed.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_classes_at_the_limits_of_many_and_few_are_between_them():
+    counts, labels = [np.array([101, 100, 20, 19])], np.array([[0], [1], [2], [3], [-1]])
+    measured = SimpleNamespace(training_counts=counts, labels=SimpleNamespace(labels=labels))
+    assert [np.flatnonzero(group.rows).tolist() for group in photograph_groups._shots(measured)] == [[0], [1, 2], [3]]

@@ -27,6 +27,7 @@ from linnaeus.sweep.trial import make_trial
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.trained import score_cli
+from linnaeus.workloads.loadout import complete_cli
 from linnaeus.workloads.taxonomy.biota import __main__ as biota
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
 from linnaeus.workloads.taxonomy.manifest.source_options import source_config
@@ -109,6 +110,10 @@ def check(words: list[str]) -> None:
             assert importlib.util.find_spec(module) is not None
         case ["linnaeus", "generate", *rest]:
             generate_cli._parse(rest)
+        case ["linnaeus", "complete"]:
+            pass  # the name of the command, in a sentence
+        case ["linnaeus", "complete", *rest]:
+            complete_cli._parse(rest)
         case ["linnaeus", "score", *rest]:
             score_cli._parse(rest)
         case ["linnaeus", "biota", *rest]:

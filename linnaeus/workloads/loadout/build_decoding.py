@@ -35,7 +35,9 @@ class Answer(NamedTuple):
     score: float
 
 
-def complete(tails: Tails, given: np.ndarray, weapon: np.ndarray, method: str = "beam", top: int = 1, width: int = 5) -> list[list[Answer]]:
+def complete(
+    tails: Tails, given: np.ndarray, weapon: np.ndarray, method: str = "direct", top: int = 1, width: int = 5
+) -> list[list[Answer]]:
     """Return the answers to N requests, best first: `top` or fewer of `beam`, one of the other methods.
 
     given: int8 [N, 40], legal gear; weapon: int64 [N]; width: builds that `beam` keeps of each request, at least `top`."""

@@ -20,7 +20,7 @@ from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.abilities import ITEMS, MAIN_ITEMS
 from linnaeus.workloads.loadout.gear import EMPTY, arrange, to_text
-from linnaeus.workloads.loadout.gear_requests import Request, make_request, parse_points, read_requests
+from linnaeus.workloads.loadout.gear_requests import Request, default_method, make_request, parse_points, read_requests
 
 if TYPE_CHECKING:
     from linnaeus.workloads.loadout.build_decoding import Answer
@@ -50,12 +50,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--points", default="", metavar="POINTS", help="ability points to reach, as 'swim_speed_up: 29, special_saver: 6'")
     add("--requests", type=Path, metavar="FILE", help="JSON lines with weapon, have and points, answered in batches")
     add("--top", type=int, default=1, metavar="N", help="builds to print for a request (%(default)s); more than 1 needs --method beam")
-    add("--method", choices=METHODS, default="beam", help="beam: search; closure: sure slots first; direct: one step (%(default)s)")
+    add(
+        "--method", choices=METHODS, help="direct: one step (default with --top 1); beam: search (default above); closure: sure slots first"
+    )
     add("--json", action="store_true", help="print a JSON object for each request")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
     options = parser.parse_args(arguments)
     if options.top < 1:
         parser.error(f"--top is {options.top}; it must be at least 1")
+    options.method = options.method or default_method(options.top)
     if options.top > 1 and options.method != "beam":
         parser.error(f"--method={options.method} gives one build; use --top 1, or --method beam")
     if (options.weapon is None) == (options.requests is None):

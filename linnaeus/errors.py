@@ -54,9 +54,14 @@ def list_some(values: Sequence[str], most: int = 12) -> str:
     return ", ".join(map(shorten, values[:most])) + (f", and {len(values) - most} more" if len(values) > most else "")
 
 
+PLURALS = (("taxon", "taxa"), ("medium", "media"), ("ry", "ries"), ("s", "ses"), ("", "s"))
+
+
 def counted(number: int, noun: str) -> str:
-    """Return a number and its noun in the right form, such as "1 file", "2,000 files" or "2 taxa"."""
+    """Return a number and its noun in the right form, such as "1 file", "2,000 files" or "2 taxa".
+
+    A message puts it where no verb must agree with it: "left out: 1 row", "1 row without an id"."""
     if number == 1:
         return f"1 {noun}"
-    plural = f"{noun.removesuffix('taxon')}taxa" if noun.endswith("taxon") else f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number:,} {plural}"
+    singular, plural = next(pair for pair in PLURALS if noun.endswith(pair[0]))
+    return f"{number:,} {noun.removesuffix(singular)}{plural}"

@@ -133,7 +133,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         state |= read_weights(index.parent / file)
     missing = sorted(name for names in files.values() for name in names if name not in state)
     if missing:
-        raise ValueError(f"its files do not have {missing[0]}{f' and {len(missing) - 1} others' * (len(missing) > 1)}")
+        raise ValueError(f"its files do not have {missing[0]}{f' and {len(missing) - 1} more' * (len(missing) > 1)}")
     return state
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from linnaeus.checkpoint.weight_files import tensor_identity
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -38,7 +38,7 @@ class WeightMatch:
     def lines(self) -> list[str]:
         """Return a summary for the log: a line for the file and one for each kind of difference, with the first names."""
         return [
-            f"initial weights from {self.source}: {len(self.matched)} tensors, "
+            f"initial weights from {self.source}: {counted(len(self.matched), 'tensor')}, "
             f"{self.num_loaded:,} of the model's {self.num_total:,} numbers",
             *(f"{title}: {shorten(names)}" for title, names in self._lists() if names),
             *self.notes,
@@ -152,10 +152,10 @@ def _check_tied_skips(tied: Mapping[str, list[str]], skipped: Sequence[str]) -> 
 def _mismatch_message(source: str, total: int, matched: Sequence[str], wrong: Sequence[list[str]], reasons: Mapping[str, str]) -> str:
     """Return the error message for `wrong`: three lists of names that are missing, unexpected or mismatched and not allowed."""
     missing, unexpected, mismatched = wrong
-    found = [f"{len(missing)} weights of the model are not in it ({shorten(missing)})"] if missing else []
-    found += [f"{len(unexpected)} of its weights are not the model's ({shorten(unexpected)})"] if unexpected else []
+    found = [f"{counted(len(missing), 'weight')} of the model missing ({shorten(missing)})"] if missing else []
+    found += [f"{counted(len(unexpected), 'weight')} not in the model ({shorten(unexpected)})"] if unexpected else []
     if mismatched:
-        found += [f"{len(mismatched)} have another shape or type ({shorten([f'{name} {reasons[name]}' for name in mismatched])})"]
+        found += [f"{len(mismatched)} of another shape or type ({shorten([f'{name} {reasons[name]}' for name in mismatched])})"]
     if not matched:
         return f"run.init_from: nothing in {source} fits any of the model's {total} weights: {'; '.join(found)}; check `model`"
     prefixes = sorted({name.partition(".")[0] for name in (*missing, *unexpected, *mismatched) if name.isprintable()})[:8]

@@ -97,7 +97,7 @@ class PeerMonitor:
             for rank, status in statuses.items()
             if status["heartbeats"] == least
         ]
-        more = f" and {len(slowest) - 4} others" if len(slowest) > 4 else ""
+        more = f" and {len(slowest) - 4} more" if len(slowest) > 4 else ""
         return f"no process has made progress for {quiet:.0f} s (trainer.timeout); furthest behind: {', '.join(slowest[:4])}{more}"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from linnaeus.config.registry import registered
 from linnaeus.config.schema_optimization import AdamWConfig, MuonConfig, OptimizerConfig, SGDConfig, TimmOptimizerConfig
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.optim.optimizers import BaseOptimizer, FusedAdamW, FusedSGD, Optimizers
 from linnaeus.optim.param_groups import Parameter, ParamGroup, parameter_groups
 from linnaeus.optim.wrapped_optimizers import ExternalOptimizer, TorchOptimizer, timm_optimizer
@@ -41,7 +41,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizers:
         assert isinstance(config, AdamWConfig)
         optimizers = [_adamw(config, groups)]
     frozen = sum(not p.requires_grad for p in model.parameters())
-    notes = [f"{frozen} parameter tensors are frozen and not optimized"] if frozen else []
+    notes = [f"{counted(frozen, 'parameter tensor')} frozen and not optimized"] if frozen else []
     return Optimizers(config.name, optimizers, notes)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 
 FILTER_KEYS = ("name", "dim", "layer", "not", "any", "all")
 GROUP_KEYS = ("filter", "lr_scale", "weight_decay")
@@ -197,6 +197,7 @@ def describe_groups(groups: Sequence[ParamGroup], optimizers: Sequence[str] | No
         shown = ", ".join(patterns[:8]) + (f" and {len(patterns) - 8} more" if len(patterns) > 8 else "")
         head = f"{optimizers[i]}, {group.label}" if optimizers else group.label
         lines.append(
-            f"{head}: weight decay {group.weight_decay:g}, lr x{group.lr_scale:g}, {len(group.names)} tensors, {size:,} values: {shown}"
+            f"{head}: weight decay {group.weight_decay:g}, lr x{group.lr_scale:g}, {counted(len(group.names), 'tensor')}, "
+            f"{counted(size, 'value')}: {shown}"
         )
     return lines

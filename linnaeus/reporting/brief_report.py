@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from linnaeus.errors import counted
 from linnaeus.reporting.formatting import (
     INDENT,
     fit,
@@ -62,7 +63,7 @@ def brief_numbers(report: ReportData) -> list[str]:
 def _settings(report: ReportData) -> list[str]:
     """Return texts of the values that stay the same for many reports: skipped updates, phase, batch size, number of parameters."""
     skipped = report.row.get("train/skipped_updates")
-    texts = [f"{skipped:.0f} updates skipped as non-finite"] if skipped else []
+    texts = [f"{counted(round(skipped), 'update')} skipped as non-finite"] if skipped else []
     texts += [part.text for part in phase(report) if part.name == "phase"]
     texts += [part.text for part in samples(report) if part.name == "batch/global_batch_size"]
     return texts + [part.text for part in model(report) if part.text]

@@ -19,8 +19,8 @@ def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
     micro = resolved.micro_batch_size or resolved.global_batch_size // world_size
     accumulation = resolved.global_batch_size // (micro * world_size)
     lines = ["schedule"]
-    processes = "1 process" if world_size == 1 else f"{world_size} processes"
-    factors = f"micro-batch {micro} x {accumulation} accumulation step{'s' * (accumulation != 1)} x {processes}"
+    processes = counted(world_size, "process")
+    factors = f"micro-batch {micro} x {counted(accumulation, 'accumulation step')} x {processes}"
     lines += _line("global batch", f"{resolved.global_batch_size} = {factors}")
     lines += _line("steps per epoch", str(resolved.steps_per_epoch))
     lines += _line("total steps", f"{resolved.total_steps} = {_epochs(resolved)}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from linnaeus.errors import counted
 from linnaeus.reporting.formatting import format_duration, format_memory, format_rate, format_seconds, format_value, layout
 
 
@@ -106,7 +107,7 @@ def update(s: ReportData) -> list[Part]:
     texts = {
         "train/lr": "lr {:.2e}".format,
         "train/grad_norm": "grad norm {:.3g}".format,
-        "train/skipped_updates": lambda number: f"{number:.0f} updates skipped" if number else "",
+        "train/skipped_updates": lambda number: f"{counted(round(number), 'update')} skipped" if number else "",
     }
     return _available(s.row, texts)
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from linnaeus.errors import counted
 from linnaeus.files import json_object, no_follow, sync_file, write_atomic
 
 log = logging.getLogger("linnaeus")
@@ -233,7 +234,7 @@ def _are_rows_until(path: Path, rows: int, global_step: int) -> bool:
 
 def _name_lines(numbers: Sequence[int]) -> str:
     """Return a text with the number of damaged lines and the line numbers of the first five. `numbers`: all their line numbers."""
-    return f"{len(numbers)} damaged lines ({', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''})"
+    return f"{counted(len(numbers), 'damaged line')} ({', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''})"
 
 
 # -- all destinations ----------------------------------------------------------------------------------------------------------
@@ -290,8 +291,10 @@ class LogSinks:
         for sink in self.sinks:
             sink.start(global_step, self._rows())
         if not state and discarded:
-            return [f"there is no checkpoint to continue from: the run starts again, and {discarded} rows of metrics.jsonl are removed"]
-        return [f"metrics.jsonl lacks {-discarded} rows that the checkpoint counted"] if discarded < 0 else []
+            return [
+                f"there is no checkpoint to continue from: the run starts again; removed from metrics.jsonl: {counted(discarded, 'row')}"
+            ]
+        return [f"metrics.jsonl lacks {counted(-discarded, 'row')} that the checkpoint counted"] if discarded < 0 else []
 
     def _rows(self) -> Iterator[Row]:
         """Yield the rows of both files, in the order of their steps."""

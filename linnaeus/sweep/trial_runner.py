@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from linnaeus.config.schema import SweepConfig
 from linnaeus.distributed.signals import SAME_REQUEST, STOP_SIGNALS
-from linnaeus.errors import ConfigError, system_reason
+from linnaeus.errors import ConfigError, counted, system_reason
 from linnaeus.launch import Handle, Job, Launcher
 from linnaeus.launch.launcher import POLL_SECONDS
 from linnaeus.sweep.trial import Trial, short_value
@@ -58,7 +58,7 @@ class StopRequests:
         while self.forwarded < self.count:
             self.forwarded += 1
             if handles:
-                count = f"{len(handles)} run{'s' if len(handles) > 1 else ''}"
+                count = f"{counted(len(handles), 'run')}"
                 log.info("stopping: %s to %s", count, "save and end" if self.forwarded == 1 else "end at once")
             for handle in handles:
                 handle.stop()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from linnaeus.distributed.processes import CoreSeconds, core_seconds
+from linnaeus.errors import counted
 
 log = logging.getLogger("linnaeus")
 
@@ -49,7 +50,7 @@ def advice(share: float, workers: int, idle: float, disk: float, faster_data: Ca
     number, speed = more_workers(share, workers, 0.0 if slow_disk else idle)
     choices = []
     if speed >= WORTHWHILE:
-        cores = f"{int(idle)} idle core{'s' * (int(idle) > 1)}"
+        cores = f"{counted(int(idle), 'idle core')}"
         choices.append(f"trainer.num_workers={number} (now {workers}, {cores}) makes it about {speed:.1f} x as fast")
     if setting := faster_data(slow_disk):
         choices.append(setting)

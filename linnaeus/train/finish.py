@@ -11,7 +11,7 @@ from linnaeus.config.environment import hide
 from linnaeus.distributed import write_torchrun_error
 from linnaeus.distributed.signals import StoppedBeforeTraining
 from linnaeus.distributed.watchdog import ProcessLost, is_connection_error
-from linnaeus.errors import RunFailed
+from linnaeus.errors import RunFailed, counted
 from linnaeus.progress import TrainingProgress
 from linnaeus.reporting.console import RESULT
 from linnaeus.reporting.ending import describe_end
@@ -94,8 +94,10 @@ def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
     """Return a line about the updates that are lost if the process exits now. Called by a signal handler just before the process exits."""
     step, steps = progress.global_step, [step for step, _ in list_checkpoints(checkpoints)]
     if not steps:
-        return f"left at once; there is no checkpoint: all {step} updates are lost"
-    return f"left at once; the newest checkpoint is step {steps[-1]}" + f": {step - steps[-1]} updates are lost" * (step > steps[-1])
+        return f"left at once, before the first checkpoint; lost: {counted(step, 'update')}"
+    return f"left at once; the newest checkpoint is step {steps[-1]}" + f"; lost: {counted(step - steps[-1], 'update')}" * (
+        step > steps[-1]
+    )
 
 
 def write_summary(t: Training, status: str, **values: Any) -> None:

@@ -110,7 +110,8 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
     different = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and own[name].shape != saved[name].shape]
     if different:
         raise ConfigError(
-            f"{found.path} is of another model: {len(different)} weights differ in name or shape, such as {different[0]}; check `model`"
+            f"{found.path} is of another model: {counted(len(different), 'weight')} with another name or shape, "
+            f"such as {different[0]}; check `model`"
         )
     missing = [name for name in t.stateful() if name not in found.training_state]
     if missing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 
+from linnaeus.errors import counted
 from linnaeus.progress import TrainingStage
 from linnaeus.progress.consistency import FRACTIONS
 from linnaeus.train import readings, saving
@@ -99,7 +100,7 @@ def check_skipped_updates(t: Training) -> None:
     in_a_row, step = int(t.update.skipped_in_a_row), t.progress.global_step
     if in_a_row >= min(t.config.trainer.max_skipped_in_a_row, t.progress.expected_total_steps):
         raise FloatingPointError(
-            f"the last {in_a_row} updates up to step {step} were skipped as non-finite (trainer.max_skipped_in_a_row): "
+            f"{counted(in_a_row, 'update')} in a row up to step {step} skipped as non-finite (trainer.max_skipped_in_a_row): "
             "lower optimizer.lr or trainer.max_grad_norm, or check the data of these batches"
         )
 

@@ -97,7 +97,7 @@ def scan_texts(config: TextConfig) -> Corpus:
     _check_not_empty(found, {file.source for file in files}, config, len(bad))
     digests, lengths, sources = scan.documents()
     _check_split(digests, sources, config)
-    numbers = f"{counted(len(files), 'file')}, {counted(len(digests), 'document')}, {int(lengths.sum()):,} characters"
+    numbers = f"{counted(len(files), 'file')}, {counted(len(digests), 'document')}, {counted(int(lengths.sum()), 'character')}"
     notes = [f"text: {_origin(config)}: {numbers}", *found.notes]
     notes += [f"left out: {line}" for line in bad] + _left_out_notes(left_out)
     reasons = {reason: names for reason, names in left_out.items() if names}
@@ -164,8 +164,9 @@ def _check_encoding(encoding: str) -> None:
 
 def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:
     if len(bad) > config.max_bad_fraction * files:
+        more = f", and {counted(len(bad) - 1, 'more file')}" if len(bad) > 1 else ""
         raise ConfigError(
-            f"data.encoding: {bad[0]}{f', and {len(bad) - 1} more files' if len(bad) > 1 else ''}; correct the file, set its encoding, or "
+            f"data.encoding: {bad[0]}{more}; correct the file, set its encoding, or "
             f"leave out up to data.max_bad_fraction={max(0.01, -(-100 * len(bad) // files) / 100)} of the files"
         )
 

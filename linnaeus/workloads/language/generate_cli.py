@@ -15,7 +15,7 @@ from pathlib import Path
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 
 SEPARATOR = "-" * 16
 
@@ -89,7 +89,10 @@ def _run(options: argparse.Namespace) -> None:
             print(SEPARATOR)
         print(prompt + continuation.text)
     tokens = sum(continuation.tokens for continuation in continuations)
-    for line in (*model.notes, f"{model.source}: {tokens} tokens in {seconds:.1f} s on {device}, {tokens / seconds:.0f} per second"):
+    for line in (
+        *model.notes,
+        f"{model.source}: {counted(tokens, 'token')} in {seconds:.1f} s on {device}, {tokens / seconds:.0f} per second",
+    ):
         print(line, file=sys.stderr)
 
 

@@ -22,7 +22,7 @@ import torch
 
 from linnaeus import randomness
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.language.mixture import Mixture
 from linnaeus.workloads.language.model.token_loss import IGNORED
@@ -52,7 +52,7 @@ class TextWindows(PositionedDataset):
         """Raise `ConfigError` for a text of fewer than two tokens."""
         if array.size < 2:
             split = "validation" if order is None else "training"
-            raise ConfigError(f"data.path: the {split} part has {array.size} tokens; it needs at least 2, use a longer text")
+            raise ConfigError(f"data.path: the {split} part has {counted(array.size, 'token')}; it needs at least 2, use a longer text")
         self.array, self.block, self.seed, self.order, self.fingerprint = array, block, seed, order, fingerprint
         self.sources, self.dimensions, self.schedule = tuple(sources), tuple(dimensions), schedule
         self.sizes = np.array(array.source_sizes or [array.size], np.int64)  # [S] number of tokens

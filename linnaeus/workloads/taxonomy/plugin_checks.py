@@ -8,7 +8,7 @@ from torch import Tensor
 
 from linnaeus.config.contracts import check_members, class_name, described
 from linnaeus.config.schema import Config
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, counted, one_line
 from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Scores
@@ -41,7 +41,9 @@ def checked_source(source: Source) -> Source:
     other = source.split[~np.isin(source.split, (TRAIN, VALIDATION))]
     if len(other):
         count = (other == other[0]).sum()
-        raise ConfigError(f"Source.split is {other[0]} in {count} rows; it must be 0 (training) or 1 (validation); leave out other rows")
+        raise ConfigError(
+            f"Source.split is {other[0]} in {counted(count, 'row')}; it must be 0 (training) or 1 (validation); leave out other rows"
+        )
     if source.weight is not None and not (np.isfinite(source.weight) & (source.weight >= 0)).all():
         raise ConfigError("Source.weight must be finite and at least 0 in every row")
     for name, (low, high) in RANGES.items():
@@ -64,7 +66,7 @@ class CheckedReader:
         if not isinstance(images, list):
             raise ConfigError(f"{name} {described(images)}; it must return a list of images uint8 [H, W, 3]")
         if len(images) != len(samples):
-            raise ConfigError(f"{name} {len(images)} images for {len(samples)} samples; it must return one for each")
+            raise ConfigError(f"{name} {counted(len(images), 'image')} for {counted(len(samples), 'sample')}; it must return one for each")
         for image in images:
             if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
                 found = f"{image.dtype} {list(image.shape)}" if isinstance(image, np.ndarray) else described(image)

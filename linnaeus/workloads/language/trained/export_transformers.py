@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import TEMPORARY, commit_directory, delete, to_json, write_atomic
 from linnaeus.workloads.language.tokenizers import END
 from linnaeus.workloads.language.trained.language_model import LanguageModel
@@ -115,8 +115,9 @@ def model_card(model: LanguageModel, metrics: Mapping[str, Any]) -> str:
     rows = [f"| {title} | {value:.4f} |" for name, title in shown.items() if (value := _metric(metrics, name)) is not None]
     blocks = [
         "---\nlibrary_name: transformers\npipeline_tag: text-generation\nlicense: other\n---\n\n# A language model",
-        f"{ARCHITECTURES[layout_of(network)]} with {size.layers} layers, {size.heads} heads, width {size.width} and {parameters:,} "
-        f"parameters. Context: {network.block:,} tokens. Tokenizer: {tokenizer.kind}, {tokenizer.size:,} tokens.",
+        f"{ARCHITECTURES[layout_of(network)]} with {counted(size.layers, 'layer')}, {counted(size.heads, 'head')}, width "
+        f"{size.width} and {parameters:,} parameters. Context: {network.block:,} tokens. "
+        f"Tokenizer: {tokenizer.kind}, {tokenizer.size:,} tokens.",
         f"## Use\n\n```python\n{CODE}```",
         "## Results\n\n"
         + ("On the validation text of the run.\n\n| | |\n|---|---:|\n" + "\n".join(rows) if rows else "These weights were not validated."),

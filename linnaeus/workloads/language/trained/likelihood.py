@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from linnaeus.data.sampler import ValidationBatches
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.workloads.language.language_metrics import LanguageMetrics
 from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.model.token_loss import IGNORED
@@ -57,7 +57,7 @@ def score_tokens(
     `byte_lengths` int64 [V]: number of bytes of each token of the vocabulary. `show` is called after each batch of `batch` windows with the
     number of windows in it. Raise `ConfigError` for fewer than two tokens."""
     if len(tokens) < 2:
-        raise ConfigError(f"a text of {len(tokens)} token{'s' * (len(tokens) != 1)} has no token to predict; it needs at least 2")
+        raise ConfigError(f"a text of {counted(len(tokens), 'token')} has no token to predict; it needs at least 2")
     windows, device = TextWindows(TokensInMemory(tokens), network.block, 0, None, ""), network.token.weight.device
     metrics, sums = LanguageMetrics(byte_lengths, device), torch.zeros(2, dtype=torch.float64)
     for indices in ValidationBatches(range(len(windows)), batch):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, counted, one_line
 from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.tokenizers import BPETokenizer
 from linnaeus.workloads.language.trained.language_model import LanguageModel
@@ -65,7 +65,7 @@ def check_transformers(model: LanguageModel, folder: Path) -> list[str]:
     size = _check_tokens(model, tokenizer, torch.randint(model.tokenizer.size, (SAMPLE,), generator=generator).tolist())
     equal = "equal to the bit" if difference == 0 else f"differ by up to {difference:.1g}, with logits up to {largest:.2g}"
     version, tokens_equal = transformers.__version__, f"a text of {size} characters has equal tokens"
-    return [f"transformers {version}: the logits of {tokens.numel()} tokens {equal}; {tokens_equal}"]
+    return [f"transformers {version}: the logits of {counted(tokens.numel(), 'token')} {equal}; {tokens_equal}"]
 
 
 @contextmanager

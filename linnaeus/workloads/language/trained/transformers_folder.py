@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.weight_files import INDEX
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.language.config import GPTConfig
 from linnaeus.workloads.language.pretrained import GELUS
 from linnaeus.workloads.language.tokenizers import Tokenizer
@@ -84,7 +84,7 @@ def read_transformers_folder(folder: Path) -> Published:
         raise ConfigError(f"MODEL: {folder / CONFIG} has the width {settings['width']}, and its weights {embedding.shape[1]}")
     layers = 1 + max((int(found[1]) for key in state if (found := re.match(r"blocks\.(\d+)\.", key))), default=-1)
     if layers != settings["layers"]:
-        raise ConfigError(f"MODEL: {folder / CONFIG} has {settings['layers']} layers, and its weights {layers}")
+        raise ConfigError(f"MODEL: {folder / CONFIG} has {counted(settings['layers'], 'layer')}, and its weights {layers}")
     block = settings.pop("block")
     model = GPTConfig(
         name="gpt",

@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.workloads.taxonomy.biota.biota_source import build_source
 from linnaeus.workloads.taxonomy.biota.oracle import ceilings, format_ceilings
 from linnaeus.workloads.taxonomy.biota.render import render_forms
@@ -167,7 +167,9 @@ def _run(command: str, path: Path | None = None, **options: int) -> str:
     assert path is not None
     if command == "export":
         check = f"linnaeus data=manifest data.path={path / 'manifest.csv'} plan=true"
-        return f"{export(biota_config(**options), path)} photographs and manifest.csv written to {path}; check them with: {check}"
+        return (
+            f"{counted(export(biota_config(**options), path), 'photograph')} and manifest.csv written to {path}; check them with: {check}"
+        )
     if path.suffix.lower() != ".png":
         raise ConfigError(f"{path} must end in .png")
     write_sheet(path, options["world"], options["size"])

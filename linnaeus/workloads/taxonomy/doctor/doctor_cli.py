@@ -19,7 +19,7 @@ from pathlib import Path
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
-from linnaeus.errors import ConfigError, shorten
+from linnaeus.errors import ConfigError, counted, shorten
 from linnaeus.files import write_atomic
 from linnaeus.workloads.taxonomy.doctor.at_sea import can_check_sea
 from linnaeus.workloads.taxonomy.doctor.checks import examine
@@ -90,7 +90,7 @@ def report(options: argparse.Namespace) -> list[Finding]:
 
 def title_of(source: str, records: Inspected) -> str:
     """Return the heading of the report: source, path and number of rows."""
-    return f"{source} {shorten(str(records.config.path))}: {len(records):,} rows"
+    return f"{source} {shorten(str(records.config.path))}: {counted(len(records), 'row')}"
 
 
 def findings_table(records: Inspected, findings: Sequence[Finding]) -> str:

@@ -9,7 +9,7 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-from linnaeus.errors import escaped
+from linnaeus.errors import counted, escaped
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
 from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.page import page
@@ -82,8 +82,8 @@ def _finding(number: int, finding: Finding, records: Inspected, most: int) -> st
         words = "<br>".join(filter(None, (name, _taxon(records, row), detail)))
         shown.append(f'<figure>{pictures}<figcaption>row {row + 1}<span class="note">{words}</span></figcaption></figure>')
     rest = len(finding.rows) - most
-    more = f'<p class="sub">and {rest:,} more rows, in findings.csv</p>' if rest else ""
-    count = f"{len(finding.rows):,} row{'s' * (len(finding.rows) > 1)}"
+    more = f'<p class="sub">and {counted(rest, "more row")}, in findings.csv</p>' if rest else ""
+    count = counted(len(finding.rows), "row")
     title = f'<h3 id="finding{number}">{_badge(finding)} {escape(escaped(finding.check))}: {count}</h3>'
     return f'{title}<div class="gallery">{"".join(shown)}</div>{more}'
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
 
@@ -13,7 +14,7 @@ _INCOMPLETE = ("no month", "no day of the month", "interval longer than a month"
 def dropped_rows(records: Inspected) -> list[Finding]:
     """Return a finding for each reason for which training leaves rows out."""
     findings = [
-        Finding("left out by the reader", "warning", NO_ROWS, f"{count:,} rows of the source: {reason}")
+        Finding("left out by the reader", "warning", NO_ROWS, f"{counted(count, 'row')} of the source: {reason}")
         for reason, count in records.excluded.items()
     ]
     for reason, rows in records.left_out.items():

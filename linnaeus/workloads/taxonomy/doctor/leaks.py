@@ -3,7 +3,7 @@ validation."""
 
 import numpy as np
 
-from linnaeus.errors import quoted
+from linnaeus.errors import counted, quoted
 from linnaeus.workloads.taxonomy.doctor.dropped_rows import NO_ROWS
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
@@ -49,7 +49,9 @@ def leaking(number: np.ndarray, split: np.ndarray) -> np.ndarray:
 
 def _divided_note(name: str, number: np.ndarray, column: Column) -> list[Finding]:
     several = int((np.bincount(number[number >= 0], minlength=len(column.values)) > 1).sum())
-    text = f"{several:,} values of {quoted(name)} have several rows; a random split divides them, data.group_column={name} does not"
+    text = (
+        f"{counted(several, 'value')} of {quoted(name)} with several rows, which a random split divides; data.group_column={name} does not"
+    )
     return [Finding("groups in a random split", "note", NO_ROWS, text)] if several else []
 
 

@@ -4,6 +4,7 @@ Findings are: latitude and longitude both 0, both equal, or swapped; whole degre
 
 import numpy as np
 
+from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, found
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 
@@ -95,6 +96,6 @@ def shared_points(records: Inspected) -> list[Finding]:
     at = shared[point]
     if at.sum() > USUAL_SHARE * len(rows):
         return []
-    text = f"{int(shared.sum())} points with records of many days, probably a centroid, a capital or an institution"
-    details = tuple(f"{count[p]} rows of {different[p]} days at this point" for p in point[at].tolist())
+    text = f"{counted(shared.sum(), 'point')} with records of many days, probably a centroid, a capital or an institution"
+    details = tuple(f"{counted(count[p], 'row')} of {counted(different[p], 'day')} at this point" for p in point[at].tolist())
     return found("point of many records", "warning", rows[at], text, details=details)

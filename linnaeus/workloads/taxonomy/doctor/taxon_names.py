@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linnaeus.errors import quoted
+from linnaeus.errors import counted, quoted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -47,7 +47,7 @@ def lineage_conflicts(records: Inspected) -> list[Finding]:
             root = {taxon: int(tree.paths[tree.offsets[r] + taxon][0]) for taxon in same}
             for taxon in same:
                 if taxon != most:
-                    usual = f"{_parent(tree, r, most)} in {of.count(most):,} rows"
+                    usual = f"{_parent(tree, r, most)} in {counted(of.count(most), 'row')}"
                     text = f"{rank} {quoted(name)} is under {_parent(tree, r, taxon)}, and under {usual}"
                     kind = "homonym" if r > 1 and root[taxon] != root[most] else "lineage conflict"
                     cases[kind].append((of.rows([taxon]), text))
@@ -71,7 +71,7 @@ def spellings(records: Inspected) -> list[Finding]:
             (usual, most), *others = count.most_common()
             for name, _ in others:
                 rows = of.rows([taxon for taxon in same if names[taxon] == name])
-                cases.append((rows, f"{rank} {quoted(name)} is {quoted(usual)} in {most:,} rows"))
+                cases.append((rows, f"{rank} {quoted(name)} is {quoted(usual)} in {counted(most, 'row')}"))
     return _by_row("spelling of a taxon", "warning", "names that differ in case, spaces or author are different taxa in training", cases)
 
 

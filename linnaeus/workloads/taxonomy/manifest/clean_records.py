@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig, RecordsConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
@@ -214,7 +214,7 @@ def _outside_note(files: ImageFiles) -> list[str]:
     outside = {path for path in files.names if path.startswith("/") or (".." in path and os.path.normpath(path).split("/")[0] == "..")}
     if not outside:
         return []
-    return [f"{len(outside)} image paths lead out of the folder {quoted(files.root, 120)}, such as {quoted(min(outside))}"]
+    return [f"{counted(len(outside), 'image path')} outside of the folder {quoted(files.root, 120)}, such as {quoted(min(outside))}"]
 
 
 def _check_unreadable(unreadable: tuple[tuple[str, str], ...], rows: int, place: str, config: ManifestConfig) -> None:

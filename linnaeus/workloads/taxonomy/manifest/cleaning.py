@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linnaeus.errors import list_some, shorten
+from linnaeus.errors import counted, list_some, shorten
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.text_arrays import Names
@@ -86,13 +86,15 @@ def read_codes(table: Table, ranks: dict[str, str], notes: list[str]) -> tuple[l
         names.append(own)
         codes[:, r] = number[column.codes]
     unnamed = zip(ranks, (codes < 0).sum(axis=0), strict=True)
-    notes += [f"{rank}: {n} of {len(table)} rows do not have a name" for rank, n in unnamed if n]
+    notes += [f"{rank}: {n} of {len(table)} rows without a name" for rank, n in unnamed if n]
     notes += [note for rank, values in zip(ranks, names, strict=True) for note in _case_notes(rank, values)]
     lineages, row_lineage = distinct_lineages(codes)
     filled = fill_holes(lineages)
     changed = int((filled != lineages).any(axis=1)[row_lineage].sum())
     if changed:
-        notes.append(f"{changed} rows have a taxon but not all its ancestors; the others were filled in from rows of the same taxon")
+        notes.append(
+            f"{counted(changed, 'row')} with a taxon but not all its ancestors; the others were filled in from rows of the same taxon"
+        )
     return names, filled[row_lineage]
 
 

@@ -72,12 +72,12 @@ def content_notes(ids: Names, hashes: np.ndarray, split: np.ndarray) -> list[str
     if len(copies):
         original = training[hashes[training] == hashes[copies[0]]][0]
         notes.append(
-            f"{len(copies)} of {int((split == VALIDATION).sum())} validation photographs have the same bytes as a training photograph "
-            f"({ids[copies[0]]} and {ids[original]}); remove them, or give both the same value in data.group_column"
+            f"{len(copies)} of {int((split == VALIDATION).sum())} validation photographs with the same bytes as a training photograph "
+            f"({ids[copies[0]]} and {ids[original]}); remove such copies, or give both the same value in data.group_column"
         )
     if not read.all():
         notes.append(
-            f"{int((~read).sum())} of {len(ids)} photographs were not read at the start: "
+            f"photographs not read at the start: {int((~read).sum())} of {len(ids)}; "
             "copies of them in validation, and later replacements of the same size, are not noticed"
         )
     return notes

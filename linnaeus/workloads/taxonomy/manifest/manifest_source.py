@@ -61,7 +61,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
     ]
     notes += [f"{counted(count, 'row')} left out: {reason}" for reason, count in excluded.items()]
     notes += _known_metadata(metadata, config.components)
-    notes.append(f"{(split == TRAIN).sum():,} training and {(split == VALIDATION).sum():,} validation rows")
+    notes.append(f"{(split == TRAIN).sum():,} training and {counted((split == VALIDATION).sum(), 'validation row')}")
     if not (split == VALIDATION).any():
         raise ConfigError("data: no validation row has a taxon of the training rows; check the split and the taxon names")
     hashes = content_hashes(files, sizes) if rows.hashes is None else rows.hashes
@@ -99,7 +99,7 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
     column = rows.columns[config.group_column] if config.group_column is not None else None
     groups = find_groups(column, rows.files.names, rows.digests)
     if groups.ungrouped:
-        notes.append(f"{groups.ungrouped} rows do not have a {quoted(config.group_column)}; the photograph of each is its group")
+        notes.append(f"{counted(groups.ungrouped, 'row')} without a {quoted(config.group_column)}; the photograph of each is its group")
     if rows.split is None or not (rows.split == VALIDATION).any():
         if rows.split is not None:
             notes.append(_column_note(config))
@@ -111,8 +111,8 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
             if not side.any():
                 raise ConfigError(f"data.split_column: no {word} row can be used: {rows.excluded}; check the split column and the files")
         if divided := int((sides[0] & sides[1]).sum()):
-            unit = f"groups of {quoted(config.group_column)}" if column is not None else "photographs"
-            notes.append(f"{divided} {unit} are on both sides of the split in the manifest")
+            unit, of = ("group", f" of {quoted(config.group_column)}") if column is not None else ("photograph", "")
+            notes.append(f"on both sides of the split in the manifest: {counted(divided, unit)}{of}")
     return split, groups.number if column is not None else None
 
 
@@ -121,8 +121,8 @@ def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
     sides = [np.bincount(column.codes[split == side], minlength=len(column.values)) > 0 for side in (TRAIN, VALIDATION)]
     both, known = sides[0] & sides[1], ~null_values(column.values)
     return (
-        f"{quoted(name)} may be a group, and is not used: {int((both & known).sum())} of its {int(((sides[0] | sides[1]) & known).sum())} "
-        f"values are in training and in validation; data.group_column={name} keeps each on one side"
+        f"{quoted(name)} may be a group, and is not used: training and validation share {int((both & known).sum())} of its "
+        f"{counted(((sides[0] | sides[1]) & known).sum(), 'value')}; data.group_column={name} keeps each on one side"
     )
 
 
@@ -156,12 +156,14 @@ def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, co
             return split
     if config.folds is not None:
         raise ConfigError(
-            f"data.folds: none of the {len(groups.digest)} groups can be validated on: each is the only one of a taxon; use more rows"
+            f"data.folds: not one of {counted(len(groups.digest), 'group')} can be validated on, because each is the only one of a taxon; "
+            "use more rows"
         )
-    unit = "photographs" if config.group_column is None else f"groups of {quoted(config.group_column)}"
+    unit, of = ("photograph", "") if config.group_column is None else ("group", f" of {quoted(config.group_column)}")
     other = "" if config.group_column is None else ", or another data.group_column"
     raise ConfigError(
-        f"data.validation_fraction: {fraction:g} of {len(groups.digest)} {unit} leaves no validation rows; set a larger fraction{other}"
+        f"data.validation_fraction: {fraction:g} of {counted(len(groups.digest), unit)}{of} leaves no validation rows; "
+        f"set a larger fraction{other}"
     )
 
 
@@ -178,8 +180,8 @@ def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes:
             "validated on; use fewer folds, or another data.split_seed"
         )
     if any(sizes):
-        rest = f"; {trained:,} are in training in every fold, because a taxon would otherwise have no training rows" if trained else ""
-        notes.append(f"fold {config.fold} of {config.folds} validates, {sizes[config.fold - 1]:,} of {len(fold):,} groups{rest}")
+        rest = f"; {trained:,} in training in every fold, because a taxon would otherwise have no training rows" if trained else ""
+        notes.append(f"fold {config.fold} of {config.folds} validates, {sizes[config.fold - 1]:,} of {counted(len(fold), 'group')}{rest}")
     return np.where(fold[groups.number] == config.fold, np.int8(VALIDATION), np.int8(TRAIN))
 
 
@@ -203,7 +205,8 @@ def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndar
             count = int(np.isin(labels[:, r], only).sum())
             shown = ", ".join(shorten(str(tree.names[r][c])) for c in only[:3])
             notes.append(
-                f"{rank}: {len(only)} taxa are only in validation; {count} labels become null ({shown}{', ...' * (len(only) > 3)})"
+                f"{rank}: {counted(count, 'label')} set to null, of {counted(len(only), 'taxon')} only in validation "
+                f"({shown}{', ...' * (len(only) > 3)})"
             )
     tree, renumber = tree.restrict(seen)
     columns = [np.append(renumber[r], -1)[labels[:, r]] for r in range(labels.shape[1])]
@@ -230,9 +233,9 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
     low, high = weights[training].min(), weights[training].max()
     notes.append(f"weights of {quoted(column)}: {low:g} to {high:g}, mean {mean:g} over the training rows; divided by the mean")
     if missing.any():
-        notes.append(f"{int(missing.sum())} rows do not have a weight in {quoted(column)} and got 1 before the division")
+        notes.append(f"{counted(missing.sum(), 'row')} without a weight in {quoted(column)} got 1 before the division")
     if zero := int((weights[training] == 0).sum()):
-        notes.append(f"{zero} training rows have weight 0 and do not contribute to the loss")
+        notes.append(f"{counted(zero, 'training row')} with weight 0, without effect on the loss")
     return (weights / mean).astype(np.float32)
 
 

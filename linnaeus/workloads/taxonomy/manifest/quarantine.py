@@ -66,7 +66,7 @@ class Quarantine:
         rows = len(self.source.ids) + len(self.source.unreadable)
         if bad > self.max_bad_fraction * rows:
             raise ConfigError(
-                f"data.max_bad_fraction: {bad} of {rows} photographs are unreadable, more than {self.max_bad_fraction:g}; "
+                f"data.max_bad_fraction: {bad} of {rows} photographs cannot be read, more than {self.max_bad_fraction:g}; "
                 f"{self.path} lists them; repair them and delete that file, or set a larger limit"
             )
 

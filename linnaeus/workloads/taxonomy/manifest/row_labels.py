@@ -66,13 +66,13 @@ class IdLabels:
         below = self.taxa.rows_below(distinct, np.bincount(row))
         self._check_conflicts(below)
         placed = self.taxa.place(distinct, below, self.ranks)
-        own = [*self.taxa.notes, f"{len(self.taxa.ids)} taxa, {np.count_nonzero(below)} of them used"]
+        own = [*self.taxa.notes, f"{counted(len(self.taxa.ids), 'taxon')}, {np.count_nonzero(below)} of them used"]
         own += [line for c in (*self.taxa.conflicts, *placed.conflicts) if (line := c.line(below))]
         if synonyms := int((given != taxon).sum()):
-            own.append(f"{synonyms} rows have a synonym and get its accepted taxon")
+            own.append(f"{counted(synonyms, 'row')} with a synonym, replaced by its accepted taxon")
         if (inactive := ~self.taxa.active[given]).any():
             example = self.taxa.describe(int(given[np.argmax(inactive)]))
-            own.append(f"{int(inactive.sum()):,} rows have a taxon that is not active any more, and keep it, such as {example}")
+            own.append(f"{counted(inactive.sum(), 'row')} with a taxon that is not active any more, which is kept, such as {example}")
         own += self._depth_note(placed.codes[row]) + self._other_ranks_note(below)
         notes += [f"{self.file}: {note}" for note in own]
         return TaxonomyTree.from_codes(self.ranks, placed.names, placed.codes[row], placed.ids)
@@ -89,8 +89,8 @@ class IdLabels:
         whole = str(unknown[0]).removesuffix(".0")
         hint = f"{quoted(whole)} is in it" if whole in self.taxa.number else f"its ids are {list_some([repr(i) for i in self.taxa.ids], 3)}"
         raise ConfigError(
-            f"data.max_bad_fraction: {len(unknown)} of {rows} rows have a {quoted(self.column)} that is not in the table of taxa "
-            f"{quoted(self.file)}, more than {self.config.max_bad_fraction:g}: {_most_frequent(unknown)}; {hint}; "
+            f"data.max_bad_fraction: {len(unknown)} of {counted(rows, 'row')} with a {quoted(self.column)} that is not in the table of "
+            f"taxa {quoted(self.file)}, more than {self.config.max_bad_fraction:g}: {_most_frequent(unknown)}; {hint}; "
             "check data.taxon_column and data.taxonomy"
         )
 
@@ -113,7 +113,7 @@ class IdLabels:
             return []
         used = np.bincount(self.taxa.rank[below > 0], minlength=len(self.taxa.ranks))
         others = [(rank, int(n)) for rank, n in zip(self.taxa.ranks, used, strict=True) if n and rank and rank not in self.ranks]
-        shown = ", ".join(f"{rank} ({n} taxa)" for rank, n in sorted(others, key=lambda other: -other[1])[:8])
+        shown = ", ".join(f"{rank} ({counted(n, 'taxon')})" for rank, n in sorted(others, key=lambda other: -other[1])[:8])
         return [f"ranks other than {', '.join(DEFAULT_RANKS)} are not predicted unless data.ranks contains them: {shown}"] if others else []
 
 

@@ -91,7 +91,7 @@ class _TaxaBuilder:
         self.ids = list(self.number)
         with_id = np.flatnonzero(self.row_taxon >= 0)
         if absent := len(self.row_taxon) - len(with_id):
-            notes.append(f"{absent} rows do not have an id and are left out")
+            notes.append(f"{counted(absent, 'row')} without an id left out")
         self.rows = with_id[np.unique(self.row_taxon[with_id], return_index=True)[1]]  # the first row of each taxon
         self.names = self._read_names()
         self.absent: dict[str, int] = {}  # referenced id that is not in the table -> i
@@ -111,7 +111,7 @@ class _TaxaBuilder:
         parent = np.where(synonym, NONE, np.append(accepted, NONE)[parent])
         if len(own := np.flatnonzero(parent == np.arange(len(parent)))):
             shown = ", ".join(self._describe(t) for t in own[:3].tolist())
-            self.notes.append(f"{len(own)} taxa are their own parents and become roots: {shown}")
+            self.notes.append(f"roots, because each is its own parent: {counted(len(own), 'taxon')} ({shown})")
             parent[own] = NONE
         found = cycles(parent)
         cases = [(cycle, self._describe_cycle(cycle)) for cycle in found]
@@ -129,7 +129,7 @@ class _TaxaBuilder:
         cleaned = [None if is_null(v) else clean_name(v) for v in column.values]
         names = [cleaned[code] for code in column.codes[self.rows].tolist()]
         if nameless := names.count(None):
-            self.notes.append(f"{nameless} taxa do not have a name and get their id as name")
+            self.notes.append(f"{counted(nameless, 'taxon')} without a name, named by id")
         return [self.ids[t] if name is None else name for t, name in enumerate(names)]
 
     def _read_ranks(self) -> tuple[tuple[str, ...], np.ndarray]:
@@ -157,14 +157,14 @@ class _TaxaBuilder:
             return taxa
         target = self._references(self.columns["accepted"])[self.rows]
         if absent := int((target < NONE).sum()):
-            self.notes.append(f"{absent} synonyms of taxa that are not in the table are kept as taxa")
+            self.notes.append(f"kept as taxa, because the accepted taxon is not in the table: {counted(absent, 'synonym')}")
         target = np.where(target >= 0, target, taxa)
         end = target
         for _ in range(len(taxa).bit_length()):
             end = end[end]
         endless = target[end] != end
         if endless.any():
-            self.notes.append(f"{int(endless.sum())} synonyms in endless chains of synonyms are kept as taxa")
+            self.notes.append(f"kept as taxa, because the chain of synonyms is endless: {counted(endless.sum(), 'synonym')}")
         return np.where(endless, taxa, end)
 
     def _references(self, column: Column) -> np.ndarray:
@@ -210,7 +210,7 @@ class _TaxaBuilder:
         rows = np.flatnonzero(self.row_taxon >= 0)
         if not (repeated := len(rows) - len(self.ids)):
             return
-        self.notes.append(f"{repeated} rows repeat an id; the first row of each id is used")
+        self.notes.append(f"{counted(repeated, 'row')} with the id of an earlier row; the first row of each id is used")
         lowest, span = stated.min(), np.ptp(stated) + 1
         taxon, parent = np.divmod(np.unique(self.row_taxon[rows] * span + stated[rows] - lowest), span)
         starts = np.searchsorted(taxon, np.arange(len(self.ids) + 1))

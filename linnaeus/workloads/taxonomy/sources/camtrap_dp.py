@@ -37,7 +37,12 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
     deployments = _deployments(package)
     media, observations = package.table("media", *MEDIA), package.table("observations", *OBSERVATIONS)
     labels = label_media(media, observations, package.descriptor.get("taxonomic"), config)
-    notes = [f"{len(media):,} media of {len(deployments):,} deployments", *deployments.notes, *media.notes, *observations.notes]
+    notes = [
+        f"{counted(len(media), 'medium')} of {counted(len(deployments), 'deployment')}",
+        *deployments.notes,
+        *media.notes,
+        *observations.notes,
+    ]
     for name, table in (("deployments", deployments), ("observations", observations)):
         notes += [f"{counted(count, 'row')} of {name} left out: {reason}" for reason, count in table.excluded.items()]
     rows, excluded = _usable(media, labels)
@@ -94,7 +99,9 @@ def _deployments(package: Package) -> Table:
     ids = table.columns["deploymentID"]
     if (again := repeated(ids)).any():
         name = ids.values[ids.codes[int(np.argmax(again))]]
-        raise package.error(f"{again.sum():,} rows of deployments have a deploymentID of another row, such as {quoted(name)}; remove them")
+        raise package.error(
+            f"{counted(again.sum(), 'row')} of deployments with the deploymentID of another row, such as {quoted(name)}; remove them"
+        )
     return table
 
 
@@ -120,10 +127,10 @@ def _metadata(media: Table, deployments: Table, notes: list[str]) -> dict[str, C
     """Return name -> column of place, date and time of `media`. Append lines about values that are not used to `notes`."""
     row = row_of(media.columns["deploymentID"], deployments.columns["deploymentID"])
     if (row < 0).any():
-        notes.append(f"{(row < 0).sum():,} photographs have a deploymentID that is not in deployments; their coordinates are missing")
+        notes.append(f"{counted((row < 0).sum(), 'photograph')} with a deploymentID that is not in deployments, so without coordinates")
     issues = np.append(_true(deployments.columns["timestampIssues"]), False)[row]
     if issues.any():
-        notes.append(f"{issues.sum():,} photographs are of deployments with timestampIssues; their dates and times are not used")
+        notes.append(f"{counted(issues.sum(), 'photograph')} of deployments with timestampIssues: dates and times are not used")
     time = media.columns["timestamp"]
     dated = np.where(issues, -1, np.arange(len(media)))
     place = {name: mapped(deployments.columns[name], str, row) for name in ("latitude", "longitude", "coordinateUncertainty", "locationID")}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import list_some, quoted
+from linnaeus.errors import counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.table import Table
@@ -64,7 +64,7 @@ def label_media(media: Table, observations: Table, taxonomic: object, config: Ca
             code[found], observation[found] = label[found], first[found]
             ambiguous |= found & (number > 1)
             without &= ~found
-            notes += [f"labels of {found.sum():,} media are from {name}-level observations by {by}"] if found.any() else []
+            notes += [f"labels of {counted(found.sum(), 'medium')} from {name}-level observations by {by}"] if found.any() else []
     code[ambiguous], observation[ambiguous] = -1, 0
     at_level = np.logical_or.reduce([levels[name] for name in used])
     excluded = {"medium with observations of several taxa or types": ambiguous}
@@ -88,9 +88,9 @@ def _classes(observations: Table, taxonomic: object, config: CamtrapConfig) -> _
     kept = [dict.fromkeys(ranks, word) for word in (*TYPES, OTHER)]
     notes = []
     if taxa.conflicts:
-        notes.append(f"{taxa.conflicts:,} names have several entries in `taxonomic` that differ; the longest lineage is used")
+        notes.append(f"{counted(taxa.conflicts, 'name')} with several entries in `taxonomic` that differ; the longest lineage is used")
     if absent := [name for name in lineages if name.lower() not in taxa.given]:
-        notes.append(f"{len(absent):,} of {len(lineages):,} names are not in `taxonomic`, such as {quoted(absent[0])}")
+        notes.append(f"names that are not in `taxonomic`: {len(absent):,} of {len(lineages):,}, such as {quoted(absent[0])}")
     code = np.where(are(kind, "animal"), animal, other)
     return _Classes(code, ["animal"] * len(number) + [*TYPES, OTHER], [*lineages], [*lineages.values(), *kept], notes)
 
@@ -148,24 +148,24 @@ def _counts(
         count[kinds.values[i] or "(none)"] += n
     neither = int((~levels["media"] & ~levels["event"]).sum())
     yield (
-        f"{len(observations):,} observations: {levels['media'].sum():,} media-level, {levels['event'].sum():,} event-level"
-        + (f", {neither:,} of neither level, which are not used" if neither else "")
+        f"{counted(len(observations), 'observation')}: {levels['media'].sum():,} media-level, {levels['event'].sum():,} event-level"
+        + (f", {neither:,} of neither level, not used" if neither else "")
         + f"; {', '.join(f'{n:,} {word}' for word, n in count.most_common(12) if n)}"
     )
     if machine.any():
         known = probability[machine & ~np.isnan(probability)]
         span = f", probabilities {known.min():g} to {known.max():g}" if len(known) else ""
-        limit = f"; {weak.sum():,} of them are below data.min_probability or have no probability" if weak.any() else ""
-        yield f"{machine.sum():,} observations are classified by machines{span}{limit}"
+        limit = f"; {weak.sum():,} of them below data.min_probability or without a probability" if weak.any() else ""
+        yield f"{counted(machine.sum(), 'observation')} classified by machines{span}{limit}"
     boxes = np.array([value != "" for value in observations.columns["bboxX"].values], dtype=bool)[observations.columns["bboxX"].codes]
     if boxes.any():
-        yield f"{boxes.sum():,} observations have a bounding box; boxes are not used, photographs are read whole"
+        yield f"{counted(boxes.sum(), 'observation')} with a bounding box; boxes are not used, photographs are read whole"
 
 
 def _unlinked(links: Links, levels: dict[str, np.ndarray]) -> Iterator[str]:
     """Yield lines of text with the numbers of observations that belong to no photograph, and of times that cannot be compared."""
     for name, rows in levels.items():
         if lost := int((rows & (links.stop == links.start)).sum()):
-            yield f"{lost:,} {name}-level observations belong to none of the media"
+            yield f"{counted(lost, f'{name}-level observation')} without any of the media"
     if links.zoneless and levels["event"].any():
-        yield f"{links.zoneless:,} times of media and observations do not have a zone, others do; they are not compared with events"
+        yield f"times of media and observations without a zone, while others have one: {links.zoneless:,}, not compared with events"

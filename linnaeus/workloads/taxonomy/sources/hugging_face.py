@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, one_line, quoted, shorten
+from linnaeus.errors import ConfigError, counted, list_some, one_line, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.column import Column, from_arrow
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO
@@ -77,7 +77,7 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
     ranks = label_ranks(list(columns), labels, data.column, config)
     columns |= {rank: lambda column=column: column for rank, column in ranks.items()}  # type: ignore[misc]
     chosen = choose(list(columns))
-    notes = [f"{data.rows} rows in {len(parts)} files", *data.notes(photograph)]
+    notes = [f"{counted(data.rows, 'row')} in {counted(len(parts), 'file')}", *data.notes(photograph)]
     table = without_long_values(Table({key: columns[key]() for key in chosen}, notes=tuple(notes)), Path(config.path).name)
     if photograph is None:
         return in_folder(table, config, folder)
@@ -107,7 +107,7 @@ def find_parts(folder: Path) -> list[Part]:
     shards = Counter((path.parent, match[1], int(match[3])) for path in paths if (match := _SHARD.fullmatch(path.name)))
     for (_, stem, total), count in shards.items():
         if count != total:
-            raise ConfigError(f"data.path: {count} of {total} shards of {quoted(stem)} are there; download all of them")
+            raise ConfigError(f"data.path: the folder has {count} of {total} shards of {quoted(stem)}; download all of them")
     words = split_words([path.name for path in paths]) or split_words([path.parent.name for path in paths]) or [""] * len(paths)
     return [Part(path, word) for path, word in zip(paths, words, strict=True)]
 

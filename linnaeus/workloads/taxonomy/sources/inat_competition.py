@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.files import to_utf8
 from linnaeus.workloads.taxonomy.config import InatCompetitionConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
@@ -112,7 +112,7 @@ class _Photographs:
         ids, image, category = (np.array(values, dtype=np.int64) for values in numbers.values())
         if not len(ids):
             raise ConfigError(f"data.path: {quoted(str(path), 200)} does not contain images; set the training file of a competition")
-        self.notes.append(f"{path.name}: {len(ids):,} photographs, {len(image):,} annotations")
+        self.notes.append(f"{path.name}: {counted(len(ids), 'photograph')}, {counted(len(image), 'annotation')}")
         self._label(ids, _find(ids, image), category, path)
         self._locate(ids, path)
 
@@ -121,7 +121,7 @@ class _Photographs:
 
         `row`: [A], position of the annotated photograph in `ids`, -1 for a photograph that is not in the file."""
         if orphans := int((row < 0).sum()):
-            self.notes.append(f"{path.name}: {orphans:,} annotations of photographs that are not in it")
+            self.notes.append(f"{path.name}: {counted(orphans, 'annotation')} of photographs that are not in it")
         row, category = row[row >= 0], category[row >= 0]
         lowest, highest = np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=np.int64)
         lowest[row] = highest[row] = category
@@ -180,7 +180,7 @@ class _Photographs:
                     f"data.path: {quoted(str(path), 120)} has {len(self.categories)} categories, {training.name} has {len(given)}, and "
                     "their ids differ; use those of one competition"
                 )
-            self.notes.append(f"{path.name}: the names of {len(self.categories):,} categories")
+            self.notes.append(f"{path.name}: the names of {counted(len(self.categories), 'category')}")
 
     def table(self, splits: Sequence[str], config: InatCompetitionConfig, choose: Choose) -> Table:
         """Return the table of all photographs. `splits`: split of each file, or empty. Raise `ConfigError` if no photograph can be used."""

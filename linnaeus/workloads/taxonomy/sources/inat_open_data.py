@@ -56,7 +56,7 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
     excluded.add("photograph whose observation is not in the table", _ids(rows, place.is_null()))
     rows = rows.filter(place.is_valid())
     found = found.take(place.drop_null())
-    notes = [f"{photos.path.name}: {photos.total:,} photographs, {count:,} of them downloaded"]
+    notes = [f"{photos.path.name}: {counted(photos.total, 'photograph')}, {count:,} of them downloaded"]
     notes += [f"{observations.path.name}: {counted(n, 'row')} left out: {reason}" for reason, n in observations.left_out.items()]
     if GRADE in found.column_names:
         grades = {pair["values"]: pair["counts"] for pair in found[GRADE].value_counts().to_pylist()}

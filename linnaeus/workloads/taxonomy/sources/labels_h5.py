@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import LabelsH5Config
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
@@ -110,7 +110,7 @@ class Labels:
         """Return the texts of a dataset, [N], without surrounding spaces. Raise `ConfigError` if it has another shape or type."""
         data = self.file[name]
         if getattr(data, "shape", None) != (len(self.paths),) or not is_text(data):
-            raise ConfigError(f"data.path: {name!r} of {quoted(str(self.path), 120)} must be {len(self.paths)} strings")
+            raise ConfigError(f"data.path: {name!r} of {quoted(str(self.path), 120)} must be {counted(len(self.paths), 'string')}")
         return [_text(value) for value in data[:]]
 
     def taxa(self, rank: str) -> np.ndarray:

@@ -20,7 +20,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.image_files import clean_path
 
@@ -61,8 +61,8 @@ def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], con
     if not most:
         names = list_some(list(dict.fromkeys(quoted(match.example, 60) for match in matches if match.example)))
         raise ConfigError(
-            f"data.root: none of the {photographs} photographs has a file in {quoted(str(folder), 100)}; the first would be {names}; "
-            "download them, or set the folder that contains them"
+            f"data.root: not one of {counted(photographs, 'photograph')} has a file in {quoted(str(folder), 100)}; "
+            f"the first would be {names}; download them, or set the folder that contains them"
         )
     best, *others = [match for match, count in zip(matches, counts, strict=True) if count == most]
     for other in others:
@@ -70,7 +70,7 @@ def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], con
             row = int(np.argmax(differ))
             pair = [quoted(files[match.file[row]] if match.file[row] != _NONE else "no file", 60) for match in (best, other)]
             raise ConfigError(
-                f"data.photo_names: {best.words} and {other.words} find {most} photographs each, different files: "
+                f"data.photo_names: {best.words} and {other.words} find {counted(most, 'photograph')} each, different files: "
                 f"{' and '.join(pair)}; set {' or '.join(dict.fromkeys((best.convention, other.convention)))}, or remove files"
             )
     note = f"files of photographs found by {best.words}: {most} of {photographs}"
@@ -99,7 +99,7 @@ def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarra
             f"the first would be {names or 'named by an id, but it has none'}; download an archive with media, or name the files by the id"
         )
     rows, used = np.array(found[name], dtype=np.int64).T
-    note = f"the archive does not contain links to photographs; {len(used)} files are named by {name}"
+    note = f"the archive does not contain links to photographs; {counted(len(used), 'file')} named by {name}"
     return rows, Found(Column(np.arange(len(used), dtype=np.int32), [files[i] for i in used.tolist()]), note)
 
 

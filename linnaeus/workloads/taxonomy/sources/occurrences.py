@@ -87,7 +87,7 @@ def add_names(columns: dict[str, Column], ranks: dict[str, str], notes: list[str
         if rank not in ranks:
             columns[rank] = combined(parts, lambda *cells, place=place: name_of(*cells)[place])
             ranks[rank] = rank
-            notes.append(f"{rank} from names and epithets: {_known(columns[rank])} of {count} records have one")
+            notes.append(f"{rank} from names and epithets: {_known(columns[rank])} of {count} records")
 
 
 def drop_finer_ranks(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -> None:
@@ -122,7 +122,7 @@ def drop_invalid(columns: dict[str, Column], notes: list[str]) -> None:
                 columns[term] = emptied(columns[term], flagged)
         if changed.any():
             notes.append(
-                f"{int(changed.sum())} records are flagged {flag} by GBIF: {', '.join(t for t in terms if t in columns)} set to missing"
+                f"{counted(changed.sum(), 'record')} flagged {flag} by GBIF: {', '.join(t for t in terms if t in columns)} set to missing"
             )
     others: dict[str, int] = {}
     for own, n in zip(flags, rows.tolist(), strict=True):
@@ -142,7 +142,7 @@ def fill_date(columns: dict[str, Column], notes: list[str]) -> None:
     given = columns.get("eventDate", blank(len(whole.codes)))
     columns["eventDate"] = filled = first_known(given, whole)
     if added := _known(filled) - _known(given):
-        notes.append(f"{added} dates from year, month and day")
+        notes.append(f"{counted(added, 'date')} from year, month and day")
 
 
 def fill_elevation(columns: dict[str, Column]) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted, shorten
+from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
@@ -73,7 +73,7 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
     names = choose(list(columns))
     if "path" not in names:
         raise ConfigError("data.image_column: the photograph of a sample is a member of its tar file; leave data.image_column=auto")
-    notes = (f"{len(shards)} tar files", *samples.fallen_out())
+    notes = (counted(len(shards), "tar file"), *samples.fallen_out())
     table = Table({name: columns[name] for name in names}, excluded=samples.excluded, notes=notes)
     arrays = (np.array(samples.shard, dtype=np.int32), np.array(samples.start, dtype=np.int64), np.array(samples.length, dtype=np.int64))
     return Records(
@@ -93,7 +93,7 @@ def shard_paths(pattern: str) -> list[str]:
         found = [name for one in _expanded(path) for name in (sorted(glob.glob(one)) if glob.has_magic(one) else [one])]
         absent = [name for name in found if not os.path.isfile(name)]
         if absent:
-            raise ConfigError(f"data.path: {len(absent)} of {len(found)} tar files do not exist, such as {quoted(absent[0], 160)}")
+            raise ConfigError(f"data.path: tar files that do not exist: {len(absent)} of {len(found)}, such as {quoted(absent[0], 160)}")
     if not found:
         raise ConfigError(
             f"data.path: {quoted(pattern, 160)} does not contain a tar file; set a .tar, a folder of them, or a pattern such as "
@@ -176,8 +176,8 @@ class _Samples:
         kinds = self._unread.most_common()
         others = sum(count for _, count in kinds[MOST_KINDS:])
         shown = [*sorted(kinds[:MOST_KINDS]), *([("other suffixes", others)] if others else [])]
-        lines = [f"{count} members of the tar files are not read: {shorten(kind)}" for kind, count in shown]
-        cut = f"{len(self.cut)} tar files do not have the mark of the end and may be cut: {list_some(self.cut, 3)}"
+        lines = [f"{counted(count, 'member')} of the tar files not read: {shorten(kind)}" for kind, count in shown]
+        cut = f"{counted(len(self.cut), 'tar file')} without the mark of the end, perhaps cut: {list_some(self.cut, 3)}"
         return [*lines, cut] if self.cut else lines
 
     def _finish(self, tar: TarReader, shard: int, key: str, members: dict[str, Member]) -> None:

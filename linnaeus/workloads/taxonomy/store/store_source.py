@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import StoreConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
@@ -48,7 +48,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         columns=columns,
         excluded=LeftOut(record["excluded"], store / FILE_NAME),
         unreadable=(),
-        notes=[f"store of {record['records']} photographs, {record['encoding']['name']}, from {record['source']}", *notes],
+        notes=[f"store of {counted(record['records'], 'photograph')}, {record['encoding']['name']}, from {record['source']}", *notes],
         hashes=array(store / "hashes.npy"),
         digests=array(store / "digests.npy"),
     )

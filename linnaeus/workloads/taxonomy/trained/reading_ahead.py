@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from linnaeus.errors import one_line
+from linnaeus.errors import counted, one_line
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.observations import Metadata
@@ -74,7 +74,7 @@ def read_batches(
     order, in place of `size`. The pixels are scaled for `model`."""
     stops = [*range(size, len(inputs), size), len(inputs)] if ends is None else list(ends)
     parts = [range(first, last) for first, last in zip([0, *stops], stops, strict=False) if done <= first < last]
-    with ThreadPoolExecutor(threads) as pool, PreparationProgress(activity, len(inputs), f"{len(inputs):,} photographs") as progress:
+    with ThreadPoolExecutor(threads) as pool, PreparationProgress(activity, len(inputs), counted(len(inputs), "photograph")) as progress:
         read = lambda part: [pool.submit(_read, model, inputs, row) for row in part]
         waiting = [(part.start, read(part)) for part in parts[:AHEAD]]
         try:

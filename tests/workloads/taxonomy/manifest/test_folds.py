@@ -139,5 +139,5 @@ def test_folds_count_from_1():
 
 def test_rows_that_cannot_be_divided_are_refused(build_rows):
     rows = [{"path": f"{i}.jpg", "genus": f"G{i}", "species": f"S{i}"} for i in range(4)]
-    with pytest.raises(ConfigError, match="none of the 4 groups can be validated on: each is the only one of a taxon"):
+    with pytest.raises(ConfigError, match="not one of 4 groups can be validated on, because each is the only one of a taxon"):
         build_rows(rows, folds=2, fold=1)

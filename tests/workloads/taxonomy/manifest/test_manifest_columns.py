@@ -151,7 +151,7 @@ def test_a_column_split_is_used_and_its_test_rows_are_not(build_rows):
 def test_a_column_that_looks_like_a_group_or_a_split_is_named(build_rows):
     table = [row | {"observationID": f"o{i // 8}", "fold": "1"} for i, row in enumerate(rows())]
     source = build_rows(table)
-    assert lines_of(source, "'observationID' may be a group, and is not used: 4 of its 5 values are in training and in validation")
+    assert lines_of(source, "'observationID' may be a group, and is not used: training and validation share 4 of its 5 values")
     assert lines_of(source, "data.group_column=observationID keeps each on one side")
     assert lines_of(source, "'fold' may be a split, and is not used; data.split_column=fold uses it")
     assert not lines_of(build_rows(table, group_column="observationID"), "may be a group")
@@ -180,7 +180,7 @@ def test_paths_that_lead_out_of_the_folder_are_named(build_rows, tmp_path):
     table[1] |= {"path": "../1.png"}
     table[2] |= {"path": "in/../2.png"}
     source = build_rows(table, max_bad_fraction=0.9)
-    assert len(lines_of(source, "2 image paths lead out of the folder")) == 1 and lines_of(source, "such as '../1.png'")
+    assert len(lines_of(source, "2 image paths outside of the folder")) == 1 and lines_of(source, "such as '../1.png'")
 
 
 def test_a_long_cell_takes_its_own_length_once(write_manifest, manifest_config):

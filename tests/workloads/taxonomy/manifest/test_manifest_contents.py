@@ -39,7 +39,7 @@ def test_photographs_with_identical_bytes_on_both_sides_are_named(folder, build)
     (folder / "7.bmp").write_bytes((folder / "2.bmp").read_bytes())
     (folder / "8.bmp").write_bytes((folder / "2.bmp").read_bytes())
     (note,) = [note for note in build().notes if "same bytes" in note]
-    assert note.startswith("2 of 4 validation photographs have the same bytes as a training photograph (7.bmp and 2.bmp)")
+    assert note.startswith("2 of 4 validation photographs with the same bytes as a training photograph (7.bmp and 2.bmp)")
 
 
 def test_beyond_the_limits_equal_sizes_are_read_together_and_the_rest_is_counted(folder, monkeypatch):
@@ -53,4 +53,4 @@ def test_beyond_the_limits_equal_sizes_are_read_together_and_the_rest_is_counted
     monkeypatch.setattr(contents, "MOST_FILES", 2)
     assert (content_hashes(FolderFiles(folder, names), sizes) != NOT_READ).sum() == 2
     note = contents.content_notes(names, np.where(read, 1, NOT_READ).astype(np.uint64), np.zeros(10, dtype=np.int8))[-1]
-    assert note.startswith("6 of 10 photographs were not read at the start")
+    assert note.startswith("photographs not read at the start: 6 of 10")

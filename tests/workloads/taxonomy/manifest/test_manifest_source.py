@@ -47,7 +47,7 @@ def test_null_labels_and_rows_without_labels(build_rows):
     source = build_rows(table)
     assert source.labels[0].tolist() == [0, -1, -1] and source.labels[1, 2] == -1
     assert source.excluded == {"no label at any rank": 1, "no label at the predicted ranks": 1}
-    assert len(source.labels) == 38 and noted(source, "species: 3 of 39 rows do not have a name")
+    assert len(source.labels) == 38 and noted(source, "species: 3 of 39 rows without a name")
 
 
 def test_missing_and_empty_files_are_named_up_to_a_limit_and_undecodable_ones_are_kept(write_manifest, manifest_config):
@@ -84,7 +84,7 @@ def test_missing_ancestors_are_filled_from_other_rows_and_noted(build_rows):
     table[8] |= {"genus": ""}
     source = build_rows(table)
     assert source.tree.sizes == (2, 4, 4) and source.labels[8].tolist() == source.labels[0].tolist()
-    assert noted(source, "1 rows have a taxon but not all its ancestors")
+    assert noted(source, "1 row with a taxon but not all its ancestors")
 
 
 def test_taxa_that_occur_only_in_validation_become_null(build_rows):
@@ -92,7 +92,7 @@ def test_taxa_that_occur_only_in_validation_become_null(build_rows):
     table[0] |= {"species": "new", "genus": "alsonew"}
     source = build_rows(table, split_column="split")
     assert source.labels[0].tolist() == [0, -1, -1] and source.tree.sizes == (2, 4, 4)
-    assert noted(source, "species: 1 taxa are only in validation; 1 labels become null (new)")
+    assert noted(source, "species: 1 label set to null, of 1 taxon only in validation (new)")
     assert np.flatnonzero(source.split == VALIDATION).tolist() == list(range(0, 40, 5))
 
 
@@ -102,7 +102,7 @@ def test_groups_stay_together(build_rows):
     assert all(len(np.unique(source.split[source.group == g])) == 1 for g in np.unique(source.group))
     divided = [row | {"split": "val" if i < 4 else "train"} for i, row in enumerate(table)]
     source = build_rows(divided, group_column="observation", split_column="split")
-    assert noted(source, "4 groups of 'observation' are on both sides")
+    assert noted(source, "on both sides of the split in the manifest: 4 groups of 'observation'")
 
 
 def test_ranks_can_be_selected_and_have_any_name(build_rows):
@@ -208,8 +208,8 @@ def test_weights_of_rows_are_relative_to_the_mean_of_the_training_rows(build_row
     assert source.weight.dtype == np.float32 and source.weight == pytest.approx(given / mean)
     assert source.weight[8:].mean() == pytest.approx(1, rel=1e-6)
     assert noted(source, f"weights of 'w': 0 to 4, mean {mean:g} over the training rows")
-    assert noted(source, "2 rows do not have a weight in 'w' and got 1")
-    assert noted(source, "1 training rows have weight 0 and do not contribute")
+    assert noted(source, "2 rows without a weight in 'w' got 1")
+    assert noted(source, "1 training row with weight 0, without effect")
     assert noted(source, "weight: not a number, set to missing: 1 of 40 rows, first 11.png")
     plain = build_rows(table, split_column="side")
     assert plain.weight is None and plain.fingerprint != source.fingerprint

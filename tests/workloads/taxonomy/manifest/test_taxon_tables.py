@@ -136,7 +136,7 @@ def test_labels_by_id_equal_labels_by_name(build, build_rows):
 
 
 def test_other_ranks_are_predicted_if_data_ranks_contains_them(build):
-    assert noted(build(), "not predicted unless data.ranks contains them", "tribe (1 taxa)", "clade (1 taxa)")
+    assert noted(build(), "not predicted unless data.ranks contains them", "tribe (1 taxon)", "clade (1 taxon)")
     taxa = [*TAXA, ("t2", "12", "tribe", "Rubeae"), ("23", "t2", "genus", "Rubus")]
     source = build(taxa, [*IDS, "23"], ranks=["family", "tribe", "genus"])
     assert source.tree.ranks == ("family", "tribe", "genus") and source.tree.sizes == (3, 2, 4)
@@ -159,7 +159,7 @@ def test_unknown_ids_are_counted_and_listed_up_to_a_limit(build):
     ids = [*IDS * 2, "99"]
     source = build(ids=ids, max_bad_fraction=0.05)
     assert source.excluded == {"a 'taxon' that is not in the table of taxa ('99' (4 rows))": 4} and len(source.labels) == 80
-    message = r"^data.max_bad_fraction: 4 of 84 rows have a 'taxon' .* 'taxa.csv', more than 0.01: '99' \(4 rows\)"
+    message = r"^data.max_bad_fraction: 4 of 84 rows with a 'taxon' .* 'taxa.csv', more than 0.01: '99' \(4 rows\)"
     with pytest.raises(ConfigError, match=message):
         build(ids=ids)
     with pytest.raises(ConfigError, match=r"'7.0' \(4 rows\); '7' is in it; check data.taxon_column"):
@@ -195,7 +195,7 @@ def test_conflicts_in_unused_taxa_are_noted(build):
     assert names(source) == names(build())
     assert noted(source, "1 cycle of parents: x 'X' > y 'Y' > x 'X' (0 rows)")
     assert noted(source, "1 id with two parents: z 'Z' is under P 'Plantae' and A 'Animalia' (0 rows)")
-    assert noted(source, "1 rows repeat an id")
+    assert noted(source, "1 row with the id of an earlier row")
 
 
 def test_contradicting_ancestries(build, tmp_path):
@@ -269,19 +269,20 @@ def test_synonyms_become_their_accepted_taxon(build, tmp_path):
     source = build(write_plain(tmp_path / "synonyms.csv", rows + chain, header), [*IDS, "s1", "s3", "under"])
     assert not noted(source, "two parents") and not noted(source, "not in the table: 0")
     assert names(source)[40] == names(source)[48] == EXPECTED[3] and names(source)[44] == (*EXPECTED[4][:3], "R")
-    assert noted(source, "4 rows have a synonym") and noted(source, "1 synonyms of taxa that are not in the table are kept as taxa")
+    assert noted(source, "4 rows with a synonym")
+    assert noted(source, "kept as taxa, because the accepted taxon is not in the table: 1 synonym")
     rows += [(f"s{i}", "22", "species", f"S{i}", f"s{other}") for i, other in ((1, 2), (2, 1), (3, 1))]
     source = build(write_plain(tmp_path / "loop.csv", rows, ("id", "parent", "rank", "name", "accepted_id")), [*IDS, "s1", "s2"])
     assert [names(source)[i][3] for i in (40, 44)] == ["S1", "S2"]
-    assert noted(source, "synonyms in endless chains of synonyms are kept as taxa")
+    assert noted(source, "kept as taxa, because the chain of synonyms is endless: ")
 
 
 def test_missing_and_undetermined_names(build):
     taxa = [*TAXA[:-2], ("31", "c", "species", ""), ("33", "22", "species", "Rosa sp."), ("r", "r", "kingdom", "Root")]
     source = build(taxa, [*IDS[:6], "33", "r"])
-    assert names(source)[12][3] == "31" and noted(source, "1 taxa do not have a name and get their id as name")
+    assert names(source)[12][3] == "31" and noted(source, "1 taxon without a name, named by id")
     assert names(source)[24] == EXPECTED[4]
-    assert names(source)[28][0] == "Root" and noted(source, "1 taxa are their own parents and become roots: r 'Root'")
+    assert names(source)[28][0] == "Root" and noted(source, "roots, because each is its own parent: 1 taxon (r 'Root')")
 
 
 def test_the_order_of_the_table_has_no_effect(build):

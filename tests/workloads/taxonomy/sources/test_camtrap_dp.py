@@ -166,7 +166,7 @@ def test_events_are_windows_of_a_deployment_and_overlap(trap):
     labels, excluded = trap.found()
     assert labels == {"t0": FOX, "t1": FOX, "t3": BADGER}
     assert excluded == {"medium with observations of several taxa or types": 1, "medium without an observation": 2}
-    assert "3 event-level observations belong to none of the media" in trap.source().notes
+    assert "3 event-level observations without any of the media" in trap.source().notes
 
 
 def test_times_without_a_zone_are_compared_only_with_others_without(trap):
@@ -174,7 +174,7 @@ def test_times_without_a_zone_are_compared_only_with_others_without(trap):
     trap.observations += [seen(FOX, window=(0, 0)), seen(BADGER, window=(10, 10))]
     trap.media[-1]["timestamp"] = clock(10, "")
     assert trap.found() == ({"t0": FOX}, {"medium without an observation": 1})
-    assert "1 times of media and observations do not have a zone, others do; they are not compared with events" in trap.source().notes
+    assert "times of media and observations without a zone, while others have one: 1, not compared with events" in trap.source().notes
     for row in (*trap.media, *trap.observations):
         row |= {name: row[name][:19] for name in ("timestamp", "eventStart", "eventEnd") if name in row}
     assert trap.found() == ({"t0": FOX, "t1": BADGER}, {})
@@ -211,7 +211,7 @@ def test_people_are_preferred_to_machines_and_improbable_classifications_are_lef
     ]
     labels, excluded = trap.found()
     assert labels == {"t0": FOX, "t1": FOX, "t3": FOX, "t4": FOX} and list(excluded.values()) == [1]
-    assert "6 observations are classified by machines, probabilities 0.1 to 0.99" in trap.source().notes
+    assert "6 observations classified by machines, probabilities 0.1 to 0.99" in trap.source().notes
     labels, excluded = trap.found("data.min_probability=0.8")
     assert labels == {"t0": FOX, "t1": FOX, "t2": BADGER, "t4": HERON}
     assert excluded == {"medium with machine classifications below data.min_probability only": 1}
@@ -235,7 +235,7 @@ def test_types_of_observations(trap):
         "medium of an animal without a scientificName": 1,
         "medium that is unclassified": 2,
     }
-    assert "1 observations have a bounding box; boxes are not used, photographs are read whole" in trap.source().notes
+    assert "1 observation with a bounding box; boxes are not used, photographs are read whole" in trap.source().notes
     trap.observations += [seen("", f"t{i}", kind="blank") for i in (4, 5)] + [seen("", "t6", kind="Setup")]
     assert trap.found()[1]["medium of observationType that Camtrap DP does not have"] == 1
     labels, _ = trap.found("data.observation_types=[animal,blank]")
@@ -294,8 +294,8 @@ def test_dates_and_places_are_those_of_the_deployment(trap):
     np.testing.assert_array_equal(source.metadata.uncertainty[rows], [30, np.nan, np.nan])
     np.testing.assert_array_equal(source.metadata.hour[rows], [np.nan, 0.5, 5.75])
     np.testing.assert_allclose(source.metadata.day[rows], [np.nan, 181 / 365, 181 / 365], rtol=1e-6)
-    assert "1 photographs are of deployments with timestampIssues; their dates and times are not used" in source.notes
-    assert "1 photographs have a deploymentID that is not in deployments; their coordinates are missing" in source.notes
+    assert "1 photograph of deployments with timestampIssues: dates and times are not used" in source.notes
+    assert "1 photograph with a deploymentID that is not in deployments, so without coordinates" in source.notes
     assert any("data.group_column=locationID keeps them" in note for note in trap.source().notes)
 
 

@@ -209,7 +209,7 @@ def test_values_that_gbif_calls_invalid_become_missing(tmp_path):
     core = occurrences(issue=flags, **place)
     rows = read(tmp_path, archive(core, links(core)))
     assert known(rows.metadata) == {"latitude": 7, "longitude": 7, "uncertainty": 6, "day": 7, "hour": 0, "elevation": 0}
-    assert "1 records are flagged RECORDED_DATE_INVALID by GBIF: eventDate set to missing" in rows.notes
+    assert "1 record flagged RECORDED_DATE_INVALID by GBIF: eventDate set to missing" in rows.notes
     assert "other flags of GBIF, for which nothing is left out: ZERO (4), COORDINATE_ROUNDED (1)" in rows.notes
 
 
@@ -285,7 +285,7 @@ def test_an_archive_that_cannot_be_read_is_one_line(tmp_path, change, message):
 
 def test_photographs_that_were_not_downloaded_are_one_line(tmp_path):
     core = occurrences()
-    assert "data.root: none of the 8 photographs has a file in " in refusal(tmp_path, archive(core, links(core)), photographs=())
+    assert "data.root: not one of 8 photographs has a file in " in refusal(tmp_path, archive(core, links(core)), photographs=())
     (tmp_path / "other").mkdir()
     message = refusal(tmp_path / "other", archive(core), photographs=())
     assert "none of its records has a file in " in message and "; the first would be '0.jpg'; " in message

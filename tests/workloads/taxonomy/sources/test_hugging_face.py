@@ -189,7 +189,7 @@ def shards(folder):
         (compressed, "is compressed or damaged; save it again with save_to_disk"),
         (cut, "cannot be read"),
         (indices, "flatten_indices"),
-        (shards, "1 of 2 shards of 'train' are there"),
+        (shards, "the folder has 1 of 2 shards of 'train'"),
         (lambda folder: next(folder.glob("*.arrow")).unlink(), "lacks data-00000-of-00001.arrow; copy the whole folder"),
         (lambda folder: (folder / "state.json").write_text("[]"), "is not an object of JSON"),
         (lambda folder: (folder / "state.json").unlink(), "has neither dataset_dict.json, state.json nor a .parquet file"),

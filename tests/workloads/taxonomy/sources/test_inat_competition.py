@@ -144,7 +144,7 @@ def test_every_photograph_is_a_row_or_counted(photos):
         "image file missing": 8,
     }
     assert len(source.ids) + sum(source.excluded.values()) == len(content["images"])
-    assert "annotations.json: 1 annotations of photographs that are not in it" in source.notes
+    assert "annotations.json: 1 annotation of photographs that are not in it" in source.notes
 
 
 def test_a_test_file_with_annotations_is_evaluated_and_one_without_is_counted(photos):

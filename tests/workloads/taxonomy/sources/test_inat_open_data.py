@@ -166,7 +166,7 @@ def test_inactive_taxa_are_kept_and_counted(data):
         row[-1] = "false"
     data.write()
     rows = sum(row[5] in (taxa[-2][0], taxa[-1][0]) for row in data.tables["observations"])
-    assert any(f"{rows} rows have a taxon that is not active any more" in note for note in source_of(*given(data)).notes)
+    assert any(f"{rows} rows with a taxon that is not active any more" in note for note in source_of(*given(data)).notes)
 
 
 def test_tables_larger_than_a_block_are_read_the_same(data, monkeypatch):

@@ -64,7 +64,7 @@ def test_conventions_that_find_equally_many_files_need_the_key(tmp_path):
 def test_no_file_is_one_line_with_the_names_that_were_looked_for(tmp_path):
     touch(tmp_path, "else.jpg", ".hidden/10.jpg")
     names = "'photos/1/original.jpg', 'original.jpg', '10.jpg'"
-    with pytest.raises(ConfigError, match=rf"data.root: none of the 4 photographs has a file in .*; the first would be {names}; "):
+    with pytest.raises(ConfigError, match=rf"data.root: not one of 4 photographs has a file in .*; the first would be {names}; "):
         found(tmp_path)
     with pytest.raises(ConfigError, match=r"data.root: .* cannot be read: No such file"):
         found(tmp_path / "none")

@@ -170,7 +170,7 @@ def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np
     from linnaeus.workloads.taxonomy.components import encode
     from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 
-    with PreparationProgress("calibrating", len(data), f"{len(data):,} photographs") as progress, torch.inference_mode():
+    with PreparationProgress("calibrating", len(data), counted(len(data), "photograph")) as progress, torch.inference_mode():
         for first in range(0, len(data), BATCH):
             images, good = [], []
             for row in range(first, min(first + BATCH, len(data))):
@@ -196,7 +196,7 @@ def table(model: TrainedClassifier, found: Calibration) -> list[str]:
     ]
     ranks = ", ".join(f"{rank} {t:.2f}" for rank, t in zip(model.tree.ranks, found.temperature, strict=True))
     never = any(one.threshold > 1 for one in found.precisions)
-    about = f"{found.photographs:,} observations; each precision is reached by {100 * found.confidence:g} % of such calibrations"
+    about = f"{counted(found.photographs, 'observation')}; each precision is reached by {100 * found.confidence:g} % of such calibrations"
     return [
         head,
         *rows,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.randomness import hashes, key, uniforms
 from linnaeus.workloads.taxonomy.trained.calibrate import guarantee
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
@@ -96,7 +96,7 @@ def fit_thresholds(
     reached."""
     own, other = evidence.take(np.flatnonzero(tuning)), evidence.take(np.flatnonzero(~tuning))
     if len(other.label) < FEWEST:
-        raise ConfigError(f"{len(evidence.label)} observations are too few for a calibration; it needs {2 * FEWEST}, better 2,000")
+        raise ConfigError(f"{counted(len(evidence.label), 'observation')}: too few for a calibration; it needs {2 * FEWEST}, better 2,000")
     familiar = guarantee.set_threshold(own.familiarity, kept)  # not chosen by the tests, so that they also hold with it
     chosen, paths = own.answered(familiar), other.answered(familiar)
     fitted = []

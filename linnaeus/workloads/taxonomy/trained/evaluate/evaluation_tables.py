@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from linnaeus.errors import escaped
+from linnaeus.errors import counted, escaped
 from linnaeus.reporting.formatting import shorten
 from linnaeus.workloads.taxonomy.accuracy_table import accuracy_table
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables
@@ -106,7 +106,7 @@ def difference_lines(compared: Compared) -> list[str]:
         lines.append(
             f"{shorten(row['metric'], 28):28s}{_plain(row['first'], 10, 4)}{_plain(row['other'], 10, 4)}{change:>12s}{interval:>20s}"
         )
-    lines.append(f"{compared.photographs:,} photographs; the predicted taxa differ on {len(compared.disagreements):,}")
+    lines.append(f"{counted(compared.photographs, 'photograph')}; the predicted taxa differ on {len(compared.disagreements):,}")
     return lines
 
 

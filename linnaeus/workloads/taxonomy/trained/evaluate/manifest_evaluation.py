@@ -90,7 +90,7 @@ def _group_note(rows: LabelRows, by: str | None) -> list[str]:
 
 def _head(measured: Measured, rows: LabelRows) -> list[str]:
     """Return the first lines about a model: its name, and which photographs and metrics are left out, with the reasons."""
-    lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {int(measured.table.real.sum()):,} photographs"]
+    lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {counted(int(measured.table.real.sum()), 'photograph')}"]
     lines += measured.labels.notes
     if bad := unreadable(measured, rows):
         reasons = list_some([f"{name} ({reason})" for name, reason in bad], 5)

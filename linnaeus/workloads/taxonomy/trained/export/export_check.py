@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, counted, one_line
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.answers import Scored
@@ -66,11 +66,11 @@ def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> 
     if not images or known is None:
         sides = 2 + np.arange(count) % classifier.image_size  # from smooth to noisy
         images = [draws.integers(0, 256, (side, side, 3), dtype=np.uint8) for side in sides]
-        return images, Metadata(**drawn), f"{count} synthetic images ({reason})"
+        return images, Metadata(**drawn), f"{counted(count, 'synthetic image')} ({reason})"
     repeated = np.resize(np.arange(len(images)), count)
     real = vars(known.take(repeated))
     metadata = Metadata(**{name: np.where(np.isnan(real[name]), values, real[name]) for name, values in drawn.items()})
-    return [images[i] for i in repeated], metadata, f"{len(images)} validation photographs"
+    return [images[i] for i in repeated], metadata, counted(len(images), "validation photograph")
 
 
 def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Metadata | None, str]:

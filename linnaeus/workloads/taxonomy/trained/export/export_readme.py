@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.components import ELEVATION_PERIODS, column_slices
 from linnaeus.workloads.taxonomy.trained.export.exported_network import input_names, output_names
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
@@ -71,7 +72,7 @@ def readme(classifier: TrainedClassifier, files: Mapping[str, str], differences:
     side, graphs = classifier.image_size, [form for form in files if form != "timm"]
     masked = ", with each combination of metadata" if classifier.components else ""
     blocks = [
-        f"# A classifier of {classifier.tree.sizes[-1]:,} taxa of rank {classifier.tree.ranks[-1]}, for other programs",
+        f"# A classifier of {counted(classifier.tree.sizes[-1], 'taxon')} of rank {classifier.tree.ranks[-1]}, for other programs",
         f"| file | form | largest difference from the model |\n|---|---|---|\n{rows}\nDifferences were measured on {origin}, in batches of "
         f"1, 7 and 64{masked}. SHA-256 of the weights: {classifier.weights.digest}.",
         "`taxonomy.json` has the names of the classes: `names[r]` is the list of rank `ranks[r]`, coarse to fine.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.accuracy_table import validated_passes
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
@@ -19,7 +20,7 @@ def model_card(
     """Return the text of the model card. `dataset`: content of the run's dataset.json. `metrics`: validation results of these weights."""
     blocks = [
         "---\nlibrary_name: linnaeus\npipeline_tag: image-classification\nlicense: other\n---\n\n# A classifier of "
-        f"{tree.sizes[-1]:,} taxa of rank {tree.ranks[-1]}",
+        f"{counted(tree.sizes[-1], 'taxon')} of rank {tree.ranks[-1]}",
         f"Architecture: {description.model.name}{_backbone(description)}, head {description.head.name}, square images of "
         f"{description.image_sizes[-1]} pixels.",
         _use(description),
@@ -50,7 +51,7 @@ def _use(description: Description) -> str:
 
 def _data(dataset: Mapping[str, Any]) -> str:
     rows = dataset.get("rows") or {}
-    counts = f"{rows.get('training', 0):,} photographs for training, {rows.get('validation', 0):,} for validation." if rows else ""
+    counts = f"{counted(rows.get('training', 0), 'photograph')} for training, {rows.get('validation', 0):,} for validation." if rows else ""
     notes = "".join(f"\n- {note}" for note in dataset.get("notes", []))
     return f"## Data\n\n{counts} Source: {OPEN}.\n{notes}".rstrip()
 

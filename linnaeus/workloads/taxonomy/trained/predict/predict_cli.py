@@ -203,7 +203,7 @@ def _title(row: Row) -> str:
 
 
 def _left_out(count: int) -> list[str]:
-    return [f"and {count - SHOWN:,} more photographs; --out answers.csv writes all"] if count > SHOWN else []
+    return [f"and {counted(count - SHOWN, 'more photograph')}; --out answers.csv writes all"] if count > SHOWN else []
 
 
 def _account(out: Path, kind: str, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:

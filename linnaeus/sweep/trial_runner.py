@@ -58,7 +58,7 @@ class StopRequests:
         while self.forwarded < self.count:
             self.forwarded += 1
             if handles:
-                count = f"{counted(len(handles), 'run')}"
+                count = counted(len(handles), "run")
                 log.info("stopping: %s to %s", count, "save and end" if self.forwarded == 1 else "end at once")
             for handle in handles:
                 handle.stop()

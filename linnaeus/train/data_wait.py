@@ -50,7 +50,7 @@ def advice(share: float, workers: int, idle: float, disk: float, faster_data: Ca
     number, speed = more_workers(share, workers, 0.0 if slow_disk else idle)
     choices = []
     if speed >= WORTHWHILE:
-        cores = f"{counted(int(idle), 'idle core')}"
+        cores = counted(int(idle), "idle core")
         choices.append(f"trainer.num_workers={number} (now {workers}, {cores}) makes it about {speed:.1f} x as fast")
     if setting := faster_data(slow_disk):
         choices.append(setting)

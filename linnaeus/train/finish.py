@@ -95,9 +95,8 @@ def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
     step, steps = progress.global_step, [step for step, _ in list_checkpoints(checkpoints)]
     if not steps:
         return f"left at once, before the first checkpoint; lost: {counted(step, 'update')}"
-    return f"left at once; the newest checkpoint is step {steps[-1]}" + f"; lost: {counted(step - steps[-1], 'update')}" * (
-        step > steps[-1]
-    )
+    lost = f"; lost: {counted(step - steps[-1], 'update')}" if step > steps[-1] else ""
+    return f"left at once; the newest checkpoint is step {steps[-1]}{lost}"
 
 
 def write_summary(t: Training, status: str, **values: Any) -> None:

@@ -79,7 +79,7 @@ class H5Metadata:
         """Return the number of columns of the dataset `temporal`, 2 or 4. Raise `ConfigError` for another number."""
         shape: tuple[int, ...] = getattr(self.labels.file["temporal"], "shape", ())
         if len(shape) != 2 or shape[1] not in (2, 4, 6):
-            found = f"{counted(shape[1], 'column')}" if len(shape) == 2 else f"the shape {list(shape)}"
+            found = counted(shape[1], "column") if len(shape) == 2 else f"the shape {list(shape)}"
             raise ConfigError(f"data.path: 'temporal' has {found}; it must have 2 for each of month or jd, and hour")
         return shape[1]
 

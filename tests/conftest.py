@@ -1,4 +1,4 @@
-"""For all tests: one thread per process, for two of them share the machine's cores; and a logger that pytest can hear."""
+"""Set one thread per process, because several test processes share the cores, and keep log messages visible to pytest."""
 
 import logging
 import os
@@ -10,5 +10,5 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, also 
 
 @pytest.fixture(autouse=True)
 def audible_logger(monkeypatch):
-    """A run in this process leaves the logger `linnaeus` with its own handlers and without propagation."""
+    """Restore the propagation of the logger `linnaeus`, which a run in this process switches off."""
     monkeypatch.setattr(logging.getLogger("linnaeus"), "propagate", True)

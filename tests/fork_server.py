@@ -2,14 +2,15 @@
 
     process = fork_server.Popen([sys.executable, "main.py", ...], env=..., stdout=...)    # as subprocess.Popen
 
-A process that imports torch, torch.distributed and torch._dynamo costs 3 s of CPU here and 11 s on a slow machine; a fork of the server
-0.1 s and 0.5 s. The server is started at the first use, one for each process of pytest. It has one thread, no CUDA and no file open,
-and its children get the command line, environment, folder, files, session and signal handlers that `subprocess` would give them.
-Python commands that a child starts itself (the ranks of torchrun, the trials of a sweep) are forked from that child.
+A process that imports torch, torch.distributed and torch._dynamo takes 3 s of CPU time, and 11 s on a slow machine. A fork of the server
+takes 0.1 s and 0.5 s. Each process of pytest starts one server at the first use. The server has one thread, no CUDA and no open file. Its
+children get the command line, environment, folder, files, session and signal handlers that `subprocess` would give them. Python commands
+that a child starts (the ranks of torchrun, the trials of a sweep) are forked from that child.
 
-Differences from a real start: PYTHONHASHSEED is the server's, `sitecustomize` has run already (faults are armed here), the interpreter's
-end does not destroy its objects. One launch each of the kills, the watchdog, the local launchers and the end-to-end tests therefore starts
-a real interpreter (`real=True`, `real=1`, `subprocess.Popen`); process groups, sweeps of fake runs and all other launches are forked.
+Differences from a real start: PYTHONHASHSEED is that of the server, `sitecustomize` has already run (faults are armed in this module), and
+objects are not destroyed at the end. Therefore the tests of the kills, the watchdog, each local launcher and the end-to-end tests have one
+launch each that starts a real interpreter (`real=True`, `real=1`, `subprocess.Popen`). Process groups, sweeps of fake runs and all other
+launches are forked.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def _job(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _files(call: dict[str, Any]) -> list[int]:
-    """Return the standard files of the child: those given, else this process's own."""
+    """Return the standard files of the child: the given ones, otherwise those of this process."""
     return [number if number != -1 else own for own, number in enumerate(call[name] for name in ("p2cread", "c2pwrite", "errwrite"))]
 
 
@@ -72,7 +73,7 @@ def _files(call: dict[str, Any]) -> list[int]:
 
 
 class Popen(subprocess.Popen):
-    """`subprocess.Popen` of a Python command whose process is a child of the server; `start_new_session` works, `preexec_fn` does not."""
+    """`subprocess.Popen` of a Python command, as a child of the server. `start_new_session` is supported, `preexec_fn` is not."""
 
     _status: socket.socket  # the server writes the pid, and the exit status when it has it
 
@@ -107,11 +108,11 @@ class Popen(subprocess.Popen):
         return self.returncode
 
     def __del__(self) -> None:
-        """Do nothing: the process ends with the server at the latest."""
+        """Do nothing, because the process ends with the server at the latest."""
 
 
 class Server:
-    """The server process and the socket to it. It ends, and kills its children, when the socket is closed."""
+    """Server process and the socket to it. When the socket is closed, the server kills its children and ends."""
 
     def __init__(self) -> None:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -145,7 +146,7 @@ def server() -> Server:
 
 
 def serve(number: int) -> None:
-    """Fork a child for each job until the socket is closed; in a child this does not return."""
+    """Fork a child for each job until the socket is closed. Does not return in a child."""
     import_everything()
     requests = socket.socket(fileno=number)
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -217,8 +218,9 @@ _kept: list[Any] = []  # modules of the program before the fork: their files mus
 
 
 def become(job: dict[str, Any], files: Sequence[int], nested: bool = False, ready: Callable[[], Any] | None = None) -> NoReturn:
-    """Run the command of `job` in this process, which was just forked, and end with its exit status. `nested`: the parent process runs
-    another command, which has imported and changed the program's modules."""
+    """Run the command of `job` in this process, which was just forked, and end with its exit status.
+
+    `nested`: the parent process runs another command, which has imported and changed modules of the program."""
     status = 1
     try:
         if job["session"]:
@@ -283,7 +285,7 @@ def _write_mark() -> None:
 
 
 def _run(command: list[str]) -> int:
-    """Run a Python command as the interpreter does; return its exit status."""
+    """Run a Python command as the interpreter does. Return its exit status."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     subprocess.Popen = subprocess_handler.Popen = ForkingPopen  # type: ignore[misc]
@@ -332,7 +334,7 @@ def _end(status: int) -> NoReturn:
 
 
 class ForkingPopen(subprocess.Popen):
-    """`subprocess.Popen` in a child of the server: a Python command is forked from this process, any other is started as usual."""
+    """`subprocess.Popen` in a child of the server. A Python command is forked from this process; other commands are started as usual."""
 
     def _execute_child(self, *arguments: Any, **keywords: Any) -> None:
         call = _execute.bind(self, *arguments, **keywords).arguments

@@ -1,6 +1,7 @@
-"""One process of a group, which runs jobs in sequence. `tests.runs.run_group` starts it.
+"""Run jobs in sequence in one process of a group. `tests.runs.run_group` starts it.
 
-After each run no thread of the group may be alive: one that is alive when the interpreter exits can abort the process.
+Check after each job that every thread of the process group has ended. A thread that is alive when the interpreter exits can abort the
+process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whole runs for tests: tiny configurations, runs in this process or in several, kills, and what two runs differ in.
+"""Run tiny configurations in this process or in a group of processes, kill them, and compare two runs.
 
 `configuration("biota", root, ...)` is the taxonomy workload with dropout, drop-path, mixing, masking, null labels and label smoothing
 on; `"vectors"` the second workload; `"masked"` the same with metadata components, masked in training and by validation passes, and batch
@@ -95,7 +95,7 @@ def write_store(root: Path) -> Path:
 
 
 def write_text(root: Path) -> Path:
-    """Write a text of 85 windows of 8 letters to train on and 10 to validate, the last of either in part."""
+    """Write a text of 85 training and 10 validation windows of 8 letters, the last window of each part incomplete. Return its path."""
     root.mkdir(parents=True, exist_ok=True)
     path = root / "text.txt"
     if not path.exists():
@@ -104,7 +104,7 @@ def write_text(root: Path) -> Path:
 
 
 def write_sources(root: Path) -> Path:
-    """Write texts of the four sources of `experiment=nanecho_folder`: 348 windows of 16 to train on, each source in its own letters."""
+    """Write texts of the four sources of `experiment=nanecho_folder`, each with its own letters: 348 training windows of 16."""
     folder = root / "texts"
     for source, letters in {"basics": "abc", "introspection": "defg", "structures": "hijkl", "systems": "mnopqr"}.items():
         (folder / source).mkdir(parents=True, exist_ok=True)
@@ -119,8 +119,10 @@ def configuration(workload: str, root: Path, *more: str) -> Config:
 
 
 def composed(texts: Sequence[str], config_dir: Path | None = None) -> Config:
-    """Return `compose(texts, config_dir)`. Hydra composes each choice of groups, with the mappings that are set, once in a process (0.1 s);
-    plain values are set in a copy of its tree (3 ms). Where Hydra would do more than that, it composes everything."""
+    """Return `compose(texts, config_dir)`, faster.
+
+    In each process Hydra composes every choice of groups and mappings once (0.1 s). Plain values are set in a copy of the result (3 ms). If
+    Hydra would do more than set a value, it composes everything."""
     groups = {*group_files(config_dir), "experiment"}
     settings: dict[str, Any] = {text: (None, {}) if text.partition("=")[0] in groups else _setting(text) for text in texts}
     hard = tuple(text for text, (_, value) in settings.items() if isinstance(value, dict))
@@ -144,7 +146,7 @@ def tree_of(texts: tuple[str, ...], config_dir: Path | None) -> dict[str, Any]:
 
 @functools.cache
 def _setting(text: str) -> tuple[str, Any]:
-    """Return the key and the value of a setting in Hydra's grammar; a mapping for the value where Hydra does more than set it."""
+    """Return the key and the value of a setting in Hydra's grammar. The value is an empty mapping if Hydra does more than set it."""
     (override,) = OverridesParser.create().parse_overrides([text])
     plain = override.type is OverrideType.CHANGE and not override.is_sweep_override()
     return override.key_or_group, override.value() if plain else {}
@@ -158,7 +160,7 @@ _fsync = os.fsync
 
 
 def start(config: Config) -> int:
-    """`python main.py` in this process; returns the exit status. The disk is not waited for, unless a test has an `os.fsync` of its own."""
+    """Run `python main.py` in this process. Return the exit status. Do not wait for the disk, unless the test has replaced `os.fsync`."""
     with mock.patch("os.fsync", lambda descriptor: None) if os.fsync is _fsync else contextlib.nullcontext():
         return main.run(config)
 
@@ -193,7 +195,7 @@ def resumed(config: Config, *kills: tuple[Any, ...]) -> Path:
 
 
 class Killed(BaseException):
-    """Raised in place of `kill -9`: nothing catches it, and nothing more is written."""
+    """Exception in place of `kill -9`. No code catches it, and nothing is written after it."""
 
 
 @contextlib.contextmanager
@@ -224,7 +226,7 @@ def killed(owner: Any, name: str, call: int, after: bool = False) -> Iterator[No
 
 
 def differences(a: Path, b: Path) -> list[str]:
-    """Return the names of the parts of two run directories that the continuation law covers and that differ in any bit."""
+    """Return the names of files and states that the law of continuation covers and that differ in any bit between two run directories."""
     found = [name for name in _files(a) | _files(b) if _bytes(a / name) != _bytes(b / name)]
     one, other = newest(a), newest(b)
     if one.step != other.step:
@@ -268,7 +270,7 @@ def _raw(tensor: torch.Tensor) -> bytes:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects in a file with a line of JSON each."""
+    """Return the objects in a file that has one line of JSON for each."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -276,13 +278,14 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def job(workload: str, root: Path, *more: str, watch: Sequence[str] = (), status: int = 0) -> dict[str, Any]:
-    """A run for `run_group`, which must end with `status`. `watch` names functions of `tests.watching`, entered around it on each
-    process."""
+    """Return the job of a run for `run_group`, which must end with `status`.
+
+    `watch`: names of the context managers of `tests.watching` that each process enters for the run."""
     return {"workload": workload, "root": str(root), "more": list(more), "watch": list(watch), "status": status}
 
 
 def free_port() -> int:
-    """Return a free port below the ephemeral ones: it is used seconds later, and gloo of other tests takes ephemeral ports at any time."""
+    """Return a free port below the ephemeral ports: until it is used, seconds later, gloo in another test could take an ephemeral one."""
     while True:
         port = random.SystemRandom().randrange(12_000, 30_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -297,7 +300,7 @@ def rank_environment(rank: int, processes: int, **more: object) -> dict[str, str
 
 
 def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Run jobs one after the other in a group of processes, which start up once: seconds each. As under a launcher."""
+    """Run jobs one after the other in one group of processes, as under a launcher. A group takes seconds to start."""
     for one in jobs:
         one["port"] = free_port()
     path = folder / f"jobs-{processes}.json"
@@ -338,7 +341,7 @@ def run_on_one_and_two(root: Path, names: Iterable[str], make_job: Callable[[str
 
 
 def run_job(one: dict[str, Any]) -> None:
-    """Run a job in this process, one of a group or alone."""
+    """Run a job in this process, which may belong to a group."""
     from tests import watching
 
     config = configuration(one["workload"], Path(one["root"]), *one["more"])

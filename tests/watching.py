@@ -1,5 +1,6 @@
-"""Context managers that record or break something inside a run. A job of `tests.runs` names them, so that they also apply in the
-processes of a group. The argument `folder` is where they write."""
+"""Record values of a run, or break parts of it, with context managers.
+
+A job of `tests.runs` lists their names, so they also apply in the processes of a group. They write to `folder`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from linnaeus.train import loop
 
 @contextlib.contextmanager
 def first_gradients(folder: Path) -> Iterator[None]:
-    """Write gradients.pt: the gradients of all parameters, in order, at the first update."""
+    """Write the gradients of all parameters at the first update to gradients.pt, in the order of the parameters."""
     original = Update.__call__
 
     def update(self: Update) -> Any:
@@ -38,7 +39,9 @@ def first_gradients(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def own_denominators(folder: Path) -> Iterator[None]:
-    """Break law 3 as most trainers do: divide the loss of each micro-batch by its own labels, and the window by its micro-batches."""
+    """Break the law of factorisation, as most trainers do.
+
+    Divide the loss of each micro-batch by the number of its own labels, and the sum over a window by the number of its micro-batches."""
     original = loop.forward_backward
 
     def forward_backward(t: Any, batch: Any, scales: Any) -> None:
@@ -51,7 +54,7 @@ def own_denominators(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def inf_on_one_rank(folder: Path) -> Iterator[None]:
-    """Make the loss of the last process infinite in the third update. Write rank<r>.pt: the state of each process after each update."""
+    """Make the loss of the last process infinite in the third update. Write the state of each process after each update to rank<r>.pt."""
     original, history = loop.train_one_step, []
 
     def train_one_step(t: Any, window: Any) -> None:
@@ -78,7 +81,7 @@ def inf_on_one_rank(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def collectives(folder: Path) -> Iterator[None]:
-    """Write calls-rank<r>.txt: the collectives of each process in order, which must be equal."""
+    """Write the names of the collective calls of each process, in order, to calls-rank<r>.txt. The files must be equal."""
     calls: list[str] = []
     with contextlib.ExitStack() as stack:
         for name in ("all_reduce", "all_gather", "broadcast_object", "broadcast", "barrier"):
@@ -108,15 +111,17 @@ def around_updates(before: Callable[[Any], None] = lambda t: None, after: Callab
 
 
 def on_last_rank() -> bool:
+    """Return True in the process with the highest rank."""
     return get_rank_safely() == get_world_size() - 1
 
 
 def terminate() -> None:
+    """Send SIGTERM to this process."""
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def in_update(step: int, act: Callable[[], None], only_last_rank: bool = False) -> AbstractContextManager[None]:
-    """Call `act` during the update that ends at `step`, in every process or in the last one."""
+    """Call `act` during the update that ends at `step`, in every process or only in the last one."""
 
     def before(t: Any) -> None:
         if t.progress.global_step == step - 1 and (on_last_rank() or not only_last_rank):
@@ -150,13 +155,13 @@ def last_rank_fails(folder: Path) -> AbstractContextManager[None]:
 
 
 def last_rank_hangs(folder: Path) -> AbstractContextManager[None]:
-    """Let the last process sleep in its fifth update."""
+    """Make the last process sleep for 120 s in its fifth update."""
     return in_update(5, lambda: time.sleep(120), only_last_rank=True)
 
 
 @contextlib.contextmanager
 def counted(owner: Any, name: str) -> Iterator[list[Any]]:
-    """Yield a list of the arguments of each call of `owner.name` in the block."""
+    """Yield a list. Each call of `owner.name` in the block appends its positional arguments."""
     original, calls = getattr(owner, name), []
 
     def counting(*args: Any, **kwargs: Any) -> Any:
@@ -169,7 +174,7 @@ def counted(owner: Any, name: str) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def signalled_in_validation(round_: int, only_last_rank: bool = False) -> Iterator[None]:
-    """Send SIGTERM to this process at the start of round `round_` (from 1) of the validation batches of the run."""
+    """Send SIGTERM to this process at the start of round `round_` of the validation batches of the run, counted from 1."""
     original, rounds = RankSync.start_round, []
 
     def start_round(self: RankSync, unreadable: bool) -> bool:
@@ -189,7 +194,7 @@ def last_rank_signalled_in_validation(folder: Path) -> AbstractContextManager[No
 
 @contextlib.contextmanager
 def unread_by_last_rank(folder: Path, training: bool = True, step: int = 5) -> Iterator[None]:
-    """Make the data unreadable for the last process in the update after `step`, or in validation."""
+    """Raise `OSError` when the last process reads data for the update after `step`, or for validation if `training` is False."""
     from tests.vectors.workload import Vectors
 
     original = Vectors.__getitems__
@@ -205,13 +210,13 @@ def unread_by_last_rank(folder: Path, training: bool = True, step: int = 5) -> I
 
 
 def unread_in_validation_by_last_rank(folder: Path) -> AbstractContextManager[None]:
-    """Make the data unreadable for the last process in validation."""
+    """Raise `OSError` when the last process reads validation data."""
     return unread_by_last_rank(folder, training=False)
 
 
 @contextlib.contextmanager
 def masks_of_each_rank(folder: Path) -> Iterator[None]:
-    """Write masks-rank<r>.pt: the masks of growing connections of this process after each update."""
+    """Write the masks of growing connections of this process after each update to masks-rank<r>.pt."""
     history: list[Any] = []
     with around_updates(after=lambda t: history.append({m.name: m.mask.bool() for m in t.growth.masked})):
         yield

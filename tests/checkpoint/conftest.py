@@ -1,4 +1,4 @@
-"""Small checkpoints, and calls of the system that fail."""
+"""Write small checkpoints, and make system calls fail."""
 
 import os
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def fail_for(patch: pytest.MonkeyPatch, owner: Any, name: str, part: str, code: int) -> None:
-    """Let `owner.name` raise an `OSError` if its first argument is a path that contains `part`."""
+    """Make `owner.name` raise an `OSError` if its first argument is a path that contains `part`."""
     real: Callable[..., Any] = getattr(owner, name)
 
     def failing(path: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`python main.py ...` in this process: start-up would cost three seconds each time."""
+"""Run `python main.py ...` in this process, which saves the three seconds of a start."""
 
 import sys
 
@@ -9,7 +9,7 @@ import main
 
 @pytest.fixture
 def start(monkeypatch, capsys, tmp_path):
-    """Run main with arguments, runs going to `tmp_path`; (exit status, stdout, stderr)."""
+    """Return a function that runs main with arguments, with runs below `tmp_path`. It returns (exit status, stdout, stderr)."""
 
     def run(*arguments: str, root: bool = True):
         where = [f"run.root={tmp_path}/runs"] if root and not any(a.startswith(("run.root", "--help")) for a in arguments) else []

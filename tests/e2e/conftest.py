@@ -1,4 +1,4 @@
-"""Runs in this process wait for no disk; launched ones do, as a user's."""
+"""Prepare runs in this process, which do not wait for the disk. Launched runs wait for it, as runs of a user do."""
 
 from tests.laws.conftest import in_process_runs
 

@@ -1,4 +1,4 @@
-"""Runs in this process: the disk is not waited for, and threads and logging are left as they were."""
+"""Prepare runs in this process: without waiting for the disk, and with threads and logging restored after each module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps whose trials are fake runs (`fake_run.py`); those of `test_real_runs.py` are trainings. The command and its trials are forked."""
+"""Run sweeps whose trials are fake runs (`fake_run.py`), or real runs in `test_real_runs.py`. The command and its trials are forked."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Sweep:
-    """One command, with its sweep directories under `root`/sweeps."""
+    """Command of a sweep, whose directories are below `root`/sweeps."""
 
     def __init__(self, root: Path, *arguments: str, program: tuple[str, ...] = ("-m", "tests.sweep.command")) -> None:
         self.root = root
@@ -66,7 +66,7 @@ def started(out: str) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """Return the letter of Linux for the state of a process: T for stopped, Z or X for ended."""
+    """Return the letter by which Linux names the state of a process: T for stopped, Z or X for ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -82,7 +82,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 
 
 def kill(process: subprocess.Popen[str]) -> str:
-    """Send SIGKILL to the parent alone. Return its output. Check that its trials end too."""
+    """Send SIGKILL to the parent only. Return its output. Check that its trials end, too."""
     trials = children(process)
     process.send_signal(signal.SIGKILL)
     for pid in trials:  # one that `kill_when` stopped before it asked Linux for a signal at the end of its parent would stay stopped
@@ -95,8 +95,9 @@ def kill(process: subprocess.Popen[str]) -> str:
 
 
 def kill_when(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> str:
-    """Kill the parent at a moment when `condition()` is true. Nothing can change it in between: all processes are stopped before it is
-    checked for the last time. Return the output of the parent."""
+    """Kill the parent while `condition()` is true. Return the output of the parent.
+
+    All processes are stopped before the last check, so the condition cannot change before the kill."""
     wait_until(functools.partial(_stop_and_check, condition, process), seconds)
     return kill(process)
 

@@ -1,4 +1,4 @@
-"""Fixtures of the taxonomy tests: a small tree with a hole, prepared batches, and configurations of models."""
+"""Make a small tree with a missing rank, prepared batches, and configurations of models."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Finished runs of language models: letters with learned positions, validated twice; and their folders of transformers."""
+"""Make finished runs of language models on letters, with learned positions and two validations, and their folders for transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small configuration of biota, and individuals of world 0, for its tests."""
+"""Make small configurations of biota, and individuals of world 0."""
 
 from types import SimpleNamespace
 

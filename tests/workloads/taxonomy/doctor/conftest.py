@@ -1,4 +1,4 @@
-"""Records of biota as rows of a manifest, a writer of them, and the findings of a manifest."""
+"""Make rows of a manifest from records of biota, write them, and find problems in them with the doctor."""
 
 import csv
 
@@ -24,7 +24,7 @@ def biota_rows():
 
 @pytest.fixture
 def rows(biota_rows):
-    """Return copies of the rows, to be changed."""
+    """Return copies of the rows, which a test may change."""
     return [dict(row) for row in biota_rows]
 
 
@@ -46,7 +46,7 @@ def inspected(tmp_path):
 
 
 def table_findings(records):
-    """Return the findings of all checks of the table, without that of a library that may not be installed."""
+    """Return the findings of all checks of the table, except the check that needs a library which may not be installed."""
     return [finding for check in CHECKS if check is not at_sea for finding in check(records)]
 
 

@@ -1,4 +1,4 @@
-"""A configuration of `data=manifest`, a writer of manifests, and a folder with every kind of difficult image file."""
+"""Make configurations of `data=manifest`, manifests, and a folder with every kind of difficult image file."""
 
 import csv
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Write the same records of biota for every format: photographs in folders of species, rows with their metadata, and the manifest of these.
+"""Write the same records of biota for all formats: photographs in folders of species, rows with their metadata, and their manifest.
 
-A test of a format writes the records in the format, and calls `same_as_manifest` and `trains`.
+The test of a format writes the records in this format, and calls `same_as_manifest` and `trains`.
 """
 
 import csv
@@ -28,8 +28,10 @@ SMALL = ["data.image_size=16", "data.validation_batch=8", "data.components=[SPAT
 
 @dataclass(frozen=True)
 class Records:
-    """`folder`/SPECIES/ID.jpg, and for each the row of `folder`/manifest.csv: path (SPECIES/ID.jpg), order, family, genus, species,
-    METADATA, split; sorted by path. Cells are empty where unknown. Every row has a species."""
+    """Photographs `folder`/SPECIES/ID.jpg and the rows of their table, `folder`/manifest.csv, sorted by path.
+
+    The columns are path (SPECIES/ID.jpg), order, family, genus, species, METADATA and split. Unknown cells are empty. Every row has a
+    species."""
 
     folder: Path
     rows: list[dict[str, str]]
@@ -124,7 +126,7 @@ def same_as_manifest(records: Records, *overrides: str, columns: tuple[str, ...]
 
 
 def _common(keys: list[str]) -> list[str]:
-    """Return the overrides that a manifest accepts, too."""
+    """Return those of the overrides that `data=manifest` accepts."""
     known = runs.composed(["data=manifest", "data.path=x"]).data
     return [text for text in keys if hasattr(known, text.partition("=")[0].removeprefix("data."))]
 

@@ -1,4 +1,4 @@
-"""A finished run on photographs of biota with place and time, its manifest, its bundle, and its exported forms."""
+"""Make a finished run on photographs of biota with place and time, its manifest, its bundle and its exported forms."""
 
 from __future__ import annotations
 

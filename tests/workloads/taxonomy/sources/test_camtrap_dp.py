@@ -185,8 +185,8 @@ def test_the_level_of_observations_is_chosen(trap):
     trap.observations += [seen(FOX, window=(0, 10)), seen(BADGER, "t1"), seen(HERON, "t2"), seen(HERON, "elsewhere")]
     auto = trap.source()
     assert trap.found()[0] == {"t0": FOX, "t1": BADGER, "t2": HERON}
-    assert "labels of 32 media are from media-level observations by people" in auto.notes
-    assert "labels of 1 media are from event-level observations by people" in auto.notes
+    assert "labels of 32 media from media-level observations by people" in auto.notes
+    assert "labels of 1 media from event-level observations by people" in auto.notes
     labels, excluded = trap.found("data.observation_level=media")
     assert labels == {"t1": BADGER, "t2": HERON}
     assert excluded == {"medium without an observation at data.observation_level=media": 1}
@@ -350,7 +350,7 @@ def test_photographs_with_urls_are_found_by_url_id_or_name(trap):
     source = trap.source()
     assert sorted(source.ids) == sorted(f"IMG_{number}.JPG" for number in range(2, 30))
     assert source.excluded == {"photograph without a file (not downloaded)": 2}
-    with pytest.raises(ConfigError, match=r"data\.root: none of the 30 photographs has a file"):
+    with pytest.raises(ConfigError, match=r"data\.root: not one of 30 photographs has a file"):
         trap.source("data.photo_names=path")
 
 
@@ -370,7 +370,7 @@ def test_photographs_with_urls_are_found_by_url_id_or_name(trap):
         ({"media": {"path": "media.csv", "dialect": {"delimiter": "|"}}}, r"the delimiter '\|' of media is not read"),
         ({"media": {"data": {"a": 1}}}, "the data of media in datapackage.json must be a list"),
         ({"observations": {"path": ["observations.csv", "turned.csv"]}}, "the columns of observations have another order in 'turned.csv'"),
-        ({"deployments": {"path": ["deployments.csv", "deployments.csv"]}}, "6 rows of deployments have a deploymentID of another row"),
+        ({"deployments": {"path": ["deployments.csv", "deployments.csv"]}}, "6 rows of deployments with the deploymentID of another row"),
     ],
 )
 def test_a_package_that_cannot_be_read_is_one_line(trap, resources, message):

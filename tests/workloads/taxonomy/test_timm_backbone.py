@@ -158,7 +158,7 @@ def test_position_embeddings_are_resized_and_other_weights_counted(tree, make_co
     ("content", "message"),
     [
         (None, "model.pretrained_file: '.*' does not exist"),
-        ({"a.weight": torch.zeros(3)}, "model.pretrained_file: none of the 1 weights in .* fits model.backbone"),
+        ({"a.weight": torch.zeros(3)}, "model.pretrained_file: not one of 1 weight in .* fits model.backbone"),
         ({"conv1.0.weight": torch.full((24, 3, 3, 3), torch.nan)}, "model.pretrained_file: conv1.0.weight in .* not finite"),
         (torch.nn.Linear(1, 1), "model.pretrained_file: .* contains torch.nn.modules.linear.Linear, which is not plain data"),
     ],

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.checkpoint.weight_matching import shorten
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, counted, one_line
 
 KEY = "model.pretrained_file"
 
@@ -30,7 +30,7 @@ def load_pretrained_file(backbone: Any, path: str) -> str:
     loaded = {name: value for name, value in state.items() if name in own and value.shape == own[name].shape}
     if not loaded:
         raise ConfigError(
-            f"{KEY}: none of the {len(weights.state)} weights in {path} fits model.backbone, which has {len(own)}; "
+            f"{KEY}: not one of {counted(len(weights.state), 'weight')} in {path} fits model.backbone, which has {len(own)}; "
             f"in the file: {shorten(list(weights.state))}; in the model: {shorten(list(own))}"
         )
     infinite = [name for name, value in loaded.items() if value.is_floating_point() and not bool(value.isfinite().all())]

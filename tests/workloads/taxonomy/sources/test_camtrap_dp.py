@@ -186,7 +186,7 @@ def test_the_level_of_observations_is_chosen(trap):
     auto = trap.source()
     assert trap.found()[0] == {"t0": FOX, "t1": BADGER, "t2": HERON}
     assert "labels of 32 media from media-level observations by people" in auto.notes
-    assert "labels of 1 media from event-level observations by people" in auto.notes
+    assert "labels of 1 medium from event-level observations by people" in auto.notes
     labels, excluded = trap.found("data.observation_level=media")
     assert labels == {"t1": BADGER, "t2": HERON}
     assert excluded == {"medium without an observation at data.observation_level=media": 1}

@@ -1,5 +1,5 @@
-"""Compose the text of `python main.py --help` (every key with its type, value and meaning) and of `--cfg job` (the configuration as
-YAML).
+"""Compose the text of `python main.py --help` (every key with its type, value and meaning), of `--help WORD` (the keys and groups that
+contain a word), and of `--cfg job` (the configuration as YAML).
 """
 
 from __future__ import annotations

@@ -69,8 +69,9 @@ def describe_changes(
 
 
 def _planned(config: Config, train_size: int, components: Sequence[str] | None, probabilities: Sequence[str]) -> _Plan:
-    """Return the resolved schedule of a configuration. With `components` None, the metadata components that the configuration names are not
-    checked."""
+    """Return the resolved schedule and the learning rates of a configuration. `components`, `probabilities`: as in `describe_changes`.
+
+    With `components` None, the metadata components that the configuration names are not checked."""
     from linnaeus.optim.lr_schedulers import build_scheduler, scaled_lr
 
     length = training_length(config, train_size)

@@ -32,7 +32,9 @@ log = logging.getLogger("linnaeus")
 
 @dataclass(frozen=True)
 class PassTotals:
-    """Sums and counts of a validation pass over all ranks, from which `metrics` computes results. `prefix`: first part of their names."""
+    """Sums and counts of a validation pass over all process ranks, from which `metrics` computes results.
+
+    `prefix`: first part of their names."""
 
     prefix: str
     metrics: Metrics

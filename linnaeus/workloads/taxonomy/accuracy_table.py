@@ -106,7 +106,9 @@ def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
 
 
 def _cost_table(ranks: Sequence[str], final: Mapping[str, float]) -> list[str]:
-    """Return a line per masked pass and rank; [] if every row has the metadata."""
+    """Return a header and a line per masked pass and rank: top-1 of the normal and of the masked pass, over the rows with that metadata.
+
+    Return [] if no pass is masked, or if all rows have the metadata: then the first table shows the same numbers."""
     lines = []
     for prefix in validated_passes(final):
         base, _, name = prefix.partition("_mask_")

@@ -172,7 +172,9 @@ class SiblingScores(Scores):
         return SiblingScores(self.layout, [log_mean([view._level_log_probs(n) for view in views]) for n in levels], self.greedy)
 
     def product(self, others: Sequence[Self], group: Tensor, count: int) -> SiblingScores:
-        """Return the scores of the products (see `Scores.product`). The softmax of mean raw scores is that of mean log-probabilities."""
+        """Return the scores of groups of samples (see `Scores.product`).
+
+        Means of raw scores have the same softmax as means of log-probabilities."""
         levels = zip(*(batch.logits for batch in (self, *others)), strict=True)
         logits = [group_mean(at_least_float32(torch.cat(parts, 1)).t(), group, count).t() for parts in levels]
         return SiblingScores(self.layout, logits, self.greedy)

@@ -80,11 +80,11 @@ class Scores(ABC):
         raise ConfigError(f"augment.tta averages views, but {class_name(type(self))} does not define `mean`; set augment.tta=none")
 
     def product(self, others: Sequence[Self], group: Tensor, count: int) -> Scores:
-        """Return scores of `count` groups of samples: the normalised products of their probabilities, by means of log-probabilities.
+        """Return scores of `count` groups of samples: the normalised geometric means of the probabilities of the samples.
 
-        The samples are those of this batch and of `others`, `group` int64 [samples] the number of the group of each. Every group has a
-        sample. Heads with a softmax among siblings multiply the probabilities of each decision. Raise `ConfigError` if the class does not
-        define it."""
+        The samples are those of this batch and of `others`. `group`: int64 [samples], number of the group of each; every group has a
+        sample. Heads with a softmax among siblings average the log-probabilities of each decision. Raise `ConfigError` if the class does
+        not define it."""
         raise ConfigError(f"one answer for several photographs needs `product`, but {class_name(type(self))} does not define it")
 
     def among(self, possible: Tensor) -> Scores:

@@ -170,7 +170,8 @@ def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, co
 def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
     """Return the split, int8 [N], in which the rows of data.fold validate. `groups` and `taxon` are those of `computed_split`.
 
-    Validation is empty if every taxon has a single group. Raise `ConfigError` if some folds would be empty and others not."""
+    Append a line on the sizes of the split to `notes`. Validation is empty if every taxon has a single group. Raise `ConfigError`
+    if some folds would be empty and others not."""
     assert config.folds is not None and config.fold is not None
     fold = fold_numbers(groups, taxon, config.folds, config.split_seed)
     trained, *sizes = np.bincount(fold, minlength=config.folds + 1).tolist()

@@ -108,7 +108,9 @@ class IdLabels:
         return [f"rows labelled down to {', '.join(counts)}"] if len(counts) > 1 else []
 
     def _other_ranks_note(self, below: np.ndarray) -> list[str]:
-        """Return a line with the ranks of labelled taxa that are not predicted; [] if there are none or data.ranks is set."""
+        """Return a line with the ranks of labelled taxa and their ancestors that are not predicted: at most eight, most taxa first.
+
+        Return [] if there are none or data.ranks is set. `below`: int64 [T], number of rows labelled with each taxon or one below it."""
         if self.config.ranks is not None:
             return []
         used = np.bincount(self.taxa.rank[below > 0], minlength=len(self.taxa.ranks))

@@ -170,7 +170,7 @@ def depths(parent: np.ndarray) -> np.ndarray:
 
 
 def cycles(parent: np.ndarray) -> list[list[int]]:
-    """Return the cycles of `parent`, int64 [T], each as a list from its lowest node along the parents. Takes O(T log T)."""
+    """Return the cycles of `parent`, int64 [T], each as a list from its smallest node number along the parents. Takes O(T log T)."""
     up = np.append(parent, -1)
     for _ in range(len(parent).bit_length()):
         if not (up >= 0).any():

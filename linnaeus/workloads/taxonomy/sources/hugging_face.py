@@ -248,7 +248,9 @@ class _Dataset:
         return with_values(Column(number, [""] * len(self.files)), [part.split for part in self.parts])
 
     def names(self, photograph: str) -> list[str]:
-        """Return a distinct name for each photograph: its path in the data set, or, if it has none, the number of its row."""
+        """Return a distinct name for each photograph: its path in the data set, or, if it has none, the number of its row.
+
+        `photograph`: name of the column of photographs."""
         import pyarrow as pa
 
         kind = self.schema.field(photograph).type

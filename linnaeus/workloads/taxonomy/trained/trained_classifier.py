@@ -184,9 +184,11 @@ class TrainedClassifier:
     def predict_together(
         self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, names: Sequence[str | None], asked: Asked
     ) -> list[Prediction]:
-        """Return one prediction for each of G groups of photographs as `read` returns them, by the product of their evidence.
+        """Return one prediction for each of G groups of photographs, from the normalised geometric mean of the probabilities of its
+        photographs.
 
-        `metadata`: of each of B photographs. `group`: int64 [B], the group of each; every group has one. `names`: a path for each group."""
+        `images`: B photographs as `read` returns them; `metadata`: that of each. `group`: int64 [B], number of the group of each; every
+        group has a photograph. `names`: [G], a path for each group."""
         meta, present = encode(metadata, self.components)
         parts = [slice(first, first + BATCH) for first in range(0, len(images), BATCH)]
         with torch.inference_mode():

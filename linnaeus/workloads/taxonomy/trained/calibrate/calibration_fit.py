@@ -58,8 +58,8 @@ def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def is_tuning(count: int) -> np.ndarray:
-    """Return bool [count], True for the photographs on which temperatures and candidates are chosen, by a hash: about TUNING of them, but
-    at least a share of LEAST and at most one of MOST."""
+    """Return bool [count], True for photographs on which temperatures and candidates are chosen. A hash of the position selects about
+    TUNING of them, but their expected share is at least LEAST and at most MOST."""
     share = min(max(TUNING / max(count, 1), LEAST), MOST)
     return uniforms(key(1), np.arange(count)) < share
 

@@ -197,7 +197,7 @@ def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
 
 
 def _title(row: Row) -> str:
-    """Return the name of a photograph, or of a sequence and its first photograph."""
+    """Return the name of a photograph; for a sequence its name, its number of photographs, and the name of the first."""
     name = escaped(row["photograph"])
     return name if "sequence" not in row else f"{escaped(row['sequence'])} ({counted(len(row['photographs']), 'photograph')}): {name}"
 

@@ -7,7 +7,7 @@ import torch
 from linnaeus.data.order import epoch_order
 from linnaeus.data.sampler import ValidationBatches
 from linnaeus.data.samples import SampleIndex
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.workloads.language.text_windows import TextWindows
 from linnaeus.workloads.language.token_array import TokenArray, TokenFile
 
@@ -102,7 +102,7 @@ def test_a_placeholder_has_no_targets(tmp_path):
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_split_without_a_target_is_refused(tmp_path, size):
     for order, name in ((None, "validation"), ("windows", "training")):
-        with pytest.raises(ConfigError, match=f"the {name} part has {size} tokens"):
+        with pytest.raises(ConfigError, match=f"the {name} part has {counted(size, 'token')};"):
             windows_of(tmp_path, size, 8, order)
 
 

@@ -18,5 +18,6 @@ COMMANDS = {  # module -> its line in `linnaeus --help`
     "prepare": "write a source of photographs into a store for training",
     "doctor": "report what is wrong with a source of photographs",
     "report": "write report.html of a run, also of an interrupted one",
+    "replay": "send the rows of runs to W&B, MLflow and others",
     "biota": "write the organisms of the demo as photographs",
 }

@@ -164,7 +164,8 @@ def typed_group(group: str, tree: Any, workload: str) -> Any:
 
 
 def _check_combinations(config: Config) -> None:
-    """Raise `ConfigError` for `run.init_*` settings without effect or in contradiction, and for an empty or repeated report section."""
+    """Raise `ConfigError` for settings of `run.init_*` and `logger.mlflow_uri` without effect or in contradiction, and for an empty or
+    repeated report section."""
     run, sections = config.run, config.logger.report_sections
     if run.init_from is not None and run.resume not in ("auto", "never"):
         raise ConfigError(
@@ -176,6 +177,8 @@ def _check_combinations(config: Config) -> None:
     for key, names in (("run.init_allow", run.init_allow), ("run.init_skip", run.init_skip)):
         if names and run.init_from is None:
             raise ConfigError(f"{key}=[{','.join(names)}] has no effect without run.init_from; give that, or leave it out")
+    if config.logger.mlflow_uri is not None and not config.logger.mlflow:
+        raise ConfigError("logger.mlflow_uri has no effect without logger.mlflow=true; give that, or leave it out")
     if not sections:
         raise ConfigError("logger.report_sections is []; name at least one section, or set schedule.report=[] for no reports")
     twice = next((name for name in sections if sections.count(name) > 1), None)

@@ -83,8 +83,12 @@ class LoggerConfig:
         choices=("auto", "live", "plain", "full", "quiet"),
     )
     wandb: str = setting("Weights & Biases", choices=("disabled", "offline", "online"))
-    wandb_project: str = setting("W&B project")
+    wandb_project: str = setting("project at W&B and trackio")
     tensorboard: bool = setting("write TensorBoard event files")
+    csv: bool = setting("write the rows as tables too: csv/metrics.csv and csv/timings.csv")
+    mlflow: bool = setting("send the rows to MLflow while the run trains; needs the extra mlflow")
+    mlflow_uri: str | None = setting("MLflow server or database; null: MLFLOW_TRACKING_URI, or MLflow's default")
+    trackio: bool = setting("write the rows to a local trackio project while the run trains; needs the extra trackio")
     report: bool = setting("write report.html at the end")
     report_sections: list[str] = setting(
         "sections of a progress report, in this order; schedule.report sets when it is printed",

@@ -224,6 +224,16 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
     return [row for row in rows if row is not None]
 
 
+def merge_rows(
+    streams: Mapping[str, list[dict[str, Any]]], lost: Mapping[str, int] | None = None
+) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Yield (stream, position, row) of all streams, name -> rows, in the order of their steps. Positions count from 1, after the `lost`
+    rows of a stream."""
+    first = lost or {}
+    numbered = [[(name, number, row) for number, row in enumerate(rows, 1 + first.get(name, 0))] for name, rows in streams.items()]
+    yield from heapq.merge(*numbered, key=lambda found: found[2]["global_step"])
+
+
 def _are_rows_until(path: Path, rows: int, global_step: int) -> bool:
     """Return True if each of the first `rows` lines of the file is an intact row of a step up to `global_step`.
 
@@ -298,10 +308,8 @@ class LogSinks:
 
     def _rows(self) -> Iterator[Row]:
         """Yield the rows of both files, in the order of their steps."""
-        streams = [
-            [(name, position, row) for position, row in enumerate(read_rows(file.path), 1 + file.lost)] for name, file in self.files.items()
-        ]
-        yield from heapq.merge(*streams, key=lambda found: found[2]["global_step"])
+        files = self.files.items()
+        yield from merge_rows({name: read_rows(file.path) for name, file in files}, {name: file.lost for name, file in files})
 
     def state_dict(self) -> dict[str, int]:
         """Return the row counts of metrics.jsonl for a checkpoint."""

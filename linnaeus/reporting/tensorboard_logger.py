@@ -1,13 +1,13 @@
 """Write the rows of metrics.jsonl and timings.jsonl to TensorBoard event files under the same names; values that are not numbers are left
 out."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.reporting.console import LOGGER
 from linnaeus.reporting.rows import Row
+from linnaeus.reporting.soft_failure import SoftFailure
 
 
 class TensorBoardLogger:
@@ -18,7 +18,7 @@ class TensorBoardLogger:
         self._directory = Path(directory) / "tensorboard"
         self._purge_step: int | None = None
         self._writer: Any = None
-        self._failed = False
+        self._soft = SoftFailure("logger.tensorboard", "no more event files are written")  # the writer's thread ends with its first error
 
     def start(self, global_step: int, earlier: Iterable[Row] = ()) -> None:
         """Set the step from which the run continues. The rows `earlier` are not written, since the event files of earlier launches contain
@@ -26,32 +26,34 @@ class TensorBoardLogger:
         self._purge_step = global_step + 1
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:
-        with self._disabled_by_errors():
-            if self._writer is None and not self._failed:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._writer = SummaryWriter(str(self._directory), purge_step=self._purge_step, flush_secs=30)
-            for key, value in row.items():
-                if self._writer is not None and isinstance(value, (int, float)) and key != "global_step":
-                    self._writer.add_scalar(key, value, global_step)
-
-    @contextmanager
-    def _disabled_by_errors(self) -> Iterator[None]:
-        """Run the `with` block. If it fails, log a warning and stop logging until the next launch: the writer's thread ends with its first
-        disk error."""
-        try:
-            yield
-        except (ImportError, OSError, UnicodeEncodeError) as error:  # the last: a path that is not UTF-8
-            self._failed, self._writer = True, None
-            LOGGER.warning(f"logger.tensorboard: no more event files are written, training continues ({error})")
+        if self._soft.failed:
+            return
+        with self._soft.guard():
+            if self._writer is None:
+                self._writer = open_writer(self._directory, self._purge_step)
+            add_row(self._writer, global_step, row)
 
     def sync(self) -> None:
-        with self._disabled_by_errors():
-            if self._writer is not None:
+        if not self._soft.failed and self._writer is not None:
+            with self._soft.guard():
                 self._writer.flush()
 
     def close(self) -> None:
-        with self._disabled_by_errors():
-            if self._writer is not None:
+        if not self._soft.failed and self._writer is not None:
+            with self._soft.guard():
                 self._writer.close()
         self._writer = None
+
+
+def open_writer(directory: Path, purge_step: int | None = None) -> Any:
+    """Return a writer of event files in `directory`. TensorBoard hides rows of earlier files from `purge_step` on; None: none."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(directory), purge_step=purge_step, flush_secs=30)
+
+
+def add_row(writer: Any, global_step: int, row: Mapping[str, Any], seconds: float | None = None) -> None:
+    """Write the numbers of a row; null, in a row that was read from a file, is NaN. `seconds`: its time since 1970; None: now."""
+    for key, value in row.items():
+        if (value is None or isinstance(value, (int, float))) and key != "global_step":
+            writer.add_scalar(key, math.nan if value is None else value, global_step, walltime=seconds)

@@ -66,7 +66,7 @@ class WandbLogger:
             import wandb
 
             sent = SentRows(directory, saved=arguments["mode"] == "online")
-            earlier_folders = list((directory / "wandb").glob(f"offline-run-*-{arguments['id']}"))
+            earlier_folders = list((directory / "wandb").glob(f"offline-run-*-{arguments['id']}*"))  # -1 at the end: of the same second
             settings = wandb.Settings(console="off", silent=True, save_code=False)
             run = wandb.init(dir=str(directory), resume="allow", settings=settings, **arguments)
             run.define_metric("global_step")
@@ -110,6 +110,11 @@ class WandbLogger:
     def active(self) -> bool:
         return self._started and not self._stopped
 
+    @property
+    def complete(self) -> bool:
+        """True after `close` if W&B has taken every row."""
+        return self._responded and not self._killed
+
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
         """Queue the rows `earlier`, which earlier launches have logged. A null in them means NaN (`format_row`)."""
         for stream, position, row in earlier:
@@ -133,6 +138,12 @@ class WandbLogger:
         """Wait, for a limited time, until W&B has received all rows so far. Called before a checkpoint is committed."""
         target = self._queued
         self._wait(lambda: self._handled >= target, self._time_to_wait())
+
+    def drain(self) -> None:
+        """Wait until W&B has received all rows so far, for a program that only sends rows. End if it takes none for `SEND_TIMEOUT`."""
+        target, handled = self._queued, -1
+        while handled < self._handled and not self._wait(lambda: self._handled >= target, SEND_TIMEOUT):
+            handled = self._handled
 
     def close(self, exit_code: int = 0) -> None:
         """Send the queued rows and end the W&B process; kill it if it does not answer."""
@@ -216,6 +227,11 @@ class SentRows:
             rows = {name: whole_lines(run / f"{name}.jsonl")[0] for name in ("metrics", "timings")}
         self._rows: dict[str, int] = rows
 
+    @property
+    def total(self) -> int:
+        """Return the number of rows sent so far."""
+        return sum(self._rows.values())
+
     def record(self, stream: str, position: int) -> int | None:
         """Record row number `position` of its stream as sent. Return the number of rows sent so far, or None if this row had been sent
         before."""
@@ -224,4 +240,4 @@ class SentRows:
         self._rows[stream] = position
         if self._saved:
             write_atomic(self._path, to_json(self._rows, None))
-        return sum(self._rows.values())
+        return self.total

@@ -226,25 +226,28 @@ def open_outputs(config: Config, context: DistributedContext, directory: RunDire
 
 
 def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
-    """Return the loggers that the group `logger` switches on in addition to JSONL: W&B, TensorBoard."""
+    """Return the loggers that the group `logger` switches on in addition to JSONL: W&B, TensorBoard, CSV, MLflow, trackio."""
     loggers: list[Any] = []
-    if config.logger.wandb != "disabled":
+    chosen, path = config.logger, directory.path
+    if chosen.wandb != "disabled":
         from linnaeus.reporting.wandb_logger import WandbLogger
 
-        loggers.append(
-            WandbLogger(
-                directory.path,
-                run_id=directory.run_id,
-                mode=config.logger.wandb,
-                project=config.logger.wandb_project,
-                name=f"{config.run.experiment}/{directory.path.name}",
-                config=directory.saved,
-            )
-        )
-    if config.logger.tensorboard:
+        name, project = f"{config.run.experiment}/{path.name}", chosen.wandb_project
+        loggers.append(WandbLogger(path, run_id=directory.run_id, mode=chosen.wandb, project=project, name=name, config=directory.saved))
+    if chosen.tensorboard:
         from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
 
-        loggers.append(TensorBoardLogger(directory.path))
+        loggers.append(TensorBoardLogger(path))
+    if chosen.csv:
+        from linnaeus.reporting.csv_logger import CsvLogger
+
+        loggers.append(CsvLogger(path))
+    if chosen.mlflow or chosen.trackio:
+        from linnaeus.reporting.follower import Follower
+
+        address = {} if chosen.mlflow_uri is None else {"MLFLOW_TRACKING_URI": chosen.mlflow_uri}
+        loggers += [Follower(path, "mlflow", environment=address)] if chosen.mlflow else []
+        loggers += [Follower(path, "trackio", ("--project", chosen.wandb_project))] if chosen.trackio else []
     return loggers
 
 

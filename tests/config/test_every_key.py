@@ -5,6 +5,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from linnaeus.config.schema import Config
 from linnaeus.config.setting import entry_type
 from linnaeus.sweep.request import check_settings, split_parameters
 from linnaeus.sweep.trial_results import metric_of
+from linnaeus.train.outputs import build_loggers
 from linnaeus.workloads import build_workload
 from tests.config import launched
 from tests.config import observers as see
@@ -74,6 +76,15 @@ def wandb(config: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("linnaeus.reporting.wandb_logger.WandbLogger", logger)
         return see.ran(config).status
+
+
+def followers(config: Any) -> list[Any]:
+    """Return the arguments of the processes that send rows beside a run."""
+    found: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("linnaeus.reporting.follower.Follower", lambda path, *words, **named: found.append((words, named)) or ())
+        build_loggers(config, SimpleNamespace(path=Path("run")))
+    return found
 
 
 def operated(config: Any) -> str:
@@ -168,6 +179,10 @@ TABLE = {
         "logger.console=quiet", lambda c: "%  step " in see.ran(c).console, "schedule.report=[100%] logger.report=false"
     ),
     "logger.tensorboard": Case("logger.tensorboard=true", lambda c: any("tfevents" in name for name in see.ran(c).files)),
+    "logger.csv": Case("logger.csv=true", lambda c: "csv/metrics.csv" in see.ran(c).files),
+    "logger.mlflow": Case("logger.mlflow=true", followers),
+    "logger.mlflow_uri": Case("logger.mlflow_uri=http://server", followers, "logger.mlflow=true"),
+    "logger.trackio": Case("logger.trackio=true", followers),
     "logger.report_sections": Case(
         "logger.report_sections=[progress]",
         lambda c: "smoothed" in see.ran(c).console,

@@ -20,6 +20,7 @@ from linnaeus.commands import COMMANDS, evaluate
 from linnaeus.config import compose, typed_config
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
+from linnaeus.reporting import replay_rows
 from linnaeus.rundir.repeat import compose_run
 from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import read_request
@@ -138,6 +139,10 @@ def check(words: list[str]) -> None:
             source_config(prepare_store.parse(rest))
         case ["linnaeus", "doctor", *rest]:
             source_config(doctor_cli.parse(rest))
+        case ["linnaeus", "replay"]:
+            pass  # the name of the command, in a sentence
+        case ["linnaeus", "replay", *rest]:
+            replay_rows.parse(rest)
         case ["linnaeus", "report" | "evaluate", *runs]:
             assert runs
         case ["linnaeus", "--help-keys"]:

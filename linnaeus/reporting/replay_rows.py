@@ -1,0 +1,132 @@
+"""Send the rows of run directories to another destination, each once, however often this is done.
+
+    linnaeus replay outputs/biota/1a2b3c4d5e --to mlflow
+    linnaeus replay outputs/biota/* --to wandb --offline
+
+The rows are those of metrics.jsonl and timings.jsonl, under the same names. A replay compares what the destination holds with the files and
+sends the difference, so it may be repeated, interrupted, or made while the run trains.
+
+With `--follow` the program keeps sending until its stdin ends: a run starts it so for `logger.mlflow` and `logger.trackio` (`follower.py`).
+"""
+
+import argparse
+import contextlib
+import fcntl
+import importlib.util
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from linnaeus.errors import ConfigError, RunFailed, counted, one_line
+from linnaeus.files import no_follow
+from linnaeus.reporting.saved_rows import STREAMS, SavedRows, open_run
+from linnaeus.reporting.targets import FOLLOWED, PACKAGES, Target, open_target
+
+INTERVAL = 2.0  # seconds between two looks at the files of a run that is followed
+SHARE = 20.0  # times as long as a look takes: long runs are looked at more rarely, so that this costs at most 5 % of a core
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the options of the command line. A mistake ends the program with status 2."""
+    parser = argparse.ArgumentParser(
+        prog="linnaeus replay", description="Send the rows of runs to another destination, each once, however often this is done."
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory, such as outputs/biota/1a2b3c4d5e")
+    parser.add_argument("--to", required=True, choices=tuple(PACKAGES), help="destination")
+    parser.add_argument("--uri", help="mlflow: its server or database (MLFLOW_TRACKING_URI, or MLflow's default)")
+    parser.add_argument("--project", help="wandb, trackio: the project (logger.wandb_project of the run)")
+    parser.add_argument("--offline", action="store_true", help="wandb: write a folder for `wandb sync` in the run directory")
+    parser.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    for name, targets in (("uri", ("mlflow",)), ("project", ("wandb", "trackio")), ("offline", ("wandb",)), ("follow", FOLLOWED)):
+        if getattr(options, name) and options.to not in targets:
+            parser.error(f"--{name} has no effect with --to {options.to}; it belongs to --to {' and '.join(targets)}")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay each run of the command line and print a line about it. Return the exit status.
+
+    A mistake ends the program with one line and status 2, a destination that fails with status 1."""
+    from linnaeus.config.messages import user_errors
+
+    options = parse(arguments)
+    with user_errors(2):
+        package = PACKAGES[options.to]
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise ConfigError(f"--to {options.to} needs the package {package}: pip install 'linnaeus[{package}]'")
+        for path in options.runs:
+            if options.follow:
+                follow(path, options)
+            else:
+                print(replay(path, options))
+    return 0
+
+
+def replay(path: Path, options: argparse.Namespace) -> str:
+    """Send the rows of one run. Return a line for the terminal. Raise `RunFailed` if the destination does not take them."""
+    run = open_run(path)
+    with exclusive(path, options.to), failing_in_one_line(options.to):
+        target = _open(run, options)
+        sent = target.send(run)
+        target.close(run.status)
+    kind = "new value" if options.to == "mlflow" else "row"
+    return f"{path}: {counted(len(run.rows), 'row')}, {counted(sent, kind)} sent to {target.place}"
+
+
+def follow(path: Path, options: argparse.Namespace) -> None:
+    """Send the rows of a run as they are written, until stdin ends, which happens when the run ends in any way. Then send the rest."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # sent to the whole group of the run, which may log more rows before it ends
+    run = open_run(path)
+    with exclusive(path, options.to), failing_in_one_line(options.to):
+        target, seen, pause, ended = _open(run, options), None, 0.0, False
+        while not ended:
+            ended = bool(select.select([sys.stdin], [], [], pause)[0])
+            state, start = [_size(path / f"{name}.jsonl") for name in STREAMS], time.monotonic()
+            if state != seen:
+                run.read()
+                target.send(run)
+                seen = state
+            pause = max(INTERVAL, SHARE * (time.monotonic() - start))
+        target.close(run.status)
+
+
+def _open(run: SavedRows, options: argparse.Namespace) -> Target:
+    project = options.project or run.config.get("logger", {}).get("wandb_project") or "linnaeus"
+    return open_target(options.to, run, uri=options.uri, project=project, offline=options.offline)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, target: str) -> Iterator[None]:
+    """Hold a lock within the block, so that two replays of a run to one target follow each other. The kernel releases it if the process is
+    killed."""
+    descriptor = no_follow(path / f".replay-{target}.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def failing_in_one_line(target: str) -> Iterator[None]:
+    """Raise `RunFailed` with one line for any error of a destination: each package has exceptions of its own, and the network adds more."""
+    try:
+        yield
+    except (ConfigError, RunFailed):
+        raise
+    except Exception as error:
+        raise RunFailed(f"--to {target}: {type(error).__name__}: {one_line(error)}; the same command sends the rest") from error
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

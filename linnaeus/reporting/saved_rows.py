@@ -1,0 +1,66 @@
+"""Read the rows of a run directory for another destination: `SavedRows`, with the identity of the run and the time of each row."""
+
+import bisect
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from linnaeus.errors import ConfigError
+from linnaeus.files import read_json
+from linnaeus.reporting.rows import Row, merge_rows, read_rows
+from linnaeus.rundir.saved_run import read_configuration, read_record
+
+STREAMS = ("metrics", "timings")
+
+
+@dataclass
+class SavedRows:
+    """Rows of the run in `path`, read by `read`.
+
+    run_id: that of run.json, the same for all launches. title: `<experiment>/<name>`. config: config.yaml, in which values from the
+    environment are `${oc.env:...}`. created: seconds since 1970 of the first launch. rows: those of both files, by their steps."""
+
+    path: Path
+    run_id: str
+    title: str
+    config: dict[str, Any]
+    created: float
+    rows: list[Row] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Read the rows of metrics.jsonl and timings.jsonl as they are now."""
+        self.rows = list(merge_rows({name: read_rows(self.path / f"{name}.jsonl") for name in STREAMS}))
+
+    def timed(self) -> Iterator[tuple[Row, float]]:
+        """Yield (row, seconds since 1970) of each row. Rows of metrics have no clock, so the time is that of the last row of timings up to
+        their step; it is a little early for rows between two of these."""
+        clock = [(row["global_step"], row["time/wall_seconds"]) for _, _, row in self.rows if row.get("time/wall_seconds") is not None]
+        for found in self.rows:
+            index = bisect.bisect_right(clock, found[2]["global_step"], key=lambda entry: entry[0])
+            yield found, self.created + (clock[index - 1][1] if index else 0.0)
+
+    @property
+    def status(self) -> str:
+        """Return the status in summary.json; `running` without one."""
+        return str((read_json(self.path / "summary.json") or {}).get("status", "running"))
+
+    @property
+    def experiment(self) -> str:
+        """Return the first part of the title."""
+        return self.title.partition("/")[0]
+
+
+def open_run(path: Path) -> SavedRows:
+    """Return the rows of a run directory. Raise `ConfigError` if it is none, or if its configuration or its record is lost."""
+    if not path.is_dir() or not any((path / name).exists() for name in ("run.json", "metrics.jsonl")):
+        raise ConfigError(f"{path} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")
+    (config, _), (record, _) = read_configuration(path), read_record(path)
+    try:
+        created = datetime.strptime(str(record.get("created")), "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except ValueError:
+        created = 0.0
+    found = SavedRows(path, str(record["run_id"]), f"{config['run'].get('experiment')}/{path.resolve().name}", config, created)
+    found.read()
+    return found

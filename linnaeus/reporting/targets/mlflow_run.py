@@ -1,0 +1,97 @@
+"""Target MLflow: a run of the experiment of the same name, found again by its tag `linnaeus.run_id`.
+
+A value is (name, step, value). The server is asked what it holds, and the values it lacks are sent, so a replay that was cut off is
+completed by the next one. If it holds a value of metrics.jsonl that the file no longer has (the run fell back to an older checkpoint and
+continued otherwise), its run is deleted and a new one gets every row. Values that are not numbers are left out: MLflow has no such metrics.
+"""
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from linnaeus.reporting.saved_rows import SavedRows
+from linnaeus.rundir.identity import flatten
+
+TAG = "linnaeus.run_id"
+BATCH = 1_000  # values of a request, the most that MLflow takes
+LARGEST = 1.7976931348623157e308  # stands for an infinity in its databases
+STATUS = {"finished": "FINISHED", "stopped_early": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+
+Value = tuple[str, int, float | str]
+
+
+class MlflowRun:
+    """A run at an MLflow server or in a local database. `uri` None: MLFLOW_TRACKING_URI, or MLflow's own default."""
+
+    def __init__(self, run: SavedRows, uri: str | None) -> None:
+        logging.getLogger("alembic").setLevel(logging.WARNING)  # 60 lines when it makes a database
+        logging.getLogger("mlflow").setLevel(logging.WARNING)
+        from mlflow import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=uri)
+        self.place = f"mlflow experiment {run.experiment}"
+        found = self._client.get_experiment_by_name(run.experiment)
+        self._experiment = found.experiment_id if found is not None else self._client.create_experiment(run.experiment)
+        self._id = self._find(run) or self._create(run)
+        self._held: set[Value] | None = None  # None: not read yet
+
+    def send(self, run: SavedRows) -> int:
+        metrics = {name for stream, _, row in run.rows if stream == "metrics" for name in row}
+        ours = {value: seconds for value, seconds in _values(run)}
+        held = self._read() if self._held is None else self._held
+        if any(value not in ours for value in held if value[0] in metrics):
+            self._client.delete_run(self._id)
+            self._id, held = self._create(run), set()
+        missing = [(value, seconds) for value, seconds in ours.items() if value not in held]
+        self._log(missing)
+        self._held = held | {value for value, _ in missing}
+        return len(missing)
+
+    def close(self, status: str) -> None:
+        if status in STATUS:
+            self._client.set_terminated(self._id, STATUS[status])
+
+    def _find(self, run: SavedRows) -> str | None:
+        found = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{run.run_id}'", max_results=1)
+        return found[0].info.run_id if found else None
+
+    def _create(self, run: SavedRows) -> str:
+        from mlflow.entities import Param
+
+        made = self._client.create_run(
+            self._experiment, start_time=int(run.created * 1000), tags={TAG: run.run_id}, run_name=run.title.partition("/")[2]
+        )
+        params = [Param(key, str(value)[:6000]) for key, value in flatten(run.config).items()]
+        for some in _batches(params, 100):
+            self._client.log_batch(made.info.run_id, params=some)
+        return made.info.run_id
+
+    def _read(self) -> set[Value]:
+        names = self._client.get_run(self._id).data.metrics
+        return {(name, found.step, _comparable(found.value)) for name in names for found in self._client.get_metric_history(self._id, name)}
+
+    def _log(self, values: list[tuple[Value, float]]) -> None:
+        from mlflow.entities import Metric
+
+        for some in _batches(values, BATCH):
+            metrics = [Metric(name, float(value), int(seconds * 1000), step) for (name, step, value), seconds in some]
+            self._client.log_batch(self._id, metrics=metrics)
+
+
+def _values(run: SavedRows) -> Iterator[tuple[Value, float]]:
+    """Yield ((name, step, value), seconds since 1970) of each number of the rows."""
+    for (_, _, row), seconds in run.timed():
+        for name, value in row.items():
+            if name != "global_step" and (value is None or isinstance(value, (int, float))):
+                yield (name, row["global_step"], _comparable(math.nan if value is None else value)), seconds
+
+
+def _comparable(value: float) -> float | str:
+    """Return a value as the server gives it back: infinities are its largest number. NaN is a text, since it does not equal itself."""
+    number = float(value)
+    return "nan" if math.isnan(number) else min(max(number, -LARGEST), LARGEST)
+
+
+def _batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))

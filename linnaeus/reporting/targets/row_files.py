@@ -1,0 +1,50 @@
+"""Targets that are files in the run directory: CSV tables and TensorBoard event files. Each replay writes them anew."""
+
+import tempfile
+from pathlib import Path
+
+from linnaeus.files import remove_directory
+from linnaeus.reporting.csv_logger import FOLDER, STREAMS, CsvTable, write_tables
+from linnaeus.reporting.saved_rows import SavedRows
+from linnaeus.reporting.tensorboard_logger import add_row, open_writer
+
+
+class CsvFiles:
+    """Tables csv/metrics.csv and csv/timings.csv of a run."""
+
+    def __init__(self, run: SavedRows) -> None:
+        self.place = str(run.path / FOLDER)
+
+    def send(self, run: SavedRows) -> int:
+        write_tables({name: CsvTable(run.path / FOLDER / f"{name}.csv") for name in STREAMS}, run.rows)
+        return len(run.rows)
+
+    def close(self, status: str) -> None:
+        """Do nothing: the files are complete."""
+
+
+class EventFiles:
+    """Folder tensorboard/ of a run, replaced by one with a single event file that has every row. Times are those of the run."""
+
+    def __init__(self, run: SavedRows) -> None:
+        self.place = str(run.path / "tensorboard")
+
+    def send(self, run: SavedRows) -> int:
+        final = Path(self.place)
+        temporary = Path(tempfile.mkdtemp(prefix=".tensorboard-", dir=run.path))
+        try:
+            temporary.chmod(0o755)  # mkdtemp lets only its owner read
+            writer = open_writer(temporary)
+            for (_, _, row), seconds in run.timed():
+                add_row(writer, row["global_step"], row, seconds)
+            writer.close()
+            if final.exists():
+                remove_directory(final)
+            temporary.rename(final)
+        finally:
+            if temporary.exists():
+                remove_directory(temporary)
+        return len(run.rows)
+
+    def close(self, status: str) -> None:
+        """Do nothing: the files are complete."""

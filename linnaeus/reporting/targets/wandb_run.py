@@ -1,0 +1,31 @@
+"""Target W&B: the same sender as in training (`wandb_logger`), given every row.
+
+Online, rows that a launch or an earlier replay has sent are not sent again (wandb/sent.json). Offline, one folder with every row replaces
+the earlier ones; `wandb sync` uploads it.
+"""
+
+from linnaeus.errors import RunFailed
+from linnaeus.reporting.saved_rows import SavedRows
+from linnaeus.reporting.wandb_logger import SentRows, WandbLogger
+
+
+class WandbRun:
+    """W&B run of a run directory, under the same id as in training."""
+
+    def __init__(self, run: SavedRows, project: str, mode: str) -> None:
+        import wandb  # noqa: F401  its absence is an error of the user here, not a warning
+
+        self.place, self.mode = f"W&B project {project}, {mode}", mode
+        self._before = SentRows(run.path, saved=mode == "online").total
+        self._logger = WandbLogger(run.path, run_id=run.run_id, mode=mode, project=project, name=run.title, config=run.config)
+
+    def send(self, run: SavedRows) -> int:
+        self._logger.start(run.rows[-1][2]["global_step"] if run.rows else 0, run.rows)
+        return max(0, len(run.rows) - self._before)
+
+    def close(self, status: str) -> None:
+        """Upload what is queued. Raise `RunFailed` if W&B did not take every row."""
+        self._logger.drain()
+        self._logger.close(exit_code=int(status == "failed"))
+        if not self._logger.complete:
+            raise RunFailed(f"{self.place}: W&B did not take every row; the same command sends the rest")

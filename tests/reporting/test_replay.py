@@ -1,0 +1,316 @@
+"""`linnaeus replay` and the live sinks: a destination holds each row of the files once, after any number of replays, kills and resumes.
+
+Every destination is read back with its own reader. Those whose package is not installed are skipped; CSV and TensorBoard always run."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from linnaeus.files import to_json
+from linnaeus.reporting import LogSinks, csv_logger, follower, replay_rows
+from linnaeus.reporting.csv_logger import CsvLogger
+from linnaeus.reporting.follower import Follower
+from linnaeus.reporting.replay_rows import main
+from linnaeus.reporting.rows import format_row
+from linnaeus.rundir.saved_config import dump_yaml
+from tests import runs
+
+Found = Counter[tuple[int, str, str]]  # (step, name, value as text) -> how often
+
+ROWS = [
+    {"global_step": 1, "train/loss": 2.5, "train/skipped_updates": 0},
+    {"global_step": 2, "train/loss": 1 / 3, "train/skipped_updates": 1},
+    {"global_step": 2, "val/loss": math.nan, "val/species/top1": math.inf},
+    {"global_step": 3, "train/loss": 1e-30, "train/skipped_updates": 1},
+]
+CLOCK = [{"global_step": step, "time/wall_seconds": 1.5 * step} for step in (1, 2, 3)]
+
+
+def write_rows(run: Path, rows: list[dict[str, Any]] = ROWS, clock: list[dict[str, Any]] = CLOCK) -> None:
+    for name, content in (("metrics", rows), ("timings", clock)):
+        lines = [format_row(row["global_step"], {k: v for k, v in row.items() if k != "global_step"}) for row in content]
+        (run / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a run directory with rows. Databases of the destinations are in the same temporary folder."""
+    path = tmp_path / "biota" / "first"
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(dump_yaml({"run": {"experiment": "biota"}, "logger": {"wandb_project": "tests"}, "seed": 0}))
+    (path / "run.json").write_text(to_json({"run_id": "ab12cd34", "created": "2026-11-24T05:43:55+0000"}))
+    write_rows(path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    if importlib.util.find_spec("trackio") is not None:  # read once, at its import
+        monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "trackio")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    return path
+
+
+def values(rows: list[dict[str, Any]]) -> Found:
+    """Return the values of rows. A null is NaN; an infinity is the largest number, which databases keep in its place."""
+    found: Found = Counter()
+    for row in rows:
+        step = int(row.get("global_step", row.get("step", -1)))
+        for name, value in row.items():
+            if name not in ("global_step", "step", "timestamp", "_step"):
+                number = math.nan if value in (None, "NaN") else float(value)
+                found[step, name, repr(math.copysign(sys.float_info.max, number) if math.isinf(number) else number)] += 1
+    return found
+
+
+def in_files(run: Path) -> Found:
+    lines = [line for name in ("metrics", "timings") for line in (run / f"{name}.jsonl").read_text().splitlines()]
+    return values([json.loads(line) for line in lines])
+
+
+# -- the readers of the destinations -------------------------------------------------------------------------------------------
+
+
+def in_csv(run: Path) -> Found:
+    found: Found = Counter()
+    for name in ("metrics", "timings"):
+        with open(run / "csv" / f"{name}.csv", newline="") as file:
+            found += values([{key: text for key, text in row.items() if text != ""} for row in csv.DictReader(file)])
+    return found
+
+
+def in_tensorboard(run: Path) -> Found:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator").EventAccumulator(str(run / "tensorboard"))
+    accumulator.Reload()
+    return values([{"global_step": e.step, name: e.value} for name in accumulator.Tags()["scalars"] for e in accumulator.Scalars(name)])
+
+
+def in_wandb(run: Path) -> Found:
+    from tests.e2e.test_wandb_restarts import sent
+
+    rows = [{k: v for k, v in row.items() if not k.startswith("_")} for _, _, row in sent(run)]
+    return values([{k: {"NaN": math.nan, "Infinity": math.inf}.get(v, v) if isinstance(v, str) else v for k, v in r.items()} for r in rows])
+
+
+def in_mlflow(run: Path) -> Found:
+    from mlflow import MlflowClient
+
+    client, rows = MlflowClient(), []
+    experiment = client.get_experiment_by_name("biota")
+    assert experiment is not None
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.info.run_name == "first" and found.data.params["logger.wandb_project"] == "tests"
+    for name in found.data.metrics:
+        rows += [{"global_step": m.step, name: m.value} for m in client.get_metric_history(found.info.run_id, name)]
+    return values(rows)
+
+
+def in_trackio(run: Path) -> Found:
+    import trackio
+    from trackio.sqlite_storage import SQLiteStorage
+
+    (found,) = trackio.Api().runs("tests")
+    assert (found.name, found.id) == ("biota/first", "ab12cd34")
+    return values(SQLiteStorage.get_logs("tests", found.name, run_id=found.id))
+
+
+READERS: dict[str, Callable[[Path], Found]] = {
+    "csv": in_csv, "tensorboard": in_tensorboard, "wandb": in_wandb, "mlflow": in_mlflow, "trackio": in_trackio,
+}  # fmt: skip
+
+
+def sent_to(target: str, run: Path) -> int:
+    return main([str(run), "--to", target, *(["--offline"] if target == "wandb" else [])])
+
+
+def rounded(found: Found) -> Found:
+    """Return values in float32, in which TensorBoard keeps them."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return Counter({(step, name, repr(float(np.float32(float(text))))): n for (step, name, text), n in found.items()})
+
+
+@pytest.mark.parametrize("target", READERS)
+def test_replayed_twice_and_after_a_resume_it_holds_the_rows_of_the_files(run: Path, target: str, capsys: pytest.CaptureFixture) -> None:
+    """The resumed run has cut a row away that an earlier replay sent, and written others."""
+    if target != "csv":
+        pytest.importorskip(target)
+    same = (lambda found: rounded(found)) if target == "tensorboard" else (lambda found: found)
+    later = [ROWS[:3], [*ROWS[:3], {"global_step": 3, "train/loss": 0.25}, {"global_step": 4, "train/loss": 0.125}]]
+    for rows in (ROWS, ROWS, *later):
+        write_rows(run, rows)
+        assert sent_to(target, run) == 0
+        assert same(READERS[target](run)) == same(in_files(run))
+    out = capsys.readouterr().out
+    if target in ("mlflow", "trackio"):
+        assert ", 0 " in out.splitlines()[1], out
+
+
+@pytest.mark.parametrize("target", ["mlflow", "trackio"])
+def test_a_replay_that_was_cut_off_is_completed(run: Path, target: str) -> None:
+    pytest.importorskip(target)
+    write_rows(run, ROWS[:2], CLOCK[:1])
+    assert sent_to(target, run) == 0
+    write_rows(run)
+    assert sent_to(target, run) == 0
+    assert READERS[target](run) == in_files(run)
+
+
+def test_negative_control_rows_are_sent_twice_if_the_destination_is_not_read(run: Path) -> None:
+    pytest.importorskip("trackio")
+    from linnaeus.reporting.targets.trackio_run import TrackioRun
+
+    with mock.patch.object(TrackioRun, "_read", lambda *_: []):
+        assert sent_to("trackio", run) == sent_to("trackio", run) == 0
+    assert in_trackio(run) == Counter({key: 2 * n for key, n in in_files(run).items()})
+
+
+# -- mistakes and failures -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--to", "csv", "--uri", "x"], "--uri has no effect with --to csv; it belongs to --to mlflow"),
+        (["--to", "mlflow", "--offline"], "--offline has no effect"),
+        (["--to", "excel"], "invalid choice: 'excel'"),
+    ],
+)
+def test_a_mistake_is_one_line_with_status_2(run: Path, words: list[str], line: str, capsys: pytest.CaptureFixture) -> None:
+    before = sorted(run.parent.rglob("*"))
+    with pytest.raises(SystemExit) as ended:
+        main([str(run), *words])
+    assert ended.value.code == 2 and line in capsys.readouterr().err.splitlines()[-1] and sorted(run.parent.rglob("*")) == before
+
+
+def test_a_folder_that_is_not_a_run_and_a_package_that_is_missing(
+    run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(run.parent), "--to", "csv"])
+    assert ended.value.code == 2 and "is not a run directory" in capsys.readouterr().err
+    monkeypatch.setattr(replay_rows.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        main([str(run), "--to", "mlflow"])
+    assert ended.value.code == 2 and "pip install 'linnaeus[mlflow]'" in capsys.readouterr().err
+
+
+def test_a_destination_that_fails_is_one_line_with_status_1(run: Path, capsys: pytest.CaptureFixture) -> None:
+    (run / "csv").write_text("a file in the way")
+    with pytest.raises(SystemExit) as ended:
+        main([str(run), "--to", "csv"])
+    err = capsys.readouterr().err
+    assert ended.value.code == 1 and err.startswith("error: --to csv: ") and len(err.splitlines()) == 1
+
+
+# -- while a run trains ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_tables_of_a_resumed_run_are_its_rows(tmp_path: Path) -> None:
+    (tmp_path / "biota").mkdir()
+    for state, steps in (({}, (1, 2, 3)), ({"rows": 4}, (3, 4))):  # killed after step 3; the checkpoint is that of step 2
+        sinks = LogSinks(tmp_path / "biota", [CsvLogger(tmp_path / "biota")])
+        sinks.resume(state, steps[0] - 1)
+        for step in steps:
+            sinks.log(step, {"train/loss": 1 / step})
+            sinks.log(step, {f"val/{step}": math.nan, "val/loss": math.inf})  # a new column at each step
+            sinks.log(step, {"time/wall_seconds": 1.0}, "timings")
+        sinks.sync()
+        assert in_csv(tmp_path / "biota") == in_files(tmp_path / "biota")
+        sinks.close()
+
+
+def test_a_disk_error_of_the_tables_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
+    monkeypatch.setattr(csv_logger, "write_atomic", mock.Mock(side_effect=OSError(28, "No space left on device")))
+    sinks = LogSinks(tmp_path, [CsvLogger(tmp_path)])
+    sinks.resume({}, 0)
+    for step in (1, 2):
+        sinks.log(step, {"loss": 1.0})
+    sinks.close()
+    assert lines == ["logger.csv: no more rows are written to csv/, training continues ([Errno 28] No space left on device)"]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_process_beside_a_run_sends_its_rows_and_may_be_killed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trackio")
+    lines: list[str] = []
+    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
+    for killed in (True, False):
+        sinks = LogSinks(run, [Follower(run, "trackio")])
+        sinks.resume({"rows": 3}, 2)
+        sinks.log(3, {"train/loss": 0.5})
+        if killed:
+            process = sinks.sinks[0]._process
+            process.kill()
+            process.wait()
+        sinks.log(4, {"train/loss": 0.25})
+        sinks.sync()
+        sinks.close()
+    assert in_trackio(run) == in_files(run)
+    assert len(lines) == 1 and "`linnaeus replay` sends the rest" in lines[0] and "training continues" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("program", "line"),
+    [("import sys; print('error: it is full'); sys.exit(1)", "it is full"), ("import time; time.sleep(60)", "not sent after 0 s")],
+    ids=["fails", "hangs"],
+)
+def test_a_process_that_fails_or_hangs_is_one_line_and_blocks_nothing(
+    run: Path, monkeypatch: pytest.MonkeyPatch, program: str, line: str
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
+    monkeypatch.setattr(follower, "END_TIMEOUT", 0.3)
+    sink = Follower(run, "mlflow")
+    sink._command = [sys.executable, "-c", program]
+    sink.start(0, [])
+    process = sink._process
+    assert process is not None
+    if line == "it is full":
+        process.wait()
+    for position in range(3):
+        sink.log(1, {}, stream="metrics", position=position)
+    sink.close()
+    process.kill()
+    process.wait()
+    assert len(lines) == 1 and line in lines[0] and "training continues" in lines[0]
+
+
+def test_the_process_ends_when_the_run_is_killed(run: Path) -> None:
+    """The pipe ends with the run, in whatever way it ends."""
+    script = (
+        "import sys, time; from pathlib import Path; from linnaeus.reporting.follower import Follower; f = Follower(Path(sys.argv[1]), "
+    )
+    script += "'mlflow'); f._command = [sys.executable, '-c', 'import sys; sys.stdin.read()']; f.start(0, []); print(f._process.pid, "
+    script += "flush=True); time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", script, str(run)], stdout=subprocess.PIPE, text=True, cwd=runs.ROOT)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+
+    def ended() -> bool:
+        stat = Path(f"/proc/{pid}/stat")
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    wait_until(ended)

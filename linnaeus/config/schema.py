@@ -89,6 +89,8 @@ class LoggerConfig:
     mlflow: bool = setting("send the rows to MLflow while the run trains; needs the extra mlflow")
     mlflow_uri: str | None = setting("MLflow server or database; null: MLFLOW_TRACKING_URI, or MLflow's default")
     trackio: bool = setting("write the rows to a local trackio project while the run trains; needs the extra trackio")
+    notify: list[str] = setting("addresses of apprise that get messages, such as ['${oc.env:NOTIFY}']; needs the extra notify")
+    notify_on: list[str] = setting("occasions of messages", choices=("start", "milestones", "best", "trouble", "end"))
     report: bool = setting("write report.html at the end")
     report_sections: list[str] = setting(
         "sections of a progress report, in this order; schedule.report sets when it is printed",

@@ -16,9 +16,9 @@ class SoftFailure:
 
     def fail(self, reason: object) -> None:
         """Log the reason, the first time only."""
-        if not self.failed:
+        first, self.failed = not self.failed, True
+        if first:
             LOGGER.warning(f"{self.name}: {self.lost}, training continues ({reason})")
-        self.failed = True
 
     @contextmanager
     def guard(self) -> Iterator[None]:

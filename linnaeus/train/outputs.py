@@ -25,6 +25,7 @@ from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file
 from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.brief_report import brief_validation
 from linnaeus.reporting.console import CONSOLE_ONLY
+from linnaeus.reporting.notifications import Notifier
 from linnaeus.reporting.results import write_report, write_summary
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
@@ -62,6 +63,10 @@ class Outputs:
         self.resumed = False
         self.results = ValidationResults(directory.validation)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
+        title = f"{config.run.experiment} / {directory.path.name}"
+        recipients = (config.logger.notify, config.logger.notify_on)
+        self.notifier = Notifier(directory.path if context.is_master else None, title, *recipients)
+        self._end = ("", False)  # (last message, True after a failure)
         self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
@@ -78,6 +83,7 @@ class Outputs:
         self.reports.resume(step, saved)
         if self.batches is not None:
             self.batches.truncate_after(step)
+        self.notifier.start(f"{'continues at' if step else 'started; now at'} step {step:,} on {socket.gethostname()}")
 
     def counters(self, wall_seconds: float) -> dict[str, Any]:
         """Return values for a checkpoint: the numbers of rows and reports written, the pending report, and the wall time of all launches.
@@ -161,7 +167,15 @@ class Outputs:
     def summary(self, status: str, global_step: int, **values: Any) -> None:
         """Write summary.json on rank 0, with `values` as further entries."""
         if self.context.is_master:
+            self._note_end(status, global_step, values)
             write_summary(self.directory.path / "summary.json", status, global_step, **self._hidden(values))
+
+    def _note_end(self, status: str, global_step: int, values: Mapping[str, Any]) -> None:
+        """Make the last message of the notifier from the values of summary.json."""
+        best = [f"best {name} {entry['value']:.4g} at step {entry['global_step']:,}" for name, entry in (values.get("best") or {}).items()]
+        reason = values.get("error") or values.get("stop_reason") or ""
+        parts = [f"{status.replace('_', ' ')} at step {global_step:,}", *([str(reason)] if reason else []), *best]
+        self._end = ("\n".join(parts), status == "failed")
 
     def fail(self, reason: str, global_step: int) -> None:
         """Record a failure and log it. A thread of the watchdog calls this just before it ends the process. No collective is called."""
@@ -169,6 +183,7 @@ class Outputs:
             with log_write_errors(self.directory.path / "summary.json"):  # before the log: the console may block
                 step = max(global_step, self.saved_step) if self.resumed else None
                 self.mark("failed", step, error=reason)
+            self.notifier.close(f"failed at step {global_step:,}\n{reason}", failed=True)  # before the log: the console may block
             log.error(reason)
 
     def mark(self, status: str, global_step: int | None = None, **values: Any) -> None:
@@ -179,6 +194,7 @@ class Outputs:
         previous = read_summary(self.directory.path)
         kept = {name: value for name, value in previous.items() if name not in ("status", "global_step", "error", "interrupted_by")}
         step = previous.get("global_step", 0) if global_step is None else global_step
+        self._note_end(status, step, values)
         write_summary(self.directory.path / "summary.json", status, step, **(kept | self._hidden(values)))
 
     def _hidden(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,6 +209,7 @@ class Outputs:
         self.reports.close()
         if self.batches is not None:
             self.batches.close()
+        self.notifier.close(*self._end)
 
 
 @contextlib.contextmanager

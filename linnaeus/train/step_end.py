@@ -12,6 +12,7 @@ import logging
 from linnaeus.errors import counted
 from linnaeus.progress import TrainingStage
 from linnaeus.progress.consistency import FRACTIONS
+from linnaeus.reporting.formatting import format_duration, format_loss
 from linnaeus.train import readings, saving
 from linnaeus.train.state import Training
 from linnaeus.train.validation import run_pending_validations
@@ -37,6 +38,7 @@ def end_step(t: Training) -> None:
     for mark in FRACTIONS:
         if t.progress.is_fraction_point(mark):
             log.debug("%.0f%% of the run is done at step %d", 100 * mark, t.checker.calculate_expected_fractions()[mark])
+            notify_milestone(t, f"{100 * mark:.0f} %")
     check_stop(t)
     pending = t.progress.has_pending_validations()
     if t.ops.should_save_checkpoint(step, t.sync.save_agreed) or pending or not t.run.running:
@@ -46,6 +48,16 @@ def end_step(t: Training) -> None:
         run_pending_validations(t)
         if not t.run.interrupted:  # interrupted in a pass: the run resumes from the checkpoint before it
             saving.save(t)
+
+
+def notify_milestone(t: Training, name: str) -> None:
+    """Send a message with the loss of the newest row and the time left."""
+    if t.output.notifier.active:
+        loss, (left, _) = t.output.last_row.get("train/loss"), readings.seconds_left(t)
+        facts = [f"{name} at step {t.progress.global_step:,}"]
+        facts += [] if loss is None else [f"loss {format_loss(loss)}"]
+        facts += [] if left is None else [f"{format_duration(left)} left"]
+        t.output.notifier.milestone(name, ", ".join(facts))
 
 
 def schedule_due_validations(t: Training) -> None:

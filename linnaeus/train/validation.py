@@ -113,7 +113,9 @@ def apply_results(t: Training, results: dict[str, float]) -> None:
 
     Called exactly once per step."""
     schedule = t.config.schedule
-    t.tracker.update_validation(t.progress.global_step, results, schedule.best_monitor, schedule.best_mode)
+    step, monitor = t.progress.global_step, schedule.best_monitor
+    if t.tracker.update_validation(step, results, monitor, schedule.best_mode):
+        t.output.notifier.send("best", f"best {monitor} so far: {results[monitor]:.4g} at step {step:,}")
     t.lr.observe(results)
     t.run.stop(t.ops.should_stop_early(t.progress.global_step, results=results))
     monitored = results.get(schedule.early_stop.monitor)

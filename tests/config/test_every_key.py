@@ -87,6 +87,17 @@ def followers(config: Any) -> list[Any]:
     return found
 
 
+def messages(config: Any) -> Any:
+    """Return the addresses and the occasions with which a run makes its notifier."""
+
+    def notifier(*arguments: Any) -> None:
+        raise FloatingPointError(str(arguments[2:]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("linnaeus.train.outputs.Notifier", notifier)
+        return see.ran(config).status
+
+
 def operated(config: Any) -> str:
     """Return the weights after updates with a replacement of the library, which may be missing."""
     with pytest.MonkeyPatch.context() as patch:
@@ -183,6 +194,8 @@ TABLE = {
     "logger.mlflow": Case("logger.mlflow=true", followers),
     "logger.mlflow_uri": Case("logger.mlflow_uri=http://server", followers, "logger.mlflow=true"),
     "logger.trackio": Case("logger.trackio=true", followers),
+    "logger.notify": Case("logger.notify=[x://y]", messages),
+    "logger.notify_on": Case("logger.notify_on=[best]", messages, "logger.notify=[x://y]"),
     "logger.report_sections": Case(
         "logger.report_sections=[progress]",
         lambda c: "smoothed" in see.ran(c).console,

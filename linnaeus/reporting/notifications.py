@@ -1,0 +1,132 @@
+"""Send short messages about a run to a phone or a chat, by apprise: at its start, at milestones, at the best validation, after a warning or
+an error, and at its end.
+
+One thread makes all calls of apprise and reads messages from a short queue, so a server that does not answer cannot block the run: messages
+that do not fit into the queue are left out, and the end of the run waits at most `END_TIMEOUT` seconds for the last one. Addresses contain
+tokens, so no line of the log names them.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from linnaeus.config.environment import hide
+from linnaeus.errors import counted
+from linnaeus.files import read_json, to_json, write_atomic
+from linnaeus.reporting.console import LOGGER
+from linnaeus.reporting.soft_failure import SoftFailure
+
+EVENTS = ("start", "milestones", "best", "trouble", "end")
+TYPES = {"trouble": "warning", "end": "success", "failed": "failure"}  # of apprise, which shows a colour or an icon; otherwise info
+QUEUE = 20  # messages
+END_TIMEOUT = 5.0  # seconds
+QUIET = 15 * 60.0  # seconds after a message about trouble in which further warnings are only counted
+SENT = "notified.json"  # in the run directory: milestones that were sent, so that a resumed run does not repeat them
+
+Message = tuple[str, str]  # (type of apprise, text)
+
+
+class Notifier:
+    """Sender of messages titled `title` to `addresses` (URLs of apprise), for the `events` of `EVENTS`.
+
+    Without addresses, or with `directory` None (ranks other than 0), every method does nothing."""
+
+    def __init__(self, directory: Path | None, title: str, addresses: Sequence[str], events: Sequence[str] = EVENTS) -> None:
+        self._addresses = list(addresses) if directory is not None else []
+        self._record = None if directory is None else directory / SENT
+        self._title, self._events = title, set(events)
+        self._soft = SoftFailure("logger.notify", "no more messages are sent")
+        self._queue: queue.Queue[Message | None] = queue.Queue(QUEUE)
+        self._thread: threading.Thread | None = None
+        self._handler: _TroubleHandler | None = None
+        self._quiet_until, self._counted = 0.0, 0
+
+    @property
+    def active(self) -> bool:
+        return bool(self._addresses) and not self._soft.failed
+
+    def start(self, text: str) -> None:
+        """Send the first message, and from now on one after each warning or error in the log (`trouble`)."""
+        if self.active and self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="notifications", daemon=True)
+            self._thread.start()
+            if "trouble" in self._events:
+                self._handler = _TroubleHandler(self)
+                LOGGER.addHandler(self._handler)
+            self.send("start", text)
+
+    def send(self, event: str, text: str, kind: str | None = None) -> None:
+        """Queue a message about `event`. `kind`: key of `TYPES`; None: `event`. It is left out if 20 messages wait already."""
+        if self._thread is not None and self.active and event in self._events:
+            with contextlib.suppress(queue.Full):
+                self._queue.put_nowait((TYPES.get(kind or event, "info"), hide(text)))
+
+    def milestone(self, name: str, text: str) -> None:
+        """Queue a message about the milestone `name`, once in the whole run, over all of its launches."""
+        if self._thread is None or self._record is None:
+            return
+        sent = list((read_json(self._record) or {}).get("milestones", []))
+        if name not in sent:
+            with self._soft.guard():
+                write_atomic(self._record, to_json({"milestones": [*sent, name]}))
+            self.send("milestones", text)
+
+    def trouble(self, text: str) -> None:
+        """Queue a message about a warning or an error. For 15 minutes after it, further ones are only counted."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            self._counted += 1
+            return
+        more = f"\n(and {counted(self._counted, 'warning')} since the last message)" if self._counted else ""
+        self._quiet_until, self._counted = now + QUIET, 0
+        self.send("trouble", text + more)
+
+    def close(self, text: str = "", failed: bool = False) -> None:
+        """Send the last message, if `text` is not empty, and wait for the queue for at most `END_TIMEOUT` seconds."""
+        if self._handler is not None:
+            LOGGER.removeHandler(self._handler)
+            self._handler = None
+        thread, deadline = self._thread, time.monotonic() + END_TIMEOUT
+        if thread is None:
+            return
+        if text:
+            self.send("end", text, "failed" if failed else None)
+        with contextlib.suppress(queue.Full):
+            self._queue.put(None, timeout=END_TIMEOUT)
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            self._soft.fail(f"no answer within {END_TIMEOUT:.0f} s")
+        self._thread = None
+
+    def _work(self) -> None:
+        """Send the queued messages, on the thread, until None is read from the queue."""
+        try:
+            import apprise
+
+            target: Any = apprise.Apprise()
+            logging.getLogger("apprise").setLevel(logging.CRITICAL)  # its lines contain addresses
+            wrong = sum(not target.add(address) for address in self._addresses)
+            if wrong:
+                self._soft.fail(f"{counted(wrong, 'address')} of {len(self._addresses)} cannot be read, see apprise's list of URLs")
+            while (message := self._queue.get()) is not None and not self._soft.failed:
+                kind, text = message
+                if not target.notify(body=text, title=self._title, notify_type=kind):
+                    self._soft.fail("a server has refused a message or does not answer")
+        except Exception as error:  # apprise has plugins for 130 services; none of them may end the run
+            self._soft.fail(f"{type(error).__name__}: {hide(str(error))}" if not isinstance(error, ImportError) else error)
+
+
+class _TroubleHandler(logging.Handler):
+    """Handler that passes warnings and errors of the program's log to a notifier."""
+
+    def __init__(self, notifier: Notifier) -> None:
+        super().__init__(logging.WARNING)
+        self._notifier = notifier
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notifier.trouble(record.getMessage())

@@ -1,15 +1,16 @@
 """Compare linnaeus with a flat timm script and a timm script with a classifier per rank, on real photographs at equal CPU time.
 
-    python -m benchmarks.recipes --data FOLDER                        every set, 5 seeds; hours; the same command continues
-    python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1      a short trial, 15 minutes
+    python -m benchmarks.recipes --data FOLDER                        every set, 5 seeds; 5 hours of CPU; the same command continues
+    python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1 --results FILE      a short trial, 10 minutes
     python -m benchmarks.recipes --data FOLDER --tune-only            the table of the settings, without test samples
     python -m benchmarks.recipes --data FOLDER --half-labels          also without half of the training labels at the finest rank
     python -m benchmarks.recipes --data FOLDER --sets mine --ranks family genus species --group observation      FOLDER/mine/manifest.csv
 
 FOLDER contains the sets as folders with `manifest.csv` (`sets.py`). A kind is linnaeus or one of the scripts. For each set and kind, every
 setting of `recipe_list.py` is trained once, with seed 0. The one with the best validation accuracy at the finest rank is trained with each
-of the seeds 1, 2, ..., and evaluated on the test samples, which are not read before. A training takes `--cpu-seconds` of CPU time as a
-whole, start and validations included, on one thread. Differences are paired by seed, with the 95 % interval of Student's t.
+of the seeds 1, 2, ..., and evaluated on the test samples, which are not read before. A training takes a CPU time fixed per set as a whole,
+start and validations included, on one thread. Differences are paired by seed, with the 95 % interval of Student's t. Every finished
+trial is a line of `--results`, and is not repeated.
 
 With `--half-labels` the same settings are trained again after half of the labels of the training samples at the finest rank were removed.
 The flat script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
@@ -35,6 +36,7 @@ from benchmarks.recipes.trials import Measures, Study
 TUNED = ("flat script", "script with ranks", "linnaeus")
 KINDS = (*TUNED, BF16)
 MEASURES = {"top-1": "{finest}/top1", "macro": "{finest}/macro_top1", "HD@1": "hd1", "ECE": "{finest}/ece", "chain": "chain"}
+RESULTS = Path("benchmarks/results/recipes.jsonl")
 Results = dict[str, list[Measures]]  # kind -> measures of the test rows, one entry per seed
 
 
@@ -128,10 +130,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--ranks", nargs="+", help="columns of the labels in the manifest of a set of your own, coarse to fine")
     parser.add_argument("--group", help="column whose equal values stay on one side of the split, for --ranks and no column `split`")
     parser.add_argument("--half-labels", action="store_true", help="train also without half of the training labels at the finest rank")
-    parser.add_argument("--cpu-seconds", type=float, default=240.0, help="CPU time of every training (%(default)s)")
+    parser.add_argument("--cpu-seconds", type=float, help="CPU time of every training (that of the set: sets.py)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds on the test rows (%(default)s)")
     parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
-    parser.add_argument("--root", type=Path, default=Path("outputs/recipes"), help="folder of the trials (%(default)s)")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="file of the finished trials (%(default)s)")
     parser.add_argument("--tune-only", action="store_true", help="print the tables of the settings, without test rows")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number to this file")
     o = parser.parse_args()
@@ -145,7 +147,7 @@ def read_options() -> argparse.Namespace:
 
 def main() -> int:
     o = read_options()
-    study = Study(o.root.resolve(), o.data.resolve(), o.cpu_seconds)
+    study = Study(o.results.resolve(), o.data.resolve(), o.cpu_seconds)
     seeds = range(1, o.seeds + 1)
     chosen = {name: tune(study, name, o.parallel) for name in o.sets}
     results = {} if o.tune_only else {name: test(study, name, chosen[name], seeds, o.parallel) for name in o.sets}

@@ -12,11 +12,14 @@ TEST_SHARE, VALIDATION_SHARE = 0.25, 0.15  # of a set without a split column
 
 @dataclass(frozen=True)
 class PhotographSet:
-    """A folder with `manifest.csv`. `ranks`: its label columns, coarse to fine. `group`: column whose equal values stay in one split."""
+    """A folder with `manifest.csv`. `ranks`: its label columns, coarse to fine. `group`: column whose equal values stay in one split.
+
+    `cpu_seconds`: CPU time of a training on it."""
 
     name: str
     ranks: tuple[str, ...]
     group: str | None = None
+    cpu_seconds: float = 240.0
 
     @property
     def finest(self) -> str:
@@ -34,7 +37,7 @@ PLANT_RANKS = ("class", "order", "family", "genus", "species")
 SETS = {
     own.name: own
     for own in (
-        PhotographSet("plants480", PLANT_RANKS, "observation"),
+        PhotographSet("plants480", PLANT_RANKS, "observation", 60.0),
         PhotographSet("plants3900", PLANT_RANKS, "observation"),
         PhotographSet("grocery5400", ("group", "coarse", "fine")),
     )

@@ -1,14 +1,15 @@
-"""Run trials in separate processes and measure their CPU time. Results are files, so that a study that was stopped can continue."""
+"""Run trials in separate processes and measure their CPU time. The results are lines of one file, so that a stopped study can continue."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,6 @@ import numpy as np
 from benchmarks.recipes.recipe_list import COMMON
 from benchmarks.recipes.scoring import score_logits
 from benchmarks.recipes.sets import SETS, write_manifest
-from linnaeus.files import to_json, write_atomic
 
 ROOT = Path(__file__).resolve().parents[2]
 MARGIN = 0.98  # share of the CPU time that is planned: the rate of epochs varies by a few percent
@@ -25,23 +25,26 @@ Measures = dict[str, float]
 
 @dataclass(frozen=True)
 class Study:
-    """Trials with equal CPU time. `root`: folder of the trials. `data`: folder of the sets. `cpu_seconds`: CPU time of a training as a
-    whole.
+    """Trials with equal CPU time. `results`: file of the finished trials, a line each. `data`: folder of the sets.
 
-    `unlabelled`: share of the training samples without their label at the finest rank."""
+    `cpu_seconds`: CPU time of a training as a whole, or None for that of the set. `unlabelled`: share of the training samples without their
+    label at the finest rank. `root`: folder for the manifests and the running trials."""
 
-    root: Path
+    results: Path
     data: Path
-    cpu_seconds: float
+    cpu_seconds: float | None = None
     unlabelled: float = 0.0
+    root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="recipes-")))
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
 
-    def folder(self, name: str) -> Path:
-        """Return the folder for the trials on the set `name`."""
-        return self.root / (f"{name}-{self.unlabelled:g}-unlabelled" if self.unlabelled else name)
+    def seconds(self, name: str) -> float:
+        """Return the CPU time of a training on the set `name`."""
+        return SETS[name].cpu_seconds if self.cpu_seconds is None else self.cpu_seconds
 
     def manifest(self, name: str, seed: int) -> Path:
         """Write the manifest of the set `name` with the split for `seed`. Return its path."""
-        return write_manifest(SETS[name], self.data / name, self.folder(name), seed, self.unlabelled)
+        with self.lock:
+            return write_manifest(SETS[name], self.data / name, self.root / f"{name}-{self.unlabelled:g}", seed, self.unlabelled)
 
     def plain(self, name: str, hierarchical: bool, settings: Sequence[str], seed: int) -> dict[str, Measures]:
         """Train the plain script on the set `name`. Return {split: measures}, and the CPU seconds under "cost".
@@ -52,7 +55,7 @@ class Study:
 
         def train(folder: Path) -> dict[str, Measures]:
             out = folder / "scores.npz"
-            words = ["--ranks", *ranks, "--cpu-seconds", f"{self.cpu_seconds}", "--seed", f"{seed}", "--out", f"{out}", *settings]
+            words = ["--ranks", *ranks, "--cpu-seconds", f"{self.seconds(name)}", "--seed", f"{seed}", "--out", f"{out}", *settings]
             seconds = run_child([sys.executable, "-m", "benchmarks.recipes.plain_script", str(manifest), *words], folder)
             with np.load(out) as scores:
                 found = {split: score_logits(own.settings(manifest), scores, ranks, split) for split in ("val", "test")}
@@ -78,28 +81,29 @@ class Study:
 
         def measure(folder: Path) -> dict[str, Measures]:
             short = train_ours(folder / "short", [*fixed, *overrides, "trainer.length=1epochs"])
-            more = max(int(0.25 * self.cpu_seconds / short), 2)
+            more = max(int(0.25 * self.seconds(name) / short), 2)
             long = train_ours(folder / "long", [*fixed, *overrides, f"trainer.length={1 + more}epochs"])
             epoch = max(long - short, 1e-3) / more
             return {"cost": {"epoch": epoch, "rest": max(short - epoch, 0.0)}}
 
         cost = self._once(name, ["length", *overrides], measure)["cost"]
-        return max(int((MARGIN * self.cpu_seconds - cost["rest"]) / cost["epoch"]), 1)
+        return max(int((MARGIN * self.seconds(name) - cost["rest"]) / cost["epoch"]), 1)
 
     def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
-        """Call `work` with a folder named by a hash of `words` and write its result there.
+        """Call `work` with a new folder and append its result to the file of results.
 
-        If the result exists already, read it instead."""
-        key = hashlib.blake2b(json.dumps([self.cpu_seconds, *words]).encode(), digest_size=6).hexdigest()
-        folder = self.folder(name) / key
-        result = folder / "result.json"
-        if not result.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            found = work(folder)
-            write_atomic(result, to_json({"words": list(words)} | found))
-            print(f"{name} {' '.join(words)}", file=sys.stderr, flush=True)
-        content: dict[str, Measures] = json.loads(result.read_text())
-        return {key: value for key, value in content.items() if key != "words"}
+        If the file has the result of these words already, return that instead."""
+        trial = {"set": name, "cpu_seconds": self.seconds(name), "unlabelled": self.unlabelled, "words": [*words]}
+        for line in self.results.read_text().splitlines() if self.results.exists() else []:
+            finished = json.loads(line)
+            if all(finished[key] == value for key, value in trial.items()):
+                return {key: value for key, value in finished.items() if key not in trial}
+        with tempfile.TemporaryDirectory(dir=self.root) as folder:
+            found = work(Path(folder))
+        with self.lock, self.results.open("a") as file:
+            file.write(json.dumps(trial | found) + "\n")
+        print(f"{name} {' '.join(words)}", file=sys.stderr, flush=True)
+        return found
 
 
 def train_ours(folder: Path, overrides: Sequence[str]) -> float:

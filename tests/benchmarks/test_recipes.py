@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +44,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def study(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     monkeypatch.setitem(sets.SETS, "small", SMALL)
-    return Study(tmp_path, data, 4.0)
+    return Study(tmp_path / "results.jsonl", data, 4.0)
 
 
 def test_a_set_is_split_by_its_groups_and_the_seed(data: Path, tmp_path: Path):
@@ -117,7 +116,7 @@ def test_the_length_of_a_run_takes_the_cpu_time(study: Study, monkeypatch: pytes
         return 2 + 0.5 * lengths[-1]
 
     monkeypatch.setattr(trials, "train_ours", two_seconds_and_half_a_second_per_epoch)
-    slow = Study(study.root, study.data, 100.0)
+    slow = Study(study.results, study.data, 100.0)
     assert slow._epochs("small", [], []) == int((0.98 * 100 - 2) / 0.5)
     assert slow._epochs("small", [], []) == 192 and lengths == [1, 11], "the rate is measured once"
 
@@ -134,7 +133,7 @@ def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypa
     assert script["val"].keys() <= ours["val"].keys(), "the two are measured by other metrics"
     monkeypatch.setattr(trials, "run_child", None)
     assert study.plain("small", True, words, 1) == script
-    assert not shutil.rmtree(study.folder("small"))
+    study.results.unlink()
     with pytest.raises(TypeError):
         study.plain("small", True, words, 1)
 

@@ -1,0 +1,1 @@
+"""Sparse dictionaries of the activations of a trained model."""

@@ -1,0 +1,221 @@
+"""Define `SparseDictionary`, the base class of the variants of a sparse dictionary.
+
+A dictionary of F features reads activations x [N, d]. It scales them to a common norm, z = scale x, computes pre-activations
+p = E (z - b) + c, sparse activities f >= 0 from them, and the reconstruction (D^T f + b) / scale. The F decoder vectors, the rows of D
+[F, d], have norm 1: their gradients have no component along them, and they are normalised after every update. At the start E is parallel
+to D, and b is the geometric median of the activations (Bricken et al. 2023, "Towards Monosemanticity").
+
+The loss of a sample is the squared error of the scaled reconstruction, summed over the d dimensions, plus the penalties of the variant,
+plus for dead features the auxiliary loss of Gao et al. 2024 (arXiv 2406.04093, A.2). All parts are sums over samples, so they do not
+depend on the division of a global batch, except for what BatchTopK chooses within a micro-batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from linnaeus.data.samples import Batch
+from linnaeus.distributed import DistributedContext
+from linnaeus.workloads.base import Model
+from linnaeus.workloads.dictionary.model.straight_through import OnSphere
+
+USAGE_RATE = 0.01  # of the moving average of the usage, per update
+WEISZFELD_STEPS = 100
+
+
+class Reconstruction(NamedTuple):
+    """Result of a forward pass over N samples."""
+
+    reconstruction: Tensor  # [N, d], in the units of the activations
+    activities: Tensor  # [N, F], 0 for a feature that is not active
+    losses: dict[str, Tensor]  # [N] each, by name; their sum is the loss of a sample
+
+
+class SparseDictionary(Model):
+    """Abstract dictionary. `model(batch)` reads `activation` [N, d], `weight` [N] and, if there is one, `ramp` [N], the factor of the
+    sparsity penalty; it returns a `Reconstruction`."""
+
+    scale: Tensor
+    silent: Tensor
+    usage: Tensor
+    _fired: Tensor
+    folds: tuple[str, ...] = ("encoder_bias", "bias")  # parameters and buffers that are in units of the scaled activations
+
+    def __init__(self, config: Any, width: int, features: int) -> None:
+        super().__init__()
+        self.config: Any = config
+        self.width, self.features = width, features
+        self.encoder = nn.Parameter(torch.empty(features, width))
+        self.encoder_bias = nn.Parameter(torch.empty(features))
+        self.decoder = nn.Parameter(torch.empty(features, width))
+        self.bias = nn.Parameter(torch.empty(width))
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("silent", torch.zeros(features, dtype=torch.int64))  # training samples since the feature was active
+        self.register_buffer("usage", torch.full((features,), config.usage_target))
+        # Counted since the last update; 0 between updates, so it is not saved.
+        self.register_buffer("_fired", torch.zeros(features + 1, dtype=torch.int64), persistent=False)
+
+    # -- what a variant defines ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the activities [N, F] of the pre-activations [N, F]. `weight` [N]: 0 for samples that do not count; given in training
+        only."""
+
+    def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
+        """Return the sparsity penalties [N] by name. scaled: z [N, d]. decoder: [F, d]."""
+        return {}
+
+    # -- use -------------------------------------------------------------------------------------------------------------------
+
+    def encode(self, activation: Tensor) -> Tensor:
+        """Return the activities [N, F] of activations [N, d]."""
+        return self.activities(self.pre_activations(activation * self.scale))
+
+    def decode(self, activities: Tensor) -> Tensor:
+        """Return the reconstruction [N, d] of activities [N, F]."""
+        return (activities @ self.decoder + self.bias) / self.scale
+
+    def pre_activations(self, scaled: Tensor) -> Tensor:
+        return F.linear(scaled - self.bias, self.encoder, self.encoder_bias)
+
+    def forward(self, batch: Batch) -> Reconstruction:
+        weight = batch["weight"]
+        scaled = batch["activation"].to(self.decoder.dtype) * self.scale
+        pre = self.pre_activations(scaled)
+        activities = self.activities(pre, weight if self.training else None)
+        decoder = OnSphere.apply(self.decoder)
+        found, losses = self.reconstruct(activities, scaled, decoder)
+        if self.training:
+            self._count(activities, weight)
+        ramp = batch.get("ramp", weight)
+        losses |= {name: ramp * loss for name, loss in self.penalties(pre, activities, scaled, decoder).items()}
+        if self.config.usage_penalty and self.training:
+            losses["usage"] = self.config.usage_penalty * self._usage_loss(pre)
+        if self.config.auxiliary and self.training:
+            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(pre, scaled - found, decoder)
+        return Reconstruction(found / self.scale, activities, losses)
+
+    def reconstruct(self, activities: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the scaled reconstruction [N, d] and its losses [N] by name."""
+        found = (activities @ decoder + self.bias).to(scaled.dtype)
+        return found, {"reconstruction": squared_error(scaled, found)}
+
+    # -- training --------------------------------------------------------------------------------------------------------------
+
+    def init_weights(self) -> None:
+        """Initialise every parameter, with torch's default generator."""
+        with torch.no_grad():
+            nn.init.normal_(self.decoder)
+            self.decoder.div_(self.decoder.norm(dim=1, keepdim=True))
+            self.encoder.copy_(self.decoder * self.config.encoder_norm)
+            self.encoder_bias.zero_()
+            self.bias.zero_()
+
+    @torch.no_grad()
+    def fit_scale(self, sample: Tensor, mean_norm: float | None = None) -> None:
+        """Set the scale so that activations have the mean norm sqrt(d), and the bias to the geometric median of `sample` [N, d].
+
+        mean_norm: of all activations; None: that of the sample. Activations that are all 0 keep the scale 1."""
+        norm = float(sample.double().norm(dim=1).mean()) if mean_norm is None else mean_norm
+        self.scale.fill_(self.width**0.5 / norm if norm > 0 else 1.0)
+        self.bias.copy_(geometric_median(sample.double()) * self.scale)
+
+    @property
+    def dead(self) -> Tensor:
+        """Return True for the features that were not active in the last `dead_after` training samples, bool [F]."""
+        return self.silent >= self.config.dead_after
+
+    @torch.no_grad()
+    def after_update(self, skipped: Tensor) -> None:
+        """Normalise the decoder vectors and update `silent` and `usage`, on every process after each optimizer update.
+
+        skipped: float32 [], 1 if the optimizer did not apply the update; then nothing changes but the counts since the last update."""
+        norm = self.decoder.norm(dim=1, keepdim=True)
+        self.decoder.div_(torch.where(skipped > 0, torch.ones_like(norm), norm))
+        counts = DistributedContext().all_reduce(self._fired)
+        fired, samples = counts[:-1], counts[-1]
+        applied = (skipped == 0) & (samples > 0)
+        self.silent.copy_(torch.where(applied, torch.where(fired > 0, 0, self.silent + samples), self.silent))
+        rate = torch.where(applied, USAGE_RATE, 0.0)
+        self.usage.lerp_((fired / samples.clamp(min=1)).to(self.usage.dtype), rate.to(self.usage.dtype))
+        self._fired.zero_()
+
+    @torch.no_grad()
+    def _count(self, activities: Tensor, weight: Tensor) -> None:
+        real = weight > 0
+        self._fired[:-1] += ((activities > 0) & real.unsqueeze(1)).sum(0)
+        self._fired[-1] += real.sum()
+
+    def _auxiliary_loss(self, pre: Tensor, error: Tensor, decoder: Tensor) -> Tensor:
+        """Return the squared distance [N] of the error from its best reconstruction by the most active dead features."""
+        dead, most = self.dead, self.config.auxiliary_features or max(self.width // 2, 1)
+        share = (dead.sum() / most).clamp(max=1)
+        if pre.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
+            columns = dead.nonzero().squeeze(1)
+            if not len(columns):
+                return torch.zeros_like(error[:, 0])
+            pre, decoder, dead = pre[:, columns], decoder[columns], dead[columns]
+        values, index = torch.where(dead, pre, -torch.inf).topk(min(most, pre.shape[1]), dim=1)
+        values = torch.where(values.isfinite(), values, 0)
+        found = torch.zeros_like(pre).scatter(1, index, values) @ decoder
+        return share * squared_error(error.detach(), found)
+
+    def _usage_loss(self, pre: Tensor) -> Tensor:
+        """Return the mean over the features of KL(usage_target || usage), [N], the same for each sample.
+
+        The usage is a moving average. Its gradient is that of a smooth activity of this sample, sigmoid(p), so that it is a sum over
+        samples."""
+        target = self.config.usage_target
+        usage = self.usage.clamp(target / 100, 1 - (1 - target) / 100)
+        divergence = target * (target / usage).log() + (1 - target) * ((1 - target) / (1 - usage)).log()
+        slope = (1 - target) / (1 - usage) - target / usage
+        smooth = (pre.sigmoid() * slope).mean(1)
+        return divergence.mean() + smooth - smooth.detach()
+
+    # -- form ------------------------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def folded(self) -> SparseDictionary:
+        """Return a copy with the scale 1 and the same reconstructions. Its activities are those of this dictionary divided by the scale."""
+        found = copy.deepcopy(self)
+        for name in self.folds:
+            tensor = getattr(found, name)
+            tensor.div_(self.scale)
+        found.scale.fill_(1)
+        return found
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        return [self.decoder, self.bias]
+
+    @property
+    def no_decay(self) -> set[str]:
+        """Return the names of all parameters: decay would shrink the activities."""
+        return {name for name, _ in self.named_parameters()}
+
+    def flops_per_sample(self) -> float:
+        """Return 2 multiplications and additions for each weight of the encoder forward and backward, and of the decoder."""
+        return 2.0 * 5 * self.features * self.width
+
+
+def squared_error(target: Tensor, found: Tensor) -> Tensor:
+    """Return the squared error summed over the dimensions, [N], at least float32."""
+    return (target - found.to(target.dtype)).square().sum(1)
+
+
+def geometric_median(points: Tensor) -> Tensor:
+    """Return the point with the smallest sum of distances to `points` [N, d], [d], by the algorithm of Weiszfeld (1937)."""
+    median = points.mean(0)
+    for _ in range(WEISZFELD_STEPS):
+        closeness = 1 / (points - median).norm(dim=1).clamp(min=1e-8)
+        new = closeness @ points / closeness.sum()
+        if torch.equal(new, median):
+            break
+        median = new
+    return median

@@ -1,0 +1,60 @@
+"""Functions whose exact gradient is 0 or undefined where training needs one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Jump(torch.autograd.Function):
+    """Compute JumpReLU: z where z > theta, otherwise 0, for z [N, F] and theta [F].
+
+    Source: Rajamanoharan et al. 2024, arXiv 2407.14435, equations 9 and 11.
+
+    The gradient of theta is estimated with a rectangular kernel of width `bandwidth`: it is -theta / bandwidth where
+    |z - theta| < bandwidth / 2, otherwise 0."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
+        ctx.save_for_backward(z, threshold)
+        ctx.bandwidth = bandwidth
+        return z * (z > threshold)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+        z, threshold = ctx.saved_tensors
+        near = (z - threshold).abs() < ctx.bandwidth / 2
+        return gradient * (z > threshold), -(threshold / ctx.bandwidth) * (near * gradient).sum(0), None
+
+
+class Step(torch.autograd.Function):
+    """Return 1 where z > theta, otherwise 0 (the same paper, equation 12). z gets no gradient, theta gets -1 / bandwidth near the step."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
+        ctx.save_for_backward(z, threshold)
+        ctx.bandwidth = bandwidth
+        return (z > threshold).to(z.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, None]:  # type: ignore[override]
+        z, threshold = ctx.saved_tensors
+        near = (z - threshold).abs() < ctx.bandwidth / 2
+        return None, -(near * gradient).sum(0) / ctx.bandwidth, None
+
+
+class OnSphere(torch.autograd.Function):
+    """Return unit vectors [F, d] unchanged. Their gradient has no component along the vectors, because that would only change their norms
+    (Bricken et al. 2023, "Towards Monosemanticity")."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        (rows,) = ctx.saved_tensors
+        return torch.addcmul(gradient, rows, (gradient * rows).sum(1, keepdim=True), value=-1)

@@ -1,0 +1,176 @@
+"""Define the variants of a sparse dictionary by the choice of the active features and by the penalty.
+
+relu        activity max(p, 0), and a penalty of their sum (L1)             Bricken et al. 2023, "Towards Monosemanticity"
+gated       a gate chooses the features, another scale their activity       Rajamanoharan et al. 2024, arXiv 2404.16014
+topk        the k largest of each sample                                    Gao et al. 2024, arXiv 2406.04093
+batch_topk  the k N largest of N samples; a threshold in evaluation         Bussmann et al. 2024, arXiv 2412.06410
+jumprelu    p above a learned threshold, and a penalty of their number      Rajamanoharan et al. 2024, arXiv 2407.14435
+matryoshka  batch_topk, whose first features must reconstruct alone         Bussmann et al. 2025, arXiv 2503.17547
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
+from linnaeus.randomness import INIT, key
+from linnaeus.workloads.dictionary.model.config import DictionaryConfig, MatryoshkaConfig, TopKConfig
+from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, squared_error
+from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
+
+
+class ReLUDictionary(SparseDictionary):
+    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+        return pre.relu()
+
+    def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
+        return {"sparsity": self.config.sparsity * activities.sum(1)}
+
+
+class GatedDictionary(SparseDictionary):
+    """Open the gate of a feature where p > 0. Its activity is then max(exp(r) (p - c) + m, 0), with learned r and m [F].
+
+    The gate gets its gradient from the penalty of max(p, 0) and from the reconstruction by max(p, 0) with a fixed decoder."""
+
+    folds = (*SparseDictionary.folds, "magnitude_bias")
+
+    def __init__(self, config: DictionaryConfig, width: int, features: int) -> None:
+        super().__init__(config, width, features)
+        self.log_gain = nn.Parameter(torch.empty(features))
+        self.magnitude_bias = nn.Parameter(torch.empty(features))
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        nn.init.zeros_(self.log_gain)
+        nn.init.zeros_(self.magnitude_bias)
+
+    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+        magnitude = (pre - self.encoder_bias) * self.log_gain.exp() + self.magnitude_bias
+        return (pre > 0) * magnitude.relu()
+
+    def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
+        gate = pre.relu()
+        found = gate @ decoder.detach() + self.bias.detach()
+        return {"sparsity": self.config.sparsity * gate.sum(1), "gate": squared_error(scaled, found)}
+
+
+class TopKDictionary(SparseDictionary):
+    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+        values, index = pre.relu().topk(int(self.config.k), dim=1, sorted=False)
+        return torch.zeros_like(pre).scatter(1, index, values)
+
+
+class BatchTopKDictionary(SparseDictionary):
+    """In training, a micro-batch of N samples has k N active features. `threshold`: the moving average of the smallest of their activities,
+    above which a feature is active in evaluation."""
+
+    threshold: Tensor
+    updates: Tensor
+    _smallest: Tensor
+    folds = (*SparseDictionary.folds, "threshold")
+
+    def __init__(self, config: DictionaryConfig, width: int, features: int) -> None:
+        super().__init__(config, width, features)
+        self.register_buffer("threshold", torch.zeros(()))
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("_smallest", torch.zeros(2), persistent=False)  # sum and number of the micro-batches since the last update
+
+    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+        positive = pre.relu()
+        if weight is None:
+            return positive * (positive > self.threshold)
+        flat = (positive * (weight > 0).unsqueeze(1)).flatten()
+        values, index = flat.topk(min(max(int(self.config.k * len(pre)), 1), len(flat)), sorted=False)
+        real = (weight > 0).any()
+        self._smallest += torch.stack([values.detach().min() * real, real.to(values.dtype)]).to(self._smallest.dtype)
+        return torch.zeros_like(flat).scatter(0, index, values).view_as(pre)
+
+    @torch.no_grad()
+    def after_update(self, skipped: Tensor) -> None:
+        super().after_update(skipped)
+        total, number = DistributedContext().all_reduce(self._smallest).unbind()
+        applied = (skipped == 0) & (number > 0)
+        self.updates += applied
+        rate = (1 / self.updates.clamp(min=1)).clamp(min=self.config.threshold_rate)  # a mean at first, then a moving average
+        rate = torch.where(applied, rate, torch.zeros_like(rate))
+        self.threshold.lerp_(total / number.clamp(min=1), rate.to(self.threshold.dtype))
+        self._smallest.zero_()
+
+
+class MatryoshkaDictionary(BatchTopKDictionary):
+    """Sum the errors of the reconstructions by the first features, for each of the nested widths."""
+
+    def __init__(self, config: MatryoshkaConfig, width: int, features: int) -> None:
+        super().__init__(config, width, features)
+        self.edges = [0, *config.widths, features]
+
+    def reconstruct(self, activities: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        found, inner = self.bias.to(scaled.dtype).expand_as(scaled), []
+        for start, end in pairwise(self.edges):
+            found = found + (activities[:, start:end] @ decoder[start:end]).to(scaled.dtype)
+            inner.append(squared_error(scaled, found))
+        return found, {"reconstruction": inner[-1], "inner": torch.stack(inner).sum(0) - inner[-1]}
+
+
+class JumpReLUDictionary(SparseDictionary):
+    """Learn a threshold per feature. The parameter is the threshold itself: Adam would hardly move its logarithm."""
+
+    folds = (*SparseDictionary.folds, "threshold")
+
+    def __init__(self, config: DictionaryConfig, width: int, features: int) -> None:
+        super().__init__(config, width, features)
+        self.threshold = nn.Parameter(torch.empty(features))
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        nn.init.constant_(self.threshold, self.config.threshold)
+
+    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+        found: Tensor = Jump.apply(pre.relu(), self.threshold, self.config.bandwidth)
+        return found
+
+    def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
+        return {"sparsity": self.config.sparsity * Step.apply(pre, self.threshold, self.config.bandwidth).sum(1)}
+
+    @torch.no_grad()
+    def after_update(self, skipped: Tensor) -> None:
+        super().after_update(skipped)
+        self.threshold.clamp_(min=0)
+
+
+VARIANTS: dict[str, type[SparseDictionary]] = {
+    "relu": ReLUDictionary,
+    "gated": GatedDictionary,
+    "topk": TopKDictionary,
+    "batch_topk": BatchTopKDictionary,
+    "jumprelu": JumpReLUDictionary,
+    "matryoshka": MatryoshkaDictionary,
+}
+
+
+def build_dictionary(config: DictionaryConfig, width: int, seed: int) -> SparseDictionary:
+    """Return a new dictionary on the CPU for activations of `width` dimensions, with weights that are a function of `seed`.
+
+    Raise `ConfigError` for impossible settings."""
+    features = config.features or 8 * width
+    _check(config, features)
+    with torch.device("cpu"):
+        model = VARIANTS[config.name](config, width, features)
+    torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)
+    model.init_weights()
+    return model
+
+
+def _check(config: DictionaryConfig, features: int) -> None:
+    if isinstance(config, TopKConfig) and config.k > features:
+        raise ConfigError(f"model.k is {config.k:g}, but there are {features} features; set model.k to at most that")
+    if config.name == "topk" and isinstance(config, TopKConfig) and (config.k < 1 or config.k % 1):
+        raise ConfigError(f"model.k is {config.k:g}; model=topk needs a whole number, at least 1 (batch_topk takes any)")
+    if isinstance(config, MatryoshkaConfig):
+        widths = [*config.widths, features]
+        if any(a >= b for a, b in pairwise(widths)):
+            raise ConfigError(f"model.widths is {config.widths}; the widths must ascend and be below the {features} features")

@@ -1,0 +1,231 @@
+"""Test the variants of a sparse dictionary on planted activations: sparsity, unit norms, gradients, dead features, folding, saving."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, JumpReLUConfig, MatryoshkaConfig, PenalisedConfig, TopKConfig
+from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, geometric_median
+from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
+from linnaeus.workloads.dictionary.model.variants import VARIANTS, build_dictionary
+
+WIDTH, PLANTED, FEATURES, K = 16, 24, 48, 3
+COMMON: dict[str, Any] = {
+    "features": FEATURES,
+    "encoder_norm": 1.0,
+    "dead_after": 2000,
+    "auxiliary": 1 / 32,
+    "auxiliary_features": None,
+    "usage_target": 0.05,
+    "usage_penalty": 0.0,
+}
+PENALTY: dict[str, Any] = {"sparsity": 0.7, "sparsity_warmup": "10%"}
+THRESHOLD = {"k": K, "threshold_rate": 0.05}
+CONFIGS = {
+    "relu": PenalisedConfig("relu", **COMMON, **PENALTY),
+    "gated": PenalisedConfig("gated", **COMMON, **PENALTY),
+    "topk": TopKConfig("topk", **COMMON, k=K),
+    "batch_topk": BatchTopKConfig("batch_topk", **COMMON, **THRESHOLD),
+    "jumprelu": JumpReLUConfig("jumprelu", **COMMON, **PENALTY | {"sparsity": 0.2}, threshold=0.1, bandwidth=0.2),
+    "matryoshka": MatryoshkaConfig("matryoshka", **COMMON, **THRESHOLD, widths=[12, 24]),
+}
+VARIANT = pytest.mark.parametrize("name", list(CONFIGS))
+SKIPPED, DONE = torch.ones(()), torch.zeros(())
+
+
+def activations(number: int, seed: int = 0) -> Tensor:
+    """Return sums [number, WIDTH] of K of PLANTED fixed directions, far from the origin."""
+    directions = torch.nn.functional.normalize(torch.randn(PLANTED, WIDTH, generator=torch.Generator().manual_seed(99)), dim=1)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.rand(number, PLANTED, generator=generator).argsort(1)[:, :K]
+    amounts = torch.zeros(number, PLANTED).scatter(1, chosen, 1 + torch.rand(number, K, generator=generator))
+    return 5 * (amounts @ directions) + 3
+
+
+def batch_of(x: Tensor) -> dict[str, Tensor]:
+    return {"activation": x, "weight": torch.ones(len(x))}
+
+
+def train(config: Any, updates: int = 200) -> SparseDictionary:
+    """Return a dictionary trained on `updates` batches of 128 activations."""
+    model = build_dictionary(config, WIDTH, seed=0)
+    model.fit_scale(activations(512, seed=1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99))
+    model.train()
+    for i in range(updates):
+        x = activations(128, seed=10 + i)
+        optimizer.zero_grad()
+        torch.stack([loss.sum() for loss in model(batch_of(x)).losses.values()]).sum().div(len(x)).backward()
+        optimizer.step()
+        model.after_update(DONE)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, SparseDictionary]:
+    return {name: train(config) for name, config in CONFIGS.items()}
+
+
+def explained(model: SparseDictionary, x: Tensor) -> float:
+    """Return the share of the variance of `x` that the reconstruction explains."""
+    with torch.no_grad():
+        error = (model.decode(model.encode(x)) - x).square().sum()
+    return float(1 - error / (x - x.mean(0)).square().sum())
+
+
+def active(model: SparseDictionary, x: Tensor) -> float:
+    """Return the mean number of active features per sample."""
+    with torch.no_grad():
+        return float((model.encode(x) > 0).sum(1).double().mean())
+
+
+@VARIANT
+def test_a_variant_learns_more_than_its_first_directions(trained, name):
+    model, x = trained[name], activations(2000, seed=5)
+    start = build_dictionary(CONFIGS[name], WIDTH, seed=0)
+    start.fit_scale(activations(512, seed=1))
+    assert explained(model, x) > 0.6 and explained(model, x) > explained(start.eval(), x) + 0.1
+    cosine = torch.nn.functional.cosine_similarity(model.decoder, start.decoder).detach()
+    assert float(cosine[~model.dead].median()) < 0.98, "the decoder has its initial directions"
+
+
+@VARIANT
+def test_decoder_vectors_have_norm_1_and_gradients_across_them(trained, name):
+    model = copy.deepcopy(trained[name]).train()
+    assert torch.allclose(model.decoder.norm(dim=1), torch.ones(FEATURES), atol=1e-6)
+    sum(loss.sum() for loss in model(batch_of(activations(64))).losses.values()).backward()
+    along, size = (model.decoder.grad * model.decoder).sum(1).abs(), model.decoder.grad.norm(dim=1)
+    assert float(size.max()) > 0 and bool((along <= 1e-5 * size.clamp(min=1e-3) * WIDTH).all())
+
+
+@pytest.mark.parametrize("name", ["topk", "batch_topk", "matryoshka"])
+def test_k_features_are_active(trained, name):
+    x = activations(4000, seed=7)
+    assert active(trained[name], x) == pytest.approx(K, rel=0.05)
+    model = copy.deepcopy(trained[name]).train()
+    with torch.no_grad():
+        assert int((model(batch_of(x)).activities > 0).sum()) <= K * len(x), "more than k per sample in training"
+
+
+@pytest.mark.parametrize("name", ["relu", "gated", "jumprelu"])
+def test_ten_times_the_coefficient_halves_the_active_features(trained, name):
+    x = activations(2000, seed=7)
+    strong = train(replace(CONFIGS[name], sparsity=10 * CONFIGS[name].sparsity))
+    assert active(strong, x) <= active(trained[name], x) / 2
+
+
+@VARIANT
+def test_padding_changes_neither_choices_nor_counts(name):
+    x = activations(32)
+    results, config = [], CONFIGS[name]
+    if isinstance(config, BatchTopKConfig):
+        config = replace(config, k=FEATURES)  # all positive ones are active, because a larger micro-batch has more places
+    for rows, weight in ((x, torch.ones(32)), (torch.cat([x, 100 * x]), torch.cat([torch.ones(32), torch.zeros(32)]))):
+        model = build_dictionary(config, WIDTH, 0)
+        model.fit_scale(x)
+        found = model.train()({"activation": rows, "weight": weight})
+        results.append((found.activities[:32], model._fired.clone()))
+    assert torch.equal(results[0][1], results[1][1]) and torch.allclose(results[0][0], results[1][0], atol=1e-5)
+
+
+@VARIANT
+def test_a_skipped_update_changes_nothing(trained, name):
+    model = copy.deepcopy(trained[name]).train()
+    before = copy.deepcopy(model.state_dict())
+    model(batch_of(activations(64)))
+    model.after_update(SKIPPED)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert not bool(model._fired.any()), "counts of the skipped update are used by the next one"
+    model(batch_of(activations(64)))
+    model.after_update(DONE)
+    assert not torch.equal(model.usage, before["usage"]), "the next update is not counted"
+
+
+def test_features_that_are_silent_count_as_dead():
+    model = build_dictionary(replace(CONFIGS["topk"], dead_after=256), WIDTH, 0)
+    with torch.no_grad():
+        model.encoder_bias[:5] = -1e6
+    model.train()
+    for i in range(2):
+        assert not bool(model.dead.any())
+        model(batch_of(activations(128, seed=i)))
+        model.after_update(DONE)
+    assert bool(model.dead[:5].all()) and not bool(model.dead.all())
+
+
+def test_only_the_auxiliary_loss_trains_dead_features():
+    for auxiliary in (0.0, 1.0):
+        model = build_dictionary(replace(CONFIGS["topk"], auxiliary=auxiliary), WIDTH, 0)
+        with torch.no_grad():
+            model.encoder_bias[:5] = -50.0
+            model.silent[:5] = 10**6
+        sum(loss.sum() for loss in model.train()(batch_of(activations(64))).losses.values()).backward()
+        assert bool((model.encoder.grad[:5].norm(dim=1) > 0).all()) == bool(auxiliary)
+
+
+def test_the_usage_penalty_raises_features_that_are_too_rare():
+    model = build_dictionary(replace(CONFIGS["topk"], usage_penalty=1.0, auxiliary=0.0), WIDTH, 0)
+    model.usage[:5], model.usage[5:10] = 0.001, 0.5
+    model.train()(batch_of(activations(64))).losses["usage"].sum().backward()
+    gradient = model.encoder_bias.grad
+    assert bool((gradient[:5] < 0).all()) and bool((gradient[5:10] > 0).all()) and float(gradient[10:].abs().max()) < 1e-4
+
+
+@VARIANT
+def test_folding_and_saving_change_no_reconstruction(trained, name):
+    model, x = trained[name], activations(500, seed=3)
+    loaded = build_dictionary(CONFIGS[name], WIDTH, seed=7).eval()
+    loaded.load_state_dict(model.state_dict())
+    folded = model.folded()
+    with torch.no_grad():
+        f = model.encode(x)
+        assert torch.equal(loaded.encode(x), f) and float(model.scale) != 1.0 and float(folded.scale) == 1.0
+        assert torch.allclose(folded.encode(x), f / model.scale, atol=1e-4)
+        assert torch.allclose(folded.decode(folded.encode(x)), model.decode(f), atol=1e-3)
+        wrong = copy.deepcopy(model)
+        wrong.scale.fill_(1.0)
+        assert not torch.allclose(wrong.decode(wrong.encode(x)), model.decode(f), atol=1e-3)
+
+
+def test_activations_get_a_common_norm_and_their_median():
+    x, model = activations(500), build_dictionary(CONFIGS["topk"], WIDTH, 0)
+    model.fit_scale(x)
+    assert float((x * model.scale).norm(dim=1).mean()) == pytest.approx(WIDTH**0.5, rel=1e-5)
+    points = torch.cat([torch.zeros(9, 2), torch.full((1, 2), 1000.0)]).double() + torch.tensor([1.0, 2.0])
+    assert geometric_median(points).tolist() == pytest.approx([1.0, 2.0], abs=1e-3), "an outlier moves the mean, not the median"
+
+
+def test_gradients_of_thresholds_have_their_closed_form():
+    z, threshold = torch.tensor([[0.9, 1.05, 3.0]], requires_grad=True), torch.full((3,), 1.0, requires_grad=True)
+    Jump.apply(z, threshold, 0.4).sum().backward()
+    assert z.grad.tolist() == [[0.0, 1.0, 1.0]] and threshold.grad.tolist() == [-2.5, -2.5, 0.0]
+    z.grad = threshold.grad = None
+    Step.apply(z, threshold, 0.4).sum().backward()
+    assert z.grad is None and threshold.grad.tolist() == [-2.5, -2.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (replace(CONFIGS["topk"], k=49), "model.k is 49, but there are 48 features"),
+        (replace(CONFIGS["topk"], k=2.5), "model=topk needs a whole number"),
+        (replace(CONFIGS["matryoshka"], widths=[24, 12]), "must ascend"),
+        (replace(CONFIGS["matryoshka"], widths=[12, 48]), "must ascend"),
+    ],
+)
+def test_impossible_settings_are_one_line(config, line):
+    with pytest.raises(ConfigError, match=line):
+        build_dictionary(config, WIDTH, 0)
+
+
+def test_a_seed_decides_the_weights():
+    first, same, other = (build_dictionary(CONFIGS["gated"], WIDTH, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[key], same[key]) for key in first) and not torch.equal(first["decoder"], other["decoder"])
+    assert set(VARIANTS) == set(CONFIGS)

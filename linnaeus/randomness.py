@@ -60,11 +60,10 @@ def uniforms(stream: int, index: np.ndarray) -> np.ndarray:
     return (hashes(stream, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
-    """Compute `uniforms(stream, np.arange(count))` on a device: float64 [count], with the same bits as numpy.
+def hashes_on(stream: int, index: torch.Tensor) -> torch.Tensor:
+    """Compute `hashes` on the device of `index`, an int64 tensor: int64 of its shape, with the same 64 bits as numpy's uint64.
 
     torch has no uint64 arithmetic. Its int64 overflows in the same way; its right shift copies the sign bit, which is masked here."""
-    import torch
 
     def signed(number: int) -> int:
         return number - (1 << 64) if number >> 63 else number
@@ -72,10 +71,17 @@ def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
     def mixed(z: torch.Tensor, shift: int) -> torch.Tensor:
         return z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))
 
-    z = torch.arange(count, device=device) * signed(_GOLDEN) + signed(stream)
+    z = index * signed(_GOLDEN) + signed(stream)
     for _ in range(2):
         z = mixed(mixed(mixed(z, 30) * signed(_M1), 27) * signed(_M2), 31) + signed(stream)
-    return ((z >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
+    return z
+
+
+def uniforms_on(device: torch.device, stream: int, count: int) -> torch.Tensor:
+    """Compute `uniforms(stream, np.arange(count))` on a device: float64 [count], with the same bits as numpy."""
+    import torch
+
+    return ((hashes_on(stream, torch.arange(count, device=device)) >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
 
 
 def permutation(stream: int, n: int) -> np.ndarray:

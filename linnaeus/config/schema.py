@@ -105,7 +105,6 @@ class LoggerConfig:
 @dataclass(frozen=True)
 class DebugConfig:
     dump_metrics: bool = setting("write MetricsTracker.dump_metrics_state() to debug/metrics-step-N.json at each validation")
-    profile_steps: list[int] = setting("[first, last]: write a torch profiler trace and summary of these updates to profile/; []: none")
     batch_hashes: bool = setting("write the hash and the sample ids of every micro-batch to batches-rank<r>.jsonl")
 
 
@@ -194,6 +193,7 @@ class Config:
     seed: int = setting("seed of everything random", low=0)
     plugins: list[str] = setting("packages of your own to import first; they register parts (docs/extending.md)")
     plan: bool = setting("build everything, print the schedule and stop before training")
+    profile: str | None = setting("steps:50-60: write where the time of these updates goes, and a torch trace, to profile/; null: nothing")
     run: RunConfig = setting("run directory, resuming and warm start")
     workload: WorkloadConfig = setting("research program")
     data: Any = setting("training and validation data")

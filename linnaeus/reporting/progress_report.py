@@ -135,6 +135,7 @@ def rates(s: ReportData) -> list[Part]:
         f"recent/{unit}_per_second": lambda v: f"{format_rate(v)} {unit}/s",
         "recent/waiting_for_data": lambda v: f"data wait {100 * v:.0f}%",
         "recent/mfu": lambda v: f"MFU {100 * v:.1f}%",
+        "recent/hfu": lambda v: f"HFU {100 * v:.1f}%",
     }
     return [part._replace(name="") for part in _available(s.clocks, texts)]
 

@@ -6,7 +6,8 @@ speed, so the time left is accurate soon after each start.
 
 Peak figures are those of the makers for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, plain float32 for
 float32. Data sheets often include structured sparsity, which doubles them. Without a figure (an unlisted device, a MIG part, another
-precision) no MFU is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU.
+precision) no MFU is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU. HFU (hardware FLOPs
+utilisation) also counts operations that activation checkpointing repeats.
 """
 
 import re
@@ -81,10 +82,14 @@ def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int) -
 # Name in the driver -> dense TFLOP/s at (bf16, fp16, float32). None: the device has no such units, or several figures are published.
 # Compared in Nov 2026 with quotations of the makers' tables: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another);
 # H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with float32 accumulation. A30 also by its clock:
-# 56 processors x 1,024 multiply-adds x 1.44 GHz.
+# 56 processors x 1,024 multiply-adds x 1.44 GHz. So are RTX 5090, A6000, 6000 Ada and PRO 6000, with 512 multiply-adds a processor for the
+# professional ones and half for GeForce; MI300X from AMD's table, GH200 and B300 as H100 and B200.
 _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
+    r"NVIDIA B300( SXM6 AC)?": (2250.0, 2250.0, None),
     r"NVIDIA B200": (2250.0, 2250.0, None),
-    r"NVIDIA H200": (989.4, 989.4, 66.9),  # SXM; the H200 NVL differs
+    r"NVIDIA GH200 (480GB|144G HBM3e)": (989.4, 989.4, 66.9),
+    r"NVIDIA H200": (989.4, 989.4, 66.9),  # SXM
+    r"NVIDIA H200 NVL": (835.5, 835.5, 60.0),
     r"NVIDIA H100 80GB HBM3": (989.4, 989.4, 66.9),
     r"NVIDIA H100 PCIe": (756.5, 756.5, 51.2),
     r"NVIDIA A100(-SXM4-40GB|-SXM4-80GB|-PCIE-40GB| 80GB PCIe)": (312.0, 312.0, 19.5),
@@ -94,8 +99,13 @@ _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     r"NVIDIA L4": (121.0, 121.0, 30.3),
     r"Tesla V100-SXM2-(16|32)GB": (None, 125.0, 15.7),
     r"Tesla T4": (None, 65.0, 8.1),
+    r"NVIDIA RTX PRO 6000 Blackwell Workstation Edition": (503.8, 503.8, 126.0),  # the server edition and Max-Q differ
+    r"NVIDIA RTX 6000 Ada Generation": (364.2, 364.2, 91.1),
+    r"NVIDIA RTX A6000": (154.8, 154.8, 38.7),
+    r"NVIDIA GeForce RTX 5090": (209.5, 209.5, 104.8),
     r"NVIDIA GeForce RTX 4090": (165.2, 165.2, 82.6),
     r"NVIDIA GeForce RTX 3090": (71.0, 71.0, 35.6),
+    r"AMD Instinct MI300X": (1307.4, 1307.4, 163.4),
 }
 
 

@@ -19,6 +19,7 @@ NON_UPDATE_KEYS = (
     "logger",
     "debug",
     "plan",
+    "profile",
     "launch",
     "sweep",
     "schedule.log",

@@ -40,6 +40,7 @@ from linnaeus.schedule.length import micro_batch_size, training_samples
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
 from linnaeus.train.planning import Plan, warn_if_short
 from linnaeus.train.profiling import StepProfiler, profile_notes
+from linnaeus.train.sections import Sections
 from linnaeus.train.state import Training
 from linnaeus.weighting import (
     FixedWeighting,
@@ -79,7 +80,7 @@ def build_training(
     conflict = GradientConflict(workload.tasks, context.device)
     weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict)
     warn_if_short(config, plan)
-    late = profile_notes(config.debug.profile_steps, plan.resolved.last_step)
+    late = profile_notes(config.profile, plan.resolved.last_step)
     parts = frozen, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
     log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)
@@ -93,7 +94,7 @@ def build_training(
     tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving)
     stop = stop or StopRequest(trainer.max_time)
     watchdog = build_watchdog(config, context)
-    return Training(
+    training = Training(
         config=config,
         context=context,
         workload=workload,
@@ -122,8 +123,9 @@ def build_training(
         watchdog=watchdog,
         sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),
         growth=growth,
-        profiler=StepProfiler(steps, directory, context.device) if (steps := config.debug.profile_steps) and context.is_master else None,
     )
+    training.sections = build_sections(training, directory)
+    return training
 
 
 # -- model and weighting -------------------------------------------------------------------------------------------------------
@@ -192,6 +194,16 @@ def build_weighting_meter(
     if config.weighting.conflict and not gradients.possible:
         log.info("weighting.conflict: the last shared layer is frozen, so the gradients of tasks are not compared")
     return WeightingMeter(weighting, conflict, gradients, context.all_reduce, workload.separate_loss_sums)
+
+
+def build_sections(training: Training, directory: Path) -> Sections | None:
+    """Return the timer of the parts of updates, with its users; None if there are none."""
+    profile, context = training.config.profile, training.context
+    profiler = StepProfiler(profile, directory, context.device) if profile is not None and context.is_master else None
+    if profiler is None:
+        return None
+    profiler.sections = Sections(training, [profiler])
+    return profiler.sections
 
 
 def validation_notes(config: Config, workload: Workload) -> list[str]:

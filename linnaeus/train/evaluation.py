@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
     from linnaeus.train.state import Training
 
-FIXED = ["trainer.compile=false", "debug.profile_steps=[]", "schedule.image_size.start=null"]  # keys that only training reads
+FIXED = ["trainer.compile=false", "profile=null", "schedule.image_size.start=null"]  # keys that only training reads
 
 
 class Variant(NamedTuple):

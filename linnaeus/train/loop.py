@@ -38,15 +38,17 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     set_training(t.model)
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
     first_step = t.progress.global_step
+    if t.sections is not None:
+        t.sections.between_steps()
     for window in windows(prefetcher, t.sampler.accumulation):
         t.watchdog.activity = "training"
-        if t.profiler is not None:
-            t.profiler.before_step(t.progress.global_step + 1)
+        if t.sections is not None:
+            t.sections.window_ready()
         train_one_step(t, window)
-        if t.profiler is not None:
-            t.profiler.after_step(t.progress.global_step)
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
         end_step(t)
+        if t.sections is not None:
+            t.sections.between_steps()
         if not t.run.running:
             return
         t.watchdog.activity = "waiting for data"

@@ -1,57 +1,157 @@
-"""Profile a range of updates with torch's profiler, for `debug.profile_steps`."""
+"""Profile a range of updates, for `profile=steps:50-60`: times of the parts of an update, and a trace by torch's profiler.
+
+Torch's profiler slows down an update, often by half and more. So the first half of the range is timed without it, and it traces the second
+half. Both halves of a range of one update are that update.
+
+The folder `profile` of the run directory then contains `summary.txt` (one screen), `parts.json` (the times of each timed update),
+`trace.json` (for Perfetto or chrome://tracing) and `operations.txt` (the operations with the longest times).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from linnaeus.errors import ConfigError
-from linnaeus.files import write_atomic
+from linnaeus.errors import ConfigError, counted
+from linnaeus.files import to_json, write_atomic
+from linnaeus.reporting.formatting import format_seconds
+from linnaeus.train.sections import ASIDE, PARTS, Marks, Sections, no_annotation, part_seconds
 
 log = logging.getLogger("linnaeus")
 
-ROWS = 15  # number of operations in the log; summary.txt has 60
+ROWS = 60  # number of operations in operations.txt
+BAR = 30  # width of the longest bar in summary.txt
 
 
-def profile_notes(steps: Sequence[int], last_step: int) -> list[str]:
-    """Return a line for the log if the run ends before the last update of `debug.profile_steps`, so that no profile is written."""
-    late = len(steps) == 2 and steps[1] > last_step
-    return [f"debug.profile_steps={list(steps)}: no profile is written, because the last update is {last_step:,}"] if late else []
+def profiled_steps(text: str) -> tuple[int, int]:
+    """Return the first and the last update, counted from 1, of a value of `profile`: `steps:50-60` or `steps:50`.
+
+    Raise `ConfigError` for any other text."""
+    found = re.fullmatch(r"steps:(\d+)(?:-(\d+))?", text.strip())
+    first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
+    if not 1 <= first <= last:
+        raise ConfigError(f"profile={text}: it must be the first and the last update to profile, such as steps:50-60")
+    return first, last
+
+
+def profile_notes(text: str | None, last_step: int) -> list[str]:
+    """Return a line for the log if the run ends before the last update of `profile`, so that no profile is written."""
+    late = text is not None and profiled_steps(text)[1] > last_step
+    return [f"profile={text}: no profile is written, because the last update is {last_step:,}"] if late else []
 
 
 class StepProfiler:
-    """Profiler of the updates first to last (counted from 1). It writes profile/trace.json and profile/summary.txt in the run directory."""
+    """Profiler of the updates `first` to `last` (counted from 1); a user of `Sections`. On rank 0 only."""
 
-    def __init__(self, steps: Sequence[int], directory: Path, device: torch.device) -> None:
-        """Raise `ConfigError` unless `steps` is [first, last] with 1 <= first <= last."""
-        if len(steps) != 2 or not 1 <= steps[0] <= steps[1]:
-            raise ConfigError(f"debug.profile_steps is {list(steps)}; it must be [first, last], such as [11, 20]")
-        self.first, self.last = steps
+    def __init__(self, text: str, directory: Path, device: torch.device) -> None:
+        """`text`: value of `profile`. `directory`: the run directory. Raise `ConfigError` for an impossible `text`."""
+        self.first, self.last = profiled_steps(text)
+        self.traced_from = self.first + (self.last - self.first + 1) // 2  # the first traced update
         self.directory, self.device = directory / "profile", device
+        self.sections: Sections | None = None
+        self._timed: dict[int, Marks] = {}
         self._profiler: Any = None
 
-    def before_step(self, step: int) -> None:
-        """Start the profiler before update number `step` if that is in the range and it does not run yet."""
-        if self._profiler is None and self.first <= step <= self.last:
+    def wants(self, step: int) -> bool:
+        """Return True for an update of the range. Start torch's profiler before the first one that is traced."""
+        if self._profiler is None and self.traced_from <= step <= self.last:
             activities = [torch.profiler.ProfilerActivity.CPU]
             if self.device.type == "cuda":
                 activities.append(torch.profiler.ProfilerActivity.CUDA)
             self._profiler = torch.profiler.profile(activities=activities)
             self._profiler.start()
+            if self.sections is not None:
+                self.sections.annotate = torch.profiler.record_function
+        return self.first <= step <= self.last
 
-    def after_step(self, step: int) -> None:
-        """Stop the profiler after the last update of the range, and write the trace and the summary."""
-        if self._profiler is None or step < self.last:
-            return
+    def add(self, step: int, marks: Marks) -> None:
+        """Keep the times of an update that is not traced. After the last one of the range write all files."""
+        if step < self.traced_from or self.first == self.last:
+            self._timed[step] = marks
+        if step >= self.last:
+            self._finish()
+
+    def _finish(self) -> None:
         profiler, self._profiler = self._profiler, None
+        if self.sections is not None:
+            self.sections.annotate = no_annotation
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         profiler.stop()
         self.directory.mkdir(exist_ok=True)
         profiler.export_chrome_trace(str(self.directory / "trace.json"))
         order = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
-        averages = profiler.key_averages()
-        write_atomic(self.directory / "summary.txt", averages.table(sort_by=order, row_limit=60) + "\n")
-        log.info("profile of steps %d to %d: %s\n%s", self.first, self.last, self.directory, averages.table(sort_by=order, row_limit=ROWS))
+        write_atomic(self.directory / "operations.txt", profiler.key_averages().table(sort_by=order, row_limit=ROWS) + "\n")
+        updates = {step: part_seconds(marks) for step, marks in self._timed.items()}
+        self._timed = {}
+        if not updates:  # the run continued within the range: the trace is all there is
+            log.info("profile of steps %d to %d: %s", self.traced_from, self.last, self.directory)
+            return
+        text = describe_parts(updates, (self.traced_from, self.last), self._operations())
+        write_atomic(self.directory / "summary.txt", text + "\n")
+        write_atomic(self.directory / "parts.json", to_json(parts_record(updates, (self.traced_from, self.last))))
+        log.info("profile: %s\n%s", self.directory, text)
+
+    def _operations(self) -> float | None:
+        """Return the operations of an update of this process, without repeated ones; None if unknown."""
+        if self.sections is None or (t := self.sections.training).flops is None:
+            return None
+        step = t.progress.global_step - 1
+        t.flops.finish()
+        found = t.flops.of(t.ops.get_image_size(step))
+        return None if found is None else found.per_sample * t.sampler.samples_in(step) / t.context.world_size
+
+
+def parts_record(updates: dict[int, dict[str, float]], traced: tuple[int, int]) -> dict[str, Any]:
+    """Return the content of parts.json: the mean seconds of each part and of the whole update, and those of each update."""
+    number = len(updates)
+    means = {name: sum(update[name] for update in updates.values()) / number for name in (*PARTS, *ASIDE)}
+    return {
+        "timed": [min(updates), max(updates)],
+        "traced": list(traced),
+        "seconds_per_step": sum(map(seconds_of_update, updates.values())) / number,
+        "parts": {name: means[name] for name in PARTS},
+        "aside": {name: means[name] for name in ASIDE},
+        "updates": [{"step": step, "seconds": seconds_of_update(update), **update} for step, update in updates.items()],
+    }
+
+
+def seconds_of_update(update: dict[str, float]) -> float:
+    """Return the seconds of an update without validation and saving. `update`: result of `part_seconds`."""
+    return sum(update.values()) - sum(update[name] for name in ASIDE)
+
+
+def describe_parts(updates: dict[int, dict[str, float]], traced: tuple[int, int], flops: float | None = None) -> str:
+    """Return the screen of summary.txt. `updates`: step -> seconds of each part. `traced`: first and last update of the trace. `flops`:
+    operations of an update of this process."""
+    record = parts_record(updates, traced)
+    whole, steps = record["seconds_per_step"], sorted(updates)
+    lines = [f"{counted(len(steps), 'update')} ({steps[0]:,} to {steps[-1]:,}), mean {format_seconds(whole)} each", ""]
+    lines += [f"{'':12}{'mean':>10}{'median':>10}{'longest':>10}{'share':>8}"]
+    longest = max(record["parts"].values()) or 1.0
+    rows = {name: [update[name] for update in updates.values()] for name in (*PARTS, *ASIDE)}
+    totals = [seconds_of_update(update) for update in updates.values()]
+    for name in PARTS:
+        mean = record["parts"][name]
+        lines += [_row(name, rows[name], f"{100 * mean / whole:7.1f}%  {'#' * round(BAR * mean / longest)}")] if any(rows[name]) else []
+    lines += [_row("total", totals, f"{100:7.1f}%")]
+    lines += [_row(name, rows[name], "   not in the total") for name in ASIDE if any(rows[name])]
+    lines += [""]
+    if flops is not None:
+        lines += [f"model: {flops / 1e9:,.4g} GFLOP in an update of this process, {flops / whole / 1e9:,.4g} GFLOP/s"]
+    if steps[-1] < traced[0]:
+        lines.append(f"trace.json and operations.txt: updates {traced[0]:,} to {traced[1]:,}, slower under torch's profiler")
+    else:
+        lines.append("trace.json and operations.txt are of the same update: these times include torch's profiler")
+    return "\n".join(lines)
+
+
+def _row(name: str, times: list[float], end: str) -> str:
+    """Return a row of the table. `times`: seconds in each update. `end`: text behind mean, median and longest time."""
+    shown = [format_seconds(value) for value in (sum(times) / len(times), median(times), max(times))]
+    return f"{name:12}{''.join(f'{text:>10}' for text in shown)}{end}".rstrip()

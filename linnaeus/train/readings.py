@@ -15,6 +15,7 @@ import torch
 from linnaeus.reporting.progress_report import ReportData
 from linnaeus.reporting.throughput import Reading, peak_flops, utilisation
 from linnaeus.train.data_wait import speed_without_waiting
+from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
@@ -129,7 +130,9 @@ def start_reports(t: Training) -> None:
     if reports.file is None:
         return
     reports.planned = _planned_steps(t)
-    _warn_of_unused_peak(t)
+    t.flops = FlopsOfRun(t) if device_peak(t) is not None or t.config.profile is not None else None
+    if t.flops is not None:
+        t.flops.watch()
     restart_throughput(t)
     t.output.display.start(t.progress.global_step)
     t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)
@@ -139,7 +142,9 @@ def start_reports(t: Training) -> None:
 
 
 def restart_throughput(t: Training) -> None:
-    """Restart the measurement of the speed and of the wait for data."""
+    """Restart the measurement of the speed and of the wait for data. Before that, count the operations of the model if they are needed."""
+    if t.flops is not None:
+        t.flops.finish()
     t.output.reports.throughput.restart(reading(t))
     if t.output.reports.file is not None:
         t.data_wait.start(t.clock.training(), t.progress.global_step)
@@ -216,11 +221,15 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
 
 
 def _recent(t: Training) -> dict[str, float]:
-    """Return throughput and MFU (model FLOP utilisation) since the previous report."""
+    """Return throughput, MFU and, where activations are computed again, HFU over the last reports."""
     rates = t.output.reports.throughput.rates(t.workload.units[0] if t.workload.units is not None else None)
-    flops, peak = t.model.flops_per_sample(), device_peak(t)
+    peak = device_peak(t)
+    flops = None if t.flops is None else t.flops.of(t.ops.get_image_size(t.progress.global_step - 1))
     if rates and flops is not None and peak is not None:
-        rates["recent/mfu"] = utilisation(float(flops), rates["recent/samples_per_second"], peak, t.context.world_size)
+        speed = rates["recent/samples_per_second"], peak, t.context.world_size
+        rates["recent/mfu"] = utilisation(flops.per_sample, *speed)
+        if flops.repeated:
+            rates["recent/hfu"] = utilisation(flops.executed, *speed)
     return rates
 
 
@@ -232,11 +241,6 @@ def device_peak(t: Training) -> float | None:
     if t.device.type != "cuda" or (precision == "float32" and torch.backends.cuda.matmul.allow_tf32):
         return None
     return peak_flops(torch.cuda.get_device_name(t.device), precision)
-
-
-def _warn_of_unused_peak(t: Training) -> None:
-    if t.config.logger.peak_tflops is not None and t.model.flops_per_sample() is None:
-        log.warning("logger.peak_tflops has no effect: the model does not define flops_per_sample(), from which MFU is computed")
 
 
 def _more_rows(t: Training) -> dict[str, Any]:

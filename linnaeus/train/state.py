@@ -32,8 +32,9 @@ from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.clipped_updates import ClippedUpdates
 from linnaeus.train.data_wait import DataWait
 from linnaeus.train.freezing import changing_buffers
+from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.outputs import Outputs
-from linnaeus.train.profiling import StepProfiler
+from linnaeus.train.sections import Sections
 from linnaeus.weighting import GradientConflict, TaskWeighting, WeightingMeter
 from linnaeus.workloads.base import Model, Workload
 
@@ -138,7 +139,8 @@ class Training:
     stop: StopRequest
     watchdog: Watchdog
     sync: RankSync
-    profiler: StepProfiler | None = None  # for debug.profile_steps, on rank 0
+    flops: FlopsOfRun | None = None  # operations of the model; None on other ranks than 0, and if they are not needed
+    sections: Sections | None = None  # times the parts of updates; None: nothing asks for them
     growth: Growth | None = None  # None: all weights are connected
     run: RunState = field(default_factory=RunState)
     clock: Clock = field(default_factory=Clock)

@@ -54,7 +54,7 @@ class Model(nn.Module, ABC):
         return []
 
     def flops_per_sample(self) -> float | None:
-        """Return the floating-point operations of forward and backward for one sample. If it is None (unknown), MFU is not reported."""
+        """Return the floating-point operations of forward and backward for one sample, for MFU; None: they are counted."""
         return None
 
     def active_parameters(self) -> int | None:

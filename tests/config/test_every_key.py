@@ -374,7 +374,7 @@ TABLE = {
     **cases(see.loader_on_gpu, "trainer.prefetch=2 trainer.pin_memory=false", "trainer.num_workers=1"),
     **cases(wandb, "logger.wandb=offline"),
     **cases(wandb, "logger.wandb_project=x", "logger.wandb=offline"),
-    **cases(ran("files"), "logger.report=true debug.dump_metrics=true debug.profile_steps=[1,2] debug.batch_hashes=true", "run.name=x"),
+    **cases(ran("files"), "logger.report=true debug.dump_metrics=true profile=steps:1-2 debug.batch_hashes=true", "run.name=x"),
     **cases(launched.command, "launch.processes@torchrun=4", "launch=torchrun"),
     **cases(launched.squeue_calls, "launch.poll@slurm=5", "launch=slurm"),
     **cases(see.refusal(lambda c: check_settings(c.sweep)), "sweep.method=optuna sweep.trials=3 sweep.seed=3"),

@@ -68,10 +68,20 @@ def test_utilisation_equals_a_published_value() -> None:
 @pytest.mark.parametrize(
     "device, precision",
     [
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16"), ("NVIDIA A10G", "bf16"), ("NVIDIA H200 NVL", "bf16"), ("Tesla T4", "bf16"),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16"), ("NVIDIA A10G", "bf16"), ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "bf16"),
+        ("Tesla T4", "bf16"),
         ("NVIDIA A100X", "bf16"), ("NVIDIA A100-SXM-64GB", "bf16"), ("NVIDIA GeForce RTX 4090 D", "bf16"), ("NVIDIA B200", "float32"),
         ("NVIDIA H200", "float64"), ("cpu", "float32"), ("", "bf16"),
     ],
 )  # fmt: skip
 def test_devices_without_a_figure(device: str, precision: str) -> None:
     assert peak_flops(device, precision) is None
+
+
+@pytest.mark.parametrize("device", ["NVIDIA B300 SXM6 AC", "NVIDIA GH200 480GB", "NVIDIA H200 NVL", "NVIDIA GeForce RTX 5090",
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA RTX A6000",
+    "NVIDIA RTX 6000 Ada Generation", "AMD Instinct MI300X"])  # fmt: skip
+def test_devices_with_a_figure(device: str) -> None:
+    """The matrix units are at least twice as fast as plain float32."""
+    bf16, fp16 = peak_flops(device, "bf16"), peak_flops(device, "fp16")
+    assert bf16 == fp16 is not None and bf16 >= 2 * (peak_flops(device, "float32") or 0) - 0.1e12

@@ -1,15 +1,12 @@
-"""The debug presets and the keys they stand on: limited data, a profile of some steps."""
+"""The debug presets and the keys they stand on, such as limited data. `test_profiling.py` tests `profile`."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 from linnaeus.train import validation
-from linnaeus.train.profiling import profile_notes
 from tests import runs
 
 
@@ -73,19 +70,6 @@ def test_resampled_data_cannot_be_limited(tmp_path):
         runs.run("biota", tmp_path, *settings)
 
 
-def test_a_profile_is_written_and_changes_no_update(tmp_path):
-    plain = runs.run("vectors", tmp_path / "plain")
-    run = runs.run("vectors", tmp_path / "profiled", "debug.profile_steps=[2,3]")
-    assert json.loads((run / "profile" / "trace.json").read_text())["traceEvents"]
-    assert "aten::" in (run / "profile" / "summary.txt").read_text()
-    assert rows(plain) == rows(run) and not (plain / "profile").exists()
-
-
-def test_a_run_that_ends_before_the_profile_prints_a_line():
-    assert profile_notes([11, 20], 4) == ["debug.profile_steps=[11, 20]: no profile is written, because the last update is 4"]
-    assert profile_notes([11, 20], 20) == profile_notes([], 4) == []
-
-
 def test_a_dump_of_the_metrics_is_a_file_and_one_line_of_the_log(tmp_path):
     logs = [
         (runs.run("vectors", tmp_path / value, f"debug.dump_metrics={value}") / "train.log").read_text().splitlines()
@@ -93,11 +77,6 @@ def test_a_dump_of_the_metrics_is_a_file_and_one_line_of_the_log(tmp_path):
     ]
     assert [line.endswith("/metrics-step-00000015.json") for line in logs[1] if "metrics state" in line] == [True]
     assert len(logs[1]) == len(logs[0]) + 1
-
-
-def test_impossible_steps_are_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"debug.profile_steps is \[3, 2\]; it must be \[first, last\]"):
-        runs.run("vectors", tmp_path, "debug.profile_steps=[3,2]")
 
 
 @pytest.mark.parametrize("preset", ["fdr", "limit", "overfit", "profile"])

@@ -1,0 +1,207 @@
+"""Count the floating-point operations of a model, for MFU and HFU: once, on the meta device, with the shapes of a real batch.
+
+Torch's `FlopCounterMode` counts matrix products, convolutions and attention, forward and backward; a multiply-add is two operations.
+Element-wise operations, norms and softmax count nothing, as in the usual formulas (nanoGPT, PaLM). The model runs without compilation, its
+weights replaced by meta tensors: nothing is computed, and the model, its gradients and the generators are not changed.
+
+With activation checkpointing the backward repeats parts of the forward. Operations that are needed are those of MFU; with the repeated ones
+they are those of HFU (hardware FLOPs utilisation). Repeated ones run in the backward with gradients enabled, all others without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from linnaeus.train.state import Training
+
+log = logging.getLogger("linnaeus")
+
+HEAVY = ("mm", "conv", "attention", "linear", "rnn", "lstm", "gru")  # in the names of operations that should be counted
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Operations of forward and backward for one sample. `repeated`: further ones of activation checkpointing. `unknown`: names of
+    operations that are probably large and were not counted, such as custom kernels."""
+
+    per_sample: float
+    repeated: float = 0.0
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def executed(self) -> float:
+        """Return the operations that are executed for one sample, for HFU."""
+        return self.per_sample + self.repeated
+
+
+def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> Counted:
+    """Return the operations of one sample. `batch`: an input of the model, of which only shapes and dtypes are used. `samples`: number of
+    samples in it.
+
+    Raise any exception of a model that cannot run on the meta device, because it reads values of its input."""
+    from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+    phase = _Phase()
+    formulas = dict(flop_registry) | {torch.ops.aten.convolution_backward: convolution_backward_flops}
+    counter = FlopCounterMode(display=False, custom_mapping={op: phase.counting(formula) for op, formula in formulas.items()})
+    uncounted = _Uncounted(flop_registry)
+    whole = _ForwardBackward(model, phase)
+    weights = {name: _on_meta(value) for name, value in (*whole.named_parameters(), *whole.named_buffers())}
+    inputs = {name: _on_meta(value) for name, value in batch.items()}
+    with _eager(), torch.enable_grad(), uncounted, counter:
+        torch.func.functional_call(whole, weights, (inputs,))
+    total = counter.get_total_flops()
+    unknown = {str(op) for op in counter.get_unsupported_ops()} | uncounted.names
+    return Counted((total - phase.repeated) / samples, phase.repeated / samples, tuple(sorted(unknown)))
+
+
+class _ForwardBackward(nn.Module):
+    """Forward and backward in one call, so that a forward that is repeated in the backward also uses the replaced weights."""
+
+    def __init__(self, model: nn.Module, phase: _Phase) -> None:
+        super().__init__()
+        self.model, self.phase = model, phase
+
+    def forward(self, batch: dict[str, Tensor]) -> None:
+        outputs = pytree.tree_leaves(self.model(batch))
+        tensors = [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
+        self.phase.backward = True
+        torch.autograd.backward(tensors, [torch.ones_like(x) for x in tensors])
+
+
+def convolution_backward_flops(
+    grad: Tensor, x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any, **_: Any
+) -> int:
+    """Return the operations of the backward of a convolution: those of its forward, once for each of the gradients of `x` and `weight`.
+
+    Torch's own formula ignores groups: it counts a depthwise convolution of C channels C times. The last argument of the operation, and of
+    `rest`, says which gradients are computed."""
+    places = (x if transposed else grad).shape[2:].numel() * grad.shape[0]
+    return 2 * weight.numel() * places * sum(rest[-1][:2])
+
+
+class _Phase:
+    """Count the operations that are repeated in the backward."""
+
+    def __init__(self) -> None:
+        self.backward, self.repeated = False, 0
+
+    def counting(self, formula: Callable[..., int]) -> Callable[..., int]:
+        """Return a formula with the same results, which adds those of repeated operations to `repeated`."""
+
+        def call(*args: Any, **kwargs: Any) -> int:
+            flops = formula(*args, **kwargs)
+            if self.backward and torch.is_grad_enabled():
+                self.repeated += flops
+            return flops
+
+        call._get_raw = True  # type: ignore[attr-defined]  # the formulas of the registry convert tensors to shapes themselves
+        return call
+
+
+class _Uncounted(TorchDispatchMode):
+    """Mode that collects the names of operations without a formula that are not torch's own, or whose names sound like a large one."""
+
+    def __init__(self, formulas: Mapping[Any, Any]) -> None:
+        super().__init__()
+        self.formulas, self.names = formulas, set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        packet = getattr(func, "overloadpacket", func)
+        if packet not in self.formulas:
+            namespace, _, name = str(getattr(func, "name", lambda: str(func))()).partition("::")
+            if namespace not in ("aten", "prim", "prims") or any(word in name for word in HEAVY):
+                self.names.add(f"{namespace}::{name}")
+        return func(*args, **(kwargs or {}))
+
+
+def _on_meta(value: Tensor) -> Tensor:
+    """Return a tensor with the shape, strides and dtype of `value` on the meta device; a parameter if it is one."""
+    meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return nn.Parameter(meta, requires_grad=value.requires_grad) if isinstance(value, nn.Parameter) else meta
+
+
+@contextlib.contextmanager
+def _eager() -> Iterator[None]:
+    """Return a context manager in which compiled modules run without compilation. It does not import the compiler."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+class FirstBatch:
+    """Callable in place of `training.runner` that keeps the shapes of the first batch and puts the runner back.
+
+    `batch`: the first batch on the meta device; None before it."""
+
+    def __init__(self, training: Training) -> None:
+        self.training, self.inner = training, training.runner
+        self.batch: dict[str, Tensor] | None = None
+        training.runner = self
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> Any:
+        if self.batch is None:
+            self.batch = {name: _on_meta(value) for name, value in batch.items()}
+            if self.training.runner is self:  # else another object wraps this one, which then only passes calls on
+                self.training.runner = self.inner
+        return self.inner(batch)
+
+
+class FlopsOfRun:
+    """Operations per sample of the model of a run, for each size of the training images. Call `watch` to count those of the next batch
+    and `finish` at the end of its update. A model that states `flops_per_sample()` is not counted."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+        self._found: dict[int | None, Counted | None] = {}  # size of the images, None if constant -> operations; None: unknown
+        self._first: FirstBatch | None = None
+
+    def of(self, size: int | None) -> Counted | None:
+        """Return the operations of a sample with images of this size; None if unknown. Ask for a count if there is none yet."""
+        if size not in self._found and self._first is None:
+            self.watch()
+        return self._found.get(size)
+
+    def watch(self) -> None:
+        """Count the next batch, or take the number that the model states."""
+        stated = self.training.model.flops_per_sample()
+        if stated is not None:
+            self._found[self._size()] = Counted(float(stated))
+        else:
+            self._first = FirstBatch(self.training)
+
+    def finish(self) -> None:
+        """Count the operations of the batch that was kept, if there is one. This takes a second or less, and one more for an import."""
+        if self._first is None or self._first.batch is None:
+            return
+        batch, self._first = self._first.batch, None
+        self._found[self._size()] = self._count(batch)
+
+    def _size(self) -> int | None:
+        """Return the size of the images of the last update."""
+        return self.training.ops.get_image_size(max(0, self.training.progress.global_step - 1))
+
+    def _count(self, batch: Mapping[str, Tensor]) -> Counted | None:
+        try:
+            found = count_flops(self.training.model, batch, len(batch["weight"]))
+        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            log.info("MFU is not shown: the operations of the model cannot be counted without data (%s)", reason)
+            return None
+        log.debug("%.4g GFLOP of the model per sample, forward and backward", found.per_sample / 1e9)
+        if found.unknown:
+            log.info("MFU: these operations are not counted: %s", ", ".join(found.unknown))
+        return found

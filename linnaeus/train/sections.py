@@ -1,0 +1,212 @@
+"""Time the parts of an update: waiting, inputs, forward, loss, backward, weighting, update, and so on.
+
+Nothing is timed as a rule. While a user of `Sections` asks for the times of an update (the profile of `profile=`, or the comparison of the
+processes of a group), the methods that the loop calls are replaced by timed ones, and restored afterwards. The loop then costs about 10 us
+more an update.
+
+A mark is a moment at which one part ends and the next one begins, so the parts add up to the update without a gap. On the CPU a moment is
+read from the clock. On a GPU it is an event in the stream, so a part is the time until the device reaches its end; the host does not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from linnaeus.train.state import Training
+
+WAITING, REST, STEP_END, EXCHANGE = "waiting", "rest", "step end", "exchange"
+# In the order of an update. "exchange": waiting for other processes, in the sum of the label counts and at the end of backward.
+PARTS = (WAITING, "inputs", EXCHANGE, "forward", "loss", "weighting", "backward", "update", REST, STEP_END)
+ASIDE = ("validation", "saving")  # at the end of some steps; not counted as parts of the update
+Marks = list[tuple[str, Any]]  # (name of the part that begins, moment); the last one ends the update
+
+
+class User(Protocol):
+    """An object that asks for the times of updates."""
+
+    def wants(self, step: int) -> bool:
+        """Return True if update number `step` (counted from 1) must be timed. Called before it."""
+
+    def add(self, step: int, marks: Marks) -> None:
+        """Take the marks of an update that `wants` has asked for."""
+
+
+class TimedCall:
+    """Object that behaves like `inner`, with timed calls. For objects that the loop calls and reads (`Training.runner`, `update`)."""
+
+    def __init__(self, inner: Any, call: Callable[..., Any]) -> None:
+        self._inner, self._call = inner, call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class Sections:
+    """Timer of the parts of the updates of one process. `annotate`: returns a context manager for a part, by its name; the profile sets it
+    to torch's `record_function`."""
+
+    def __init__(self, training: Training, users: Sequence[User], now: Callable[[], Any] | None = None) -> None:
+        """`now` returns the present moment; by default a time in seconds on the CPU, a recorded event on a GPU."""
+        self.training, self.users = training, list(users)
+        self.annotate: Callable[[str], Any] = no_annotation
+        cuda = training.device.type == "cuda"
+        self._now = now or (_event if cuda else time.perf_counter)
+        self._marks: Marks = []
+        self._restore: list[tuple[Any, str, Any]] = []  # (owner, attribute, value; `_MISSING` for none of its own)
+        self._asking: list[User] = []
+
+    # -- called by the loop ----------------------------------------------------------------------------------------------
+
+    def between_steps(self) -> None:
+        """End the times of an update, and begin those of the next one. Called before the first update of an epoch and after each one."""
+        step = self.training.progress.global_step
+        if len(self._marks) == 1:  # at the begin of an epoch: the next update is timed already
+            return
+        if any(name == STEP_END for name, _ in self._marks):  # else its data could not be read
+            self._mark(WAITING)
+            for user in self._asking:
+                user.add(step, self._marks)
+        self._asking = [user for user in self.users if user.wants(step + 1)]
+        if self._asking and not self._restore:
+            self._install()
+        if not self._asking and self._restore:
+            self._remove()
+        self._marks = [(WAITING, self._now())] if self._asking else []
+
+    def window_ready(self) -> None:
+        """Mark the end of the wait for data."""
+        if self._asking:
+            self._mark(REST)
+
+    # -- marks -----------------------------------------------------------------------------------------------------------
+
+    def _mark(self, name: str) -> None:
+        self._marks.append((name, self._now()))
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Return a context manager whose block belongs to the part `name`; afterwards the part around it continues.
+
+        Parts inside validation and saving belong to these."""
+        outer = self._marks[-1][0]
+        if outer in ASIDE:
+            yield
+            return
+        self._mark(name)
+        try:
+            with self.annotate(name):
+                yield
+        finally:
+            self._mark(outer)
+
+    # -- timed methods ---------------------------------------------------------------------------------------------------
+
+    def _install(self) -> None:
+        t = self.training
+        for owner, names, part in (
+            (t.workload, ("check_batch", "valid_counts", "prepare"), "inputs"),
+            (t.sync, ("reduce_counts",), EXCHANGE),
+            (t, ("runner",), "forward"),
+            (t.workload, ("loss_sums",), "loss"),
+            (t.weighting_meter, ("start", "measure", "finish"), "weighting"),
+            (t, ("update",), "update"),
+        ):
+            for name in names:
+                self._replace(owner, name, self._timed(getattr(owner, name), part))
+        self._replace(t.precision, "backward", self._timed_backward(t.precision.backward))
+        self._replace(t.tracker, "add_update", self._then_step_end(t.tracker.add_update))
+        self._replace(t.clock, "measure", self._timed_activity(t.clock.measure))
+
+    def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
+        inner = getattr(owner, name)
+        self._restore.append((owner, name, vars(owner).get(name, _MISSING)))
+        setattr(owner, name, function if owner is not self.training else TimedCall(inner, function))
+
+    def _remove(self) -> None:
+        for owner, name, value in reversed(self._restore):
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
+        self._restore = []
+
+    def _timed(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.part(part):
+                return function(*args, **kwargs)
+
+        return call
+
+    def _timed_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """Return `backward` with its own part, and the rest of it as "exchange" from the moment at which all gradients of this process are
+        computed: DDP then waits for those of the others.
+
+        DDP waits in a callback at the end of the backward. Ours is queued before it, by the first hook of the backward, and runs first."""
+        if self.training.context.world_size == 1:
+            return self._timed(backward, "backward")
+
+        def call(losses: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+            queue = torch.autograd.Variable._execution_engine.queue_callback  # type: ignore[attr-defined]
+            losses.register_hook(lambda _: queue(lambda: self._mark(EXCHANGE)))
+            with self.part("backward"):
+                backward(losses, *args, **kwargs)
+
+        return call
+
+    def _then_step_end(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the last function of an update that takes time, with "step end" after it."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            self._mark(STEP_END)
+            return result
+
+        return call
+
+    def _timed_activity(self, measure: Callable[[str], Any]) -> Callable[[str], Any]:
+        @contextlib.contextmanager
+        def call(activity: str) -> Iterator[None]:
+            with self.part({"validating": "validation"}.get(activity, activity)), measure(activity):
+                yield
+
+        return call
+
+
+_MISSING = object()
+
+
+def no_annotation(name: str) -> contextlib.AbstractContextManager[None]:
+    """Return a context manager that does nothing."""
+    return contextlib.nullcontext()
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(first: Any, last: Any) -> float:
+    """Return the seconds between two moments. Waits for the device if an event is not reached yet."""
+    if isinstance(first, (int, float)):
+        return float(last - first)
+    last.synchronize()
+    return first.elapsed_time(last) / 1000
+
+
+def part_seconds(marks: Marks) -> dict[str, float]:
+    """Return the seconds of each of `PARTS` and `ASIDE`, in this order. Their sum is the time from the first to the last mark."""
+    found = dict.fromkeys((*PARTS, *ASIDE), 0.0)
+    for (name, begin), (_, end) in itertools.pairwise(marks):
+        found[name] += seconds_between(begin, end)
+    return found

@@ -441,7 +441,9 @@ def owner() -> Iterator[subprocess.Popen[str]]:
     process.stdout.close()
 
 
-def test_the_lock_of_a_live_owner_is_refused_and_of_a_killed_one_taken_over(owner: subprocess.Popen[str]) -> None:
+def test_the_lock_of_a_live_owner_is_refused_and_of_a_killed_one_taken_over(
+    owner: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = files()
     with pytest.raises(ConfigError) as caught:
         started(config())
@@ -451,14 +453,13 @@ def test_the_lock_of_a_live_owner_is_refused_and_of_a_killed_one_taken_over(owne
         started(config())
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    start = time.monotonic()
-    run = started(config())
-    assert run.launch == 2 and time.monotonic() - start < 2.0
+    monkeypatch.setattr(RunLock, "_touched_again", lambda lock: pytest.fail("it waits for touches by a process that has ended"))
+    assert started(config()).launch == 2
 
 
 def test_a_zombie_owner_is_dead(owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
         time.sleep(0.01)
     run = started(config())
@@ -534,7 +535,9 @@ def test_the_owner_touches_the_lock_file() -> None:
     lock = RunLock(Path("lock"), touch_interval=0.05)
     lock.acquire()
     before = os.stat("lock").st_mtime_ns
-    time.sleep(0.3)
+    deadline = time.monotonic() + 60
+    while os.stat("lock").st_mtime_ns == before and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert os.stat("lock").st_mtime_ns > before
     lock.release()
     assert "run lock" not in [thread.name for thread in threading.enumerate()]

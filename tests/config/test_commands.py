@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 import tomllib
 from pathlib import Path
 
@@ -70,11 +69,9 @@ def test_the_packages_that_are_looked_for_are_the_dependencies():
 @pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"]], ids=" ".join)
 def test_what_only_prints_does_not_import_torch(arguments):
     code = f"import sys, main; sys.argv = ['main.py', *{arguments}]; status = main.main(); sys.exit(status or 3 * ('torch' in sys.modules))"
-    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "seed" in done.stdout and "optimizer" in done.stdout
-    assert time.perf_counter() - start < 10  # 0.4 s on an idle core; torch alone takes more than 1
 
 
 @pytest.mark.parametrize("program", ["main.py", "-m linnaeus"])

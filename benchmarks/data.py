@@ -68,14 +68,14 @@ Timed = Callable[[int], float]  # from the number of a round to seconds per phot
 
 def main() -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--quick", action="store_true", help="2 rounds with 128 photographs")
+    parser.add_argument("--quick", action="store_true", help="1 round with 72 photographs")
     parser.add_argument("--crop", choices=("fixed", "random"), default="fixed", help="size of the crops (%(default)s)")
     parser.add_argument("--path", type=Path, help="folder of photographs, in folders by taxon")
     parser.add_argument("--peers", type=Path, metavar="ROOT", help="folder of the environments of more peers")
     options = parser.parse_args()
     if options.path is not None and len(list(options.path.rglob("*.jpg"))) < 2 * BATCH:
         parser.error(f"--path {options.path} has fewer than {2 * BATCH} files *.jpg; give a larger folder, or leave it out")
-    rounds, count = (1, 96) if options.quick else (options.rounds, PHOTOGRAPHS)
+    rounds, count = (1, 72) if options.quick else (options.rounds, PHOTOGRAPHS)
     torch.set_num_threads(1)
     photographs.CACHE_LIMIT = 0  # no photograph is kept from one round for the next
     if options.peers is None:

@@ -1,6 +1,7 @@
 """Start Python commands by forking a server that has imported torch, instead of starting an interpreter for each.
 
     process = fork_server.Popen([sys.executable, "main.py", ...], env=..., stdout=...)    # as subprocess.Popen
+    done = fork_server.run([sys.executable, "main.py", ...], cwd=...)                     # as subprocess.run
 
 A process that imports torch, torch.distributed and torch._dynamo takes 3 s of CPU time, and 11 s on a slow machine. A fork of the server
 takes 0.1 s and 0.5 s. Each process of pytest starts one server at the first use. The server has one thread, no CUDA and no open file. Its
@@ -8,9 +9,9 @@ children get the command line, environment, folder, files, session and signal ha
 that a child starts (the ranks of torchrun, the trials of a sweep) are forked from that child.
 
 Differences from a real start: PYTHONHASHSEED is that of the server, `sitecustomize` has already run (faults are armed in this module), and
-objects are not destroyed at the end. Therefore the tests of the kills, the watchdog, each local launcher and the end-to-end tests have one
-launch each that starts a real interpreter (`real=True`, `real=1`, `subprocess.Popen`). Process groups, sweeps of fake runs and all other
-launches are forked.
+objects are not destroyed at the end. Therefore the tests of the kills, the watchdog, each local launcher, the commands, the page on
+plugins, the benchmarks and the end-to-end tests have one launch each that starts a real interpreter (`real=True`, `real=1`, `subprocess`).
+Process groups, sweeps of fake runs and all other launches are forked.
 """
 
 from __future__ import annotations
@@ -109,6 +110,19 @@ class Popen(subprocess.Popen):
 
     def __del__(self) -> None:
         """Do nothing, because the process ends with the server at the latest."""
+
+
+def run(command: Sequence[str], check: bool = False, **keywords: Any) -> subprocess.CompletedProcess[str]:
+    """Run a Python command to its end and capture its output, as `subprocess.run(command, capture_output=True, text=True)`."""
+    with Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **keywords) as process:
+        try:
+            out, err = process.communicate(timeout=600)
+        finally:
+            process.kill()
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
 
 
 class Server:

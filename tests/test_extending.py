@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests import fork_server
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -44,10 +48,11 @@ def write_package(folder: Path, file: str = "", old: str = "", new: str = "") ->
         (folder / name).write_text(text.replace(old, new) if name == file and old else text)
 
 
-def train(lab: Path, *words: str) -> subprocess.CompletedProcess:
+def train(lab: Path, *words: str, run: Callable[..., subprocess.CompletedProcess] = fork_server.run) -> subprocess.CompletedProcess:
+    """Run `python main.py`, forked from the server or in an interpreter of its own."""
     command = [sys.executable, str(ROOT / "main.py"), "--config-dir", "mylab/conf", *words]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(command, cwd=lab, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+    done = run(command, cwd=lab, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode in (0, 75), done.stderr[-3000:]
     return done
 
@@ -81,7 +86,8 @@ def test_a_data_source(lab: Path):
 
 
 def test_a_workload(lab: Path):
-    train(lab, "experiment=lines", "run.name=lines", "logger.report=false")
+    real = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
+    train(lab, "experiment=lines", "run.name=lines", "logger.report=false", run=real)
     assert summary(lab, "lines")["best"]["val/line/mae"]["value"] > 0
     (path,) = lab.glob("outputs/*/lines/metrics.jsonl")
     (row, *_) = [row for row in map(json.loads, path.read_text().splitlines()) if "train/loss" in row]

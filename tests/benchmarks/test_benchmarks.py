@@ -14,6 +14,7 @@ import torch
 from benchmarks.drivers import FusedAndClipped, Ours, Plain
 from benchmarks.loop_overhead import configure
 from linnaeus.distributed import DistributedContext
+from tests import fork_server
 
 # From 0.1 s (pyarrow) to 1 s (torch._dynamo) each; none is needed to train on the embedded data.
 SLOW_TO_IMPORT = {"torch._dynamo", "sympy", "torchvision", "timm", "wandb", "pyarrow", "rich", "tensorboard", "pandas"}
@@ -48,21 +49,9 @@ def test_our_loop_and_the_well_made_one_make_the_same_updates(drivers):
 
 
 def test_loop_overhead_writes_every_number(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.loop_overhead",
-        "--model",
-        "mlp",
-        "--rounds",
-        "2",
-        "--updates",
-        "4",
-        "--json",
-        str(tmp_path / "x"),
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    words = ["--model", "mlp", "--rounds", "2", "--updates", "4", "--json", str(tmp_path / "x")]
+    done = fork_server.run([sys.executable, "-m", "benchmarks.loop_overhead", *words], cwd=ROOT)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) > 2, done.stderr
     table = json.loads((tmp_path / "x").read_text())["tables"][0]
     assert {"linnaeus", "plain loop", "fused, clipped, metrics"} <= table["variants"].keys()
     assert all(len(row["seconds"]) == 2 for row in table["variants"].values())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.data_accuracy import FAST, PILLOW, table
+from tests import fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPARE = """
@@ -24,7 +24,7 @@ print(difference.max(), difference.any())
 
 
 def test_the_plugin_replaces_the_pixels_by_pillows_which_differ_by_one_level():
-    done = subprocess.run([sys.executable, "-c", COMPARE], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = fork_server.run([sys.executable, "-c", COMPARE], cwd=ROOT)
     assert done.stdout.split() == ["1", "True"], done.stderr
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from benchmarks.heads import BASELINE, ROOT, VARIANTS, Difference, choose, confirmed, difference, markdown
 from linnaeus.config.load import compose
+from tests import fork_server
 
 
 def rows(distances, top1):
@@ -63,10 +63,10 @@ def test_trials_are_run_once(tmp_path):
     sizes = ["data.image_size=16", "data.train_samples=64", "data.validation_samples=40", "trainer.length=2steps", "schedule.checkpoint=[]"]
     command = [sys.executable, "-m", "benchmarks.heads", "biota", "--variants", "marginal", "--choose", "0", "--confirm", "1"]
     command += ["--root", str(tmp_path / "runs"), "--json", str(tmp_path / "x"), "--parallel", "2", *sizes]
-    first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    first = fork_server.run(command, cwd=ROOT)
     assert first.stderr.count("exit status 0") == 2 + 2 * ("chosen:" in first.stdout), first.stderr
     assert "| marginal + CRM |" in first.stdout
     written = json.loads((tmp_path / "x").read_text())
     assert set(written["choose"]) == {BASELINE, "marginal"} and written["choose"]["marginal"][0]["inconsistent"] == 0
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    again = fork_server.run(command, cwd=ROOT)
     assert again.stdout == first.stdout and "exit status" not in again.stderr

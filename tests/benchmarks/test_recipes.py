@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +16,9 @@ from benchmarks.recipes.scoring import score_logits
 from benchmarks.recipes.sets import PhotographSet, write_manifest
 from benchmarks.recipes.trials import Study
 from linnaeus.config.load import compose, compose_tree
+from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
 from linnaeus.workloads.taxonomy.manifest import build_source
 
-ROOT = Path(__file__).resolve().parents[2]
 RANKS = ("family", "genus", "species")
 SMALL = PhotographSet("small", RANKS, "observation")
 
@@ -29,8 +27,7 @@ SMALL = PhotographSet("small", RANKS, "observation")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the set `small`: 120 organisms, an observation for every two."""
     folder = tmp_path_factory.mktemp("data")
-    export = [sys.executable, "-m", "linnaeus", "biota", "export", str(folder / "small"), "--train", "90", "--validation", "30"]
-    subprocess.run(export, check=True, cwd=ROOT, capture_output=True)
+    export(biota_config(train=90, validation=30), folder / "small")
     path = folder / "small" / "manifest.csv"
     rows = list(csv.DictReader(path.open(newline="")))
     names = {key: key for key in rows[0] if key not in ("split", "observation")}

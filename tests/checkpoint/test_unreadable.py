@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from linnaeus.checkpoint.resume import NOTE
 from linnaeus.checkpoint.retention import prune
 from linnaeus.errors import ConfigError
 from linnaeus.files import Unreadable, system_error, with_retries
-from tests import runs
+from tests import fork_server, runs
 from tests.checkpoint.conftest import fail_for
 from tests.checkpoint.test_resume import Ranks, damage
 
@@ -148,8 +147,7 @@ try:
 except OSError as error:
     print(type(error).__name__, error.errno)
 """
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, env=environment, check=True)
+    done = fork_server.run([sys.executable, "-c", limited], cwd=fork_server.ROOT, check=True)
     assert done.stdout.split() == ["OSError", str(errno.ENOMEM)], done.stdout + done.stderr
 
 

@@ -17,13 +17,9 @@ from linnaeus.__main__ import main, usage
 from linnaeus.commands import COMMANDS
 from linnaeus.config.run_command import CONTINUES
 from linnaeus.streams import print_page
-from tests import runs
+from tests import fork_server, runs
 
 ROOT = Path(__file__).parents[2]
-
-
-def called(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "linnaeus", *words], capture_output=True, text=True, check=False, cwd=ROOT)
 
 
 def test_help_fits_a_screen_and_lists_every_command(capsys: pytest.CaptureFixture):
@@ -68,10 +64,11 @@ def test_a_word_that_is_neither_a_command_nor_a_setting_is_one_line(capsys: pyte
 
 
 def test_settings_train_as_main_py_does(tmp_path: Path):
-    done = called(*runs.overrides("biota", tmp_path, "plan=true"))
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "linnaeus"]
+    real = subprocess.run([*command, *runs.overrides("biota", tmp_path, "plan=true")], capture_output=True, text=True, cwd=ROOT)
+    assert real.returncode == 0, real.stderr
     assert (tmp_path / "biota" / "run" / "schedule.txt").is_file()
-    assert called("seed=x").returncode == 2
+    assert fork_server.run([*command, "seed=x"], cwd=ROOT).returncode == 2
 
 
 def test_an_installed_package_has_every_file_of_conf_but_the_settings_of_this_machine():

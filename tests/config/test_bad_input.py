@@ -13,6 +13,7 @@ import torch.distributed as dist
 from linnaeus.config import compose, messages, shared, typed_config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
+from tests import fork_server
 from tests.config.observers import write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -210,10 +211,6 @@ def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):
         start(*SMALL.split())
 
 
-def run(*command: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-
 def test_a_console_that_cannot_encode_a_name_prints_its_escapes(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
@@ -236,7 +233,8 @@ def test_a_very_long_error_is_cut_in_the_middle(capsys):
 
 
 def test_the_program_itself(tmp_path):
-    done = run("main.py", "trainer.lenght=1epochs", f"run.root={tmp_path}/runs")
+    command = [sys.executable, "main.py", "trainer.lenght=1epochs", f"run.root={tmp_path}/runs"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: unknown key trainer.lenght; did you mean trainer.length?\n"
     assert list(tmp_path.iterdir()) == []
@@ -259,8 +257,9 @@ def test_two_ranks_print_the_same_line_once_and_other_lines_too(order, monkeypat
 
 
 def test_under_torchrun_the_line_appears_once_before_the_page_of_torchrun_and_once_at_its_end(tmp_path):
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "trainer.device=cpu"]
-    done = run(*launch, "trainer.global_batch_size=66", "trainer.micro_batch_size=22", f"run.root={tmp_path}/runs")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "trainer.device=cpu"]
+    settings = ["trainer.global_batch_size=66", "trainer.micro_batch_size=22", f"run.root={tmp_path}/runs"]
+    done = fork_server.run([*launch, *settings], cwd=ROOT)
     assert done.returncode == 1
     line = "error: trainer.global_batch_size=66 is not a multiple of trainer.micro_batch_size x processes = 22 x 2 = 44"
     assert len(re.findall(f"^{re.escape(line)}", done.stderr, re.M)) == 1

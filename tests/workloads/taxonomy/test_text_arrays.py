@@ -1,6 +1,5 @@
 """Long arrays of strings in the orders of real file names: numpy's default sort ends the process with a segmentation fault for some."""
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
 from linnaeus.workloads.taxonomy.text_arrays import positions, strings, unique_strings
-from tests import runs
+from tests import fork_server, runs
 
 # The names of 300,000 files in ascending order, sorted where the program sorts names of photographs.
 LARGE = """
@@ -29,7 +28,7 @@ assert "299997 more" in _most_frequent(names)
 
 
 def test_names_of_many_photographs_are_sorted():
-    done = subprocess.run([sys.executable, "-c", LARGE], cwd=runs.ROOT, capture_output=True, text=True, timeout=300)
+    done = fork_server.run([sys.executable, "-c", LARGE], cwd=runs.ROOT)
     assert done.returncode == 0, f"{done.returncode} {done.stderr[-2000:]}"
 
 

@@ -2,9 +2,7 @@
 
 import csv
 import datetime
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from PIL import Image
 from linnaeus.workloads.taxonomy.biota import build_source
 from linnaeus.workloads.taxonomy.biota.__main__ import export, main
 from linnaeus.workloads.taxonomy.biota.oracle import CONDITIONS
+from tests import fork_server
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +92,6 @@ def test_a_mistake_gets_one_line_and_status_2(argv, message, tmp_path, capsys, m
 
 def test_it_runs_as_a_module_and_prints_the_ceilings():
     command = [sys.executable, "-m", "linnaeus.workloads.taxonomy.biota", "ceilings", "--train", "500", "--validation", "200"]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[4])
+    result = fork_server.run(command, cwd=fork_server.ROOT)
     assert result.returncode == 0, result.stderr
     assert [line.split()[0] for line in result.stdout.splitlines()[2:]] == list(CONDITIONS)

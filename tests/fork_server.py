@@ -250,7 +250,9 @@ def become(job: dict[str, Any], files: Sequence[int], nested: bool = False, read
         if nested:
             atexit._clear()
         if nested or FAULTS in os.environ:
-            for name in [name for name in sys.modules if name.partition(".")[0] in ("linnaeus", "tests", "main") and name != __name__]:
+            for name in [
+                name for name in sys.modules if name.partition(".")[0] in ("linnaeus", "tests", "main", "benchmarks") and name != __name__
+            ]:
                 _kept.append(sys.modules.pop(name))
         status = _run(job["command"])
     except BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def room_of(module: str) -> str:
     return parts[0] if parts else "linnaeus"
 
 
+@functools.cache
 def imports_of(source: str) -> list[str]:
     """Return the modules of the package that a file imports, anywhere in it."""
     found = []

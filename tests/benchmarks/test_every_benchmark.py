@@ -30,7 +30,7 @@ QUICKEST: dict[str, str | list[str]] = {
 }
 ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts
 ELSEWHERE |= {"loop_overhead"}  # test_benchmarks.py
-REAL = {"larger_than_memory", "predict", "prepare_many", "start_up"}  # they start processes while they have threads
+REAL = {"predict", "prepare_many"}  # they start processes while they have threads
 PARTS = {
     "__init__",
     "big_trees",

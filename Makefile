@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+unexport PYTHONDONTWRITEBYTECODE  # pytest rewrites the asserts of each test file once, not in each process at each run
+
 .PHONY: demo test test-floor test-slow test-slurm test-multinode torture fuzz lint clean
 
 # 75: stopped by Ctrl-C and saved.

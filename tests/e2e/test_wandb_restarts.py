@@ -69,8 +69,8 @@ def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
         else:
             for pid in processes(mark):
                 signal_to(pid, signal.SIGKILL)
-        launch.communicate(timeout=60)
-        wait_until(lambda: processes(mark) == [], 30)
+        launch.communicate(timeout=120)
+        wait_until(lambda: processes(mark) == [])
     monkeypatch.delenv(PAUSE)
     launch = begin(mark, tmp_path, *SETTINGS, launcher=TORCHRUN)
     text, _ = launch.communicate(timeout=180)

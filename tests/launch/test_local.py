@@ -116,7 +116,7 @@ def test_a_single_run_with_torchrun_stops_and_continues(tmp_path):
     first = subprocess.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: first.poll() is not None or ((run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > 5))
     first.send_signal(signal.SIGTERM)
-    out, _ = first.communicate(timeout=60)
+    out, _ = first.communicate(timeout=120)
     assert first.returncode == 75, out
     assert "Traceback" not in out and "the same command continues" in out
     step = len(runs.rows(run / "metrics.jsonl"))

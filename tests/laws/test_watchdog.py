@@ -42,7 +42,7 @@ def group(root: Path, *more: str, watch: str = "", grace: float = 1.0, real: boo
 
 def training(root: Path) -> Path:
     """Return the run directory once some updates have been made."""
-    run, end = root / "vectors" / "run", time.monotonic() + 60
+    run, end = root / "vectors" / "run", time.monotonic() + 180
     while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").stat().st_size == 0:
         assert time.monotonic() < end, "no update was made"
         time.sleep(0.05)
@@ -74,7 +74,7 @@ def test_a_process_that_dies_or_stands_still_is_named(tmp_path, processes, numbe
     processes[1].send_signal(number)
     if number == signal.SIGKILL:
         processes[1].wait()
-    printed = ends(processes[0], within=30)
+    printed = ends(processes[0], within=100)
     error = runs.summary(run)["error"]
     assert f"process rank 1 on {socket.gethostname()} (pid {processes[1].pid})" in error and text in error
     assert error in printed and error in (run / "train.log").read_text()
@@ -86,22 +86,22 @@ def test_when_rank_0_dies_the_others_end_and_name_it(tmp_path, processes):
     training(tmp_path)
     processes[0].kill()
     processes[0].wait()
-    printed = ends(processes[1], within=30)
+    printed = ends(processes[1], within=100)
     assert "process rank 0 on" in printed or "the first node has failed" in printed
 
 
 def test_the_cause_is_the_error_that_the_other_process_has_published(tmp_path, processes):
     processes += group(tmp_path, watch="last_rank_fails")
-    printed = ends(processes[0], within=60)
+    printed = ends(processes[0], within=100)
     error = runs.summary(tmp_path / "vectors" / "run")["error"]
     assert "process rank 1" in error and "failed" in error and "ArithmeticError: an error of this process alone" in error
     assert "Traceback" not in printed
-    assert "Traceback" in ends(processes[1], within=20)  # the failed process prints it itself
+    assert "Traceback" in ends(processes[1], within=100)  # the failed process prints it itself
 
 
 def test_a_group_without_progress_is_ended_and_the_process_that_hangs_is_named(tmp_path, processes):
     processes += group(tmp_path, "trainer.timeout=3s", "trainer.startup_timeout=60s", watch="last_rank_hangs")
-    printed = ends(processes[0], within=60)
+    printed = ends(processes[0], within=100)
     assert "no process has made progress for" in printed and "furthest behind: process rank 1 on" in printed
     assert "process rank 0" not in printed and "at step 4 (training)" in printed
 

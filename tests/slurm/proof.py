@@ -58,9 +58,12 @@ def jobs(environment: dict[str, str]) -> dict[str, str]:
     return dict(line.split() for line in slurm(environment, "squeue", "-h", "-o", "%i %T").splitlines())
 
 
-def wait_until(condition: Callable[[], object], log: Path, seconds: float = 180) -> None:
+def wait_until(condition: Callable[[], object], log: Path, seconds: float = 180, process: subprocess.Popen[str] | None = None) -> None:
+    """Wait until `condition()` is true. `process`: the command that makes it true, which must not end before."""
     end = time.monotonic() + seconds
     while not condition():
+        status = None if process is None else process.poll()
+        assert status is None, f"the command has ended with the status {status}\n{log.read_text()}"
         assert time.monotonic() < end, f"the condition is still False\n{log.read_text()}"
         time.sleep(0.2)
 
@@ -81,7 +84,7 @@ def test_a_sweep_continues_after_a_preemption_time_limits_and_a_kill_of_its_comm
     start_time = time.monotonic()
 
     first = start(sweep, log, cluster)
-    wait_until(lambda: all(has_rows(run, 5) for run in trials), log)
+    wait_until(lambda: all(has_rows(run, 5) for run in trials), log, process=first)
     submitted = jobs(cluster)
     assert sorted(submitted.values()) == ["RUNNING", "RUNNING"]
     first.kill()
@@ -131,7 +134,7 @@ def test_a_run_on_two_nodes_is_preempted_and_continues(cluster, two_processes, t
     root, log = tmp_path / "runs", tmp_path / "log"
     process = start(command(root, *TWO, "launch=slurm", "launch.time=5min", "launch.nodes=2", "launch.poll=1"), log, cluster)
     run = root / "vectors/run"
-    wait_until(lambda: has_rows(run, 5), log)
+    wait_until(lambda: has_rows(run, 5), log, process=process)
     assert slurm(cluster, "squeue", "-h", "-o", "%D %T") == "2 RUNNING"
     slurm(cluster, "scontrol", "requeue", next(iter(jobs(cluster))))
     assert process.wait(400) == 0, log.read_text()
@@ -172,7 +175,7 @@ def test_after_a_stop_request_the_run_saves_and_the_queue_is_empty(cluster, tmp_
     root, log = tmp_path / "runs", tmp_path / "log"
     process = start(command(root, *LAUNCH), log, cluster)
     run = root / "vectors/run"
-    wait_until(lambda: has_rows(run, 5), log)
+    wait_until(lambda: has_rows(run, 5), log, process=process)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait(120) == 75, log.read_text()
     summary = json.loads((run / "summary.json").read_text())

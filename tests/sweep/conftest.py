@@ -88,9 +88,9 @@ def kill(process: subprocess.Popen[str]) -> str:
     for pid in trials:  # one that `kill_when` stopped before it asked Linux for a signal at the end of its parent would stay stopped
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     assert started(out)
-    wait_until(lambda: not any(alive(pid) for pid in started(out)), 10)
+    wait_until(lambda: not any(alive(pid) for pid in started(out)), 30)
     return out
 
 

@@ -64,7 +64,7 @@ def test_after_a_signal_trials_save_and_no_trial_starts(sweep, uninterrupted, nu
     process = cut.start(0.5)  # an update: the signal arrives before the trials end
     wait_until(lambda: len(list(cut.root.glob("biota/*/updates"))) >= 2)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (75, "")
     assert cut.statuses().count("interrupted") >= 1 and "waiting" in cut.statuses() and "running" not in cut.statuses()
     assert cut.text("table.txt").splitlines()[-1] in out
@@ -76,13 +76,13 @@ def test_after_a_signal_trials_save_and_no_trial_starts(sweep, uninterrupted, nu
 
 def test_a_second_signal_kills_the_trials(sweep):
     cut = sweep("twice", "seed=0,1")
-    process = cut.start(30)  # longer than the test: the first signal has no effect
+    process = cut.start(600)  # longer than the test: the first signal has no effect
     wait_until(lambda: list(cut.root.glob("biota/*/config.yaml")))
     process.send_signal(signal.SIGTERM)
     with pytest.raises(Exception, match="timed out"):
         process.wait(timeout=2.5)
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate(timeout=120)
     assert process.returncode == 75 and cut.statuses() == ["interrupted", "waiting"]
     assert not any(alive(pid) for pid in started(out))
 

@@ -1,0 +1,92 @@
+"""Read and replace the output of one module of a network, as rows of activations.
+
+An output [N, d] is used as it is; [B, T, d], such as tokens, becomes B T rows; [B, C, H, W], such as a feature map, becomes B H W rows of
+C numbers, in the order of the images, then of their rows, then of their columns.
+
+    with Tap(find_module(model, "blocks.1")) as tap:
+        model(batch)
+    tap.rows                                            # float [N, d]
+    with Tap(find_module(model, "blocks.1"), edit):     # the output is replaced by edit(rows)
+        model(batch)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.config.contracts import class_name
+from linnaeus.errors import ConfigError
+
+Edit = Callable[[Tensor], Tensor]
+
+
+def find_module(model: nn.Module, name: str) -> nn.Module:
+    """Return the module of `model` with the dotted `name`, as in `named_modules()`. Raise `ConfigError`, with the nearest names, if there
+    is none."""
+    modules = {path: module for path, module in model.named_modules() if path}
+    if name not in modules:
+        last = name.rpartition(".")[2]
+        close = difflib.get_close_matches(name, modules, 5) or [path for path in modules if last and last in path][:5] or list(modules)[:5]
+        raise ConfigError(f"the model has no module {name!r}; the nearest ones are {', '.join(close)}")
+    return modules[name]
+
+
+def to_rows(output: Tensor) -> Tensor:
+    """Return an output as rows [N, d]. Raise `ConfigError` for a number of dimensions other than 2, 3 and 4."""
+    if output.dim() == 4:
+        return output.movedim(1, 3).flatten(0, 2)
+    if output.dim() in (2, 3):
+        return output.flatten(0, -2)
+    raise ConfigError(f"the module returns {list(output.shape)}; activations are [N, d], [B, T, d] or [B, C, H, W]")
+
+
+def from_rows(rows: Tensor, like: Tensor) -> Tensor:
+    """Return `rows` [N, d] in the shape, dtype and memory format of the output `like`; the inverse of `to_rows`."""
+    if like.dim() != 4:
+        return rows.reshape(like.shape).to(like.dtype)
+    batch, channels, height, width = like.shape
+    last = like.is_contiguous(memory_format=torch.channels_last)
+    found = rows.reshape(batch, height, width, channels).movedim(3, 1).to(like.dtype)
+    return found.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+
+
+class Tap:
+    """Context manager that records the output of `module` and, if `edit` is given, replaces it by `edit(rows)`, rows [N, d].
+
+    calls: number of forward passes of the module within the context. shape: shape of its first output."""
+
+    def __init__(self, module: nn.Module, edit: Edit | None = None) -> None:
+        self.module, self.edit = module, edit
+        self.calls = 0
+        self.shape: tuple[int, ...] = ()
+        self._rows: Tensor | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """Return the first output within the context, [N, d], before it was edited. Raise `ConfigError` if the module did not run."""
+        if self._rows is None:
+            raise ConfigError(f"the module ({class_name(type(self.module))}) is not used when the model runs; choose another one")
+        return self._rows
+
+    def __enter__(self) -> Tap:
+        self.calls, self.shape, self._rows = 0, (), None
+        self._handle = self.module.register_forward_hook(self._record)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._handle.remove()
+
+    def _record(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            found = f"the module ({class_name(type(module))}) returns {type(output).__name__}"
+            raise ConfigError(f"{found}, not one tensor of floating-point numbers; choose a part of it, or the module around it")
+        rows = to_rows(output)
+        self.calls += 1
+        if self._rows is None:
+            self._rows, self.shape = rows, tuple(output.shape)
+        return None if self.edit is None else from_rows(self.edit(rows), output)

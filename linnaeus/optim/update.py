@@ -8,7 +8,7 @@ DDP's all-reduce the gradient and its norm are equal on all ranks, so all ranks 
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -104,12 +104,14 @@ class Update:
         ema: EMA | None = None,
         statistics: Sequence[Tensor] = (),
         growth: Growth | None = None,
+        after: Callable[[Tensor], None] | None = None,
     ) -> None:
-        """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them.
+        """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them. `after`: called after each
+        update with `found_inf`, before the moving average; None: nothing.
 
         Weights that `growth` connects in a skipped update stay connected."""
         self.optimizers, self.scaler, self.ema = optimizers, scaler, ema
-        self.growth, self._number = growth, 0
+        self.growth, self.after, self._number = growth, after, 0
         self._statistics = list(statistics)
         self._before = [buffer.clone() for buffer in self._statistics]
         device, dtype = optimizers.params[0].device, optimizers.params[0].dtype
@@ -149,6 +151,8 @@ class Update:
         self.grad_norm = norm if self.scaler is None else norm / self.scaler.value
         if self.scaler is not None:
             self.scaler.update(self.found_inf)
+        if self.after is not None:
+            self.after(self.found_inf)
         if self.ema is not None:
             self.ema.update(self.found_inf)
         self._skipped.add_(self.found_inf)

@@ -5,16 +5,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from linnaeus.config.contracts import check_arguments, check_members, class_name
+from linnaeus.config.contracts import check_members, class_name
 from linnaeus.config.schema import Config
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.sampler import PositionSampler
@@ -28,13 +27,12 @@ from linnaeus.distributed.watchdog import Watchdog
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError, escaped
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
-from linnaeus.optim import build_optimizer
+from linnaeus.optim import Optimizers, build_optimizer
 from linnaeus.optim.ema import EMA
-from linnaeus.optim.growth import build_growth
+from linnaeus.optim.growth import Growth, build_growth
 from linnaeus.optim.update import Precision, Update
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
-from linnaeus.randomness import INIT, key
 from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.length import micro_batch_size, training_samples
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
@@ -51,7 +49,8 @@ from linnaeus.weighting import (
     build_weighting,
     weighting_notes,
 )
-from linnaeus.workloads.base import Model, Workload, check_no_decay
+from linnaeus.workloads.base import Model, Workload
+from linnaeus.workloads.model_building import build_model
 
 log = logging.getLogger("linnaeus")
 
@@ -108,7 +107,7 @@ def build_training(
         optimizers=optimizers,
         lr=plan.lr,
         precision=precision,
-        update=Update(optimizers, trainer.max_grad_norm, precision.scaler, ema, list(changing_buffers(model).values()), growth),
+        update=build_update(config, model, optimizers, precision, ema, growth),
         ema=ema,
         weighting=weighting,
         conflict=conflict,
@@ -131,44 +130,13 @@ def build_training(
 # -- model and weighting -------------------------------------------------------------------------------------------------------
 
 
-def build_model(config: Config, workload: Workload, device: torch.device) -> Model:
-    """Return the workload's model, on `device` and in the dtype and memory format of the run.
-
-    torch's generators are seeded first. Raise `ConfigError` if the model does not implement `Model` or has an uninitialised parameter."""
-    torch.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
-    with new_memory_is_nan():
-        model = workload.build_model()
-    check_members(model, Model, f"{class_name(type(workload))}.build_model returns")
-    check_arguments(model.forward, ("batch",), f"{class_name(type(model))}.forward")
-    check_initialised(model)
-    check_no_decay(model)
-    model = model.to(device)
-    if config.trainer.precision == "float64":
-        model = model.double()
-    if config.trainer.channels_last:
-        model = model.to(memory_format=torch.channels_last)
-    return model
-
-
-@contextlib.contextmanager
-def new_memory_is_nan() -> Iterator[None]:
-    """Return a context manager in which `torch.empty` fills float tensors with NaN, so that `check_initialised` finds them.
-
-    Torch's deterministic mode does this."""
-    mode = torch.get_deterministic_debug_mode()
-    torch.set_deterministic_debug_mode("warn")  # `use_deterministic_algorithms` sets the same, but imports the compiler: 2 s
-    try:
-        yield
-    finally:
-        torch.set_deterministic_debug_mode(mode)
-
-
-def check_initialised(model: torch.nn.Module) -> None:
-    """Raise `ConfigError` if a parameter contains NaN, because it was created by `torch.empty` and never set."""
-    forgotten = [name for name, parameter in model.named_parameters() if parameter.isnan().any()]
-    if forgotten:
-        names = f"{', '.join(forgotten[:3])}{', ...' if len(forgotten) > 3 else ''}"
-        raise ConfigError(f"model: {names} is not initialised (it is NaN); set every parameter in the constructor or in init_weights()")
+def build_update(
+    config: Config, model: Model, optimizers: Optimizers, precision: Precision, ema: EMA | None, growth: Growth | None
+) -> Update:
+    """Return the optimizer update of the run. It calls `model.after_update` if the model defines that method."""
+    statistics = list(changing_buffers(model).values())
+    after = None if type(model).after_update is Model.after_update else model.after_update
+    return Update(optimizers, config.trainer.max_grad_norm, precision.scaler, ema, statistics, growth, after)
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
     from linnaeus.train.state import Training
 
-FIXED = ["trainer.compile=false", "profile=null", "schedule.image_size.start=null"]  # keys that only training reads
-
 
 class Variant(NamedTuple):
     """Image size and test-time augmentation (tta) with which the model is evaluated, as typed on the command line; None: as in the run."""
@@ -136,21 +134,16 @@ def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeig
 
     `scratch`: an empty folder that is used in place of the run directory."""
     from linnaeus import train, workloads
-    from linnaeus.checkpoint.weight_matching import load_matched, match_weights
-    from linnaeus.config.load import typed_config
-    from linnaeus.rundir.repeat import read_saved, with_values
-    from linnaeus.rundir.saved_config import fill_defaults
+    from linnaeus.workloads.opened_run import FIXED, load_run_weights, saved_configuration
 
-    tree = fill_defaults(read_saved(run / "config.yaml"))[0]
-    config = typed_config(with_values(tree, [*FIXED, *overrides], None))
+    config = saved_configuration(run, [*FIXED, *overrides])
     context = train.join_group(config)
     train.apply_process_settings(config)
     workload = workloads.build_workload(config)
     workload.prepare_evaluation(run, split)
     plan = train.resolve_schedule(config, workload, context)
     training = train.build_training(config, context, workload, plan, scratch)
-    weights = workload.adapt_initial_weights(weights, training.model)
-    load_matched(weights, match_weights(weights, training.model), training.model)
+    load_run_weights(weights, workload, training.model)
     if training.ema is not None:
         training.ema.load_averaged(training.model.state_dict())
     return training

@@ -49,6 +49,13 @@ class Model(nn.Module, ABC):
         Each part must be of a class with its own `forward`: torch 2.11 leaves a bare `nn.Sequential` uncompiled without a warning."""
         return [self]
 
+    def after_update(self, skipped: Tensor) -> None:
+        """Change parameters or buffers after each optimizer update, on every process alike and before the moving average of the weights.
+
+        skipped: float32 [] on the device, 1 if the update was skipped because of non-finite gradients. The method must not wait for the
+        device. Values that it counts in forward passes must be reduced over the processes."""
+        return None
+
     def maskable_parameters(self) -> list[str]:
         """Return the names of the weight matrices whose connections can grow (`growth=linear`)."""
         return []
@@ -127,6 +134,15 @@ class Workload(ABC):
     def predict(self, model: nn.Module, batch: Batch) -> Any:
         """Return the outputs of `model` for a prepared batch of a validation pass."""
         return model(batch)
+
+    def reading_set(self) -> PositionedDataset:
+        """Return the training samples as validation reads them, without augmentation, mixing and masking: those of which activations are
+        read. Called after `build_datasets`. The default is the training set."""
+        return self.train_set
+
+    def real_positions(self, batch: Batch) -> Tensor | None:
+        """Return which positions of sequences of length T are real, bool [B, T]; the others are padding. None: all, or no sequences."""
+        return None
 
     def check_batch(self, batch: Batch) -> None:
         """Report samples of a host batch that could not be decoded. Called for every batch of training and validation."""

@@ -183,3 +183,23 @@ def test_an_update_does_not_read_the_device(monkeypatch):
     run.step(1)
     with pytest.raises(AssertionError, match="read on the step path"):
         run.update.state_dict()  # negative control
+
+
+def test_a_model_changes_its_weights_after_the_optimizer_and_before_the_average():
+    seen = []
+    run, plain = Run(decay=0.5), Run(decay=0.5)
+
+    def after(skipped):
+        seen.append((float(skipped), run.model[3].weight.detach().clone(), run.ema.averaged()["3.weight"].clone()))
+        run.model[3].weight.mul_(torch.where(skipped > 0, 1.0, 2.0))
+
+    run.update.after = after
+    first = run.ema.averaged()["3.weight"].clone()
+    for each in (run, plain):
+        each.step(1)
+    skipped, weight, average = seen[0]
+    assert skipped == 0 and torch.equal(weight, plain.model[3].weight), "called after the optimizer"
+    assert torch.equal(average, first), "called before the average"
+    assert torch.equal(run.model[3].weight, 2 * weight) and not torch.equal(run.ema.averaged()["3.weight"], first)
+    run.step(2, math.inf)
+    assert seen[1][0] == 1, "a skipped update is passed on"

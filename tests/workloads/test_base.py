@@ -16,8 +16,8 @@ from linnaeus.config.contracts import check_members
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.workers import WorkerPool
 from linnaeus.errors import ConfigError
-from linnaeus.train.build import build_model
 from linnaeus.workloads.base import Model, Workload
+from linnaeus.workloads.model_building import build_model
 from tests import runs
 
 

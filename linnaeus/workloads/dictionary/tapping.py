@@ -58,23 +58,23 @@ def from_rows(rows: Tensor, like: Tensor) -> Tensor:
 class Tap:
     """Context manager that records the output of `module` and, if `edit` is given, replaces it by `edit(rows)`, rows [N, d].
 
-    calls: number of forward passes of the module within the context. shape: shape of its first output."""
+    If the module runs several times, as in test-time augmentation, its last output is recorded and each one is edited. shape: shape of the
+    last output."""
 
     def __init__(self, module: nn.Module, edit: Edit | None = None) -> None:
         self.module, self.edit = module, edit
-        self.calls = 0
         self.shape: tuple[int, ...] = ()
         self._rows: Tensor | None = None
 
     @property
     def rows(self) -> Tensor:
-        """Return the first output within the context, [N, d], before it was edited. Raise `ConfigError` if the module did not run."""
+        """Return the last output within the context, [N, d], before it was edited. Raise `ConfigError` if the module did not run."""
         if self._rows is None:
             raise ConfigError(f"the module ({class_name(type(self.module))}) is not used when the model runs; choose another one")
         return self._rows
 
     def __enter__(self) -> Tap:
-        self.calls, self.shape, self._rows = 0, (), None
+        self.shape, self._rows = (), None
         self._handle = self.module.register_forward_hook(self._record)
         return self
 
@@ -86,7 +86,5 @@ class Tap:
             found = f"the module ({class_name(type(module))}) returns {type(output).__name__}"
             raise ConfigError(f"{found}, not one tensor of floating-point numbers; choose a part of it, or the module around it")
         rows = to_rows(output)
-        self.calls += 1
-        if self._rows is None:
-            self._rows, self.shape = rows, tuple(output.shape)
+        self._rows, self.shape = rows, tuple(output.shape)
         return None if self.edit is None else from_rows(self.edit(rows), output)

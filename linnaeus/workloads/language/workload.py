@@ -79,6 +79,13 @@ class LanguageWorkload(Workload):
     def adapt_initial_weights(self, weights: InitialWeights, model: Any) -> InitialWeights:
         return adapt_weights(weights, model, self.config, self.store.facts["identity"])
 
+    def reading_set(self) -> TextWindows:
+        """Return the windows of the training text from its first token on, each once."""
+        return TextWindows(self.store.train, self.config.data.block, self.config.seed, None, f"{self.fingerprint}/train", self.sources)
+
+    def real_positions(self, batch: Batch) -> Tensor:
+        return batch["target"] != IGNORED
+
     def valid_counts(self, batch: Batch) -> Tensor:
         return (batch["target"] != IGNORED).sum(dtype=torch.float64).view(1)
 

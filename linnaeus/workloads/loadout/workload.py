@@ -24,7 +24,7 @@ from linnaeus.workloads.loadout.model.set_transformer import build_set_transform
 from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds
 from linnaeus.workloads.loadout.result_tables import headline, result_tables
 from linnaeus.workloads.loadout.sources import read_builds
-from linnaeus.workloads.loadout.token_code import CODES
+from linnaeus.workloads.loadout.token_code import CODES, PAD
 
 WEAPONS = "weapons.json"
 
@@ -51,6 +51,9 @@ class LoadoutWorkload(Workload):
 
     def build_model(self) -> Model:
         return build_set_transformer(self.config.model, self.config.seed, len(self.code), len(self.split.weapons))
+
+    def real_positions(self, batch: Batch) -> Tensor:
+        return batch["tokens"].sort(1).values != PAD  # the network sorts the tokens
 
     def valid_counts(self, batch: Batch) -> Tensor:
         return batch["scored"].sum(dtype=torch.float64).view(1)

@@ -117,11 +117,15 @@ class TaxonomyWorkload(Workload):
         for line in self._missing_components():
             log.warning(line)
         self.quarantine = Quarantine(directory, self.data_source, self.config.data.max_bad_fraction)
-        bad = self.quarantine.samples
+        self._schedule, bad = schedule, self.quarantine.samples
         self.train_set = TaxonomyDataset(self.data_source, self.train_rows, self.config, schedule, True, bad)
         self.validation_set = TaxonomyDataset(self.data_source, self.validation_rows, self.config, schedule, False, bad)
         nulls = () if self.nulls is None else self.nulls.notes(self.tasks, [int(rank[-1]) for rank in self.counts.ranks])
         self.notes = (*self.notes, *self.train_set.notes, *nulls)
+
+    def reading_set(self) -> TaxonomyDataset:
+        """Return the training photographs as validation reads them."""
+        return TaxonomyDataset(self.data_source, self.train_rows, self.config, self._schedule, False, self.quarantine.samples)
 
     def _present(self, present: np.ndarray) -> tuple[str, ...]:
         """Return the metadata components that are known in at least one row. `present`: bool [N, M]."""

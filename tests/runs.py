@@ -4,7 +4,8 @@
 on; `"vectors"` the second workload; `"masked"` the same with metadata components, masked in training and by validation passes, and batch
 statistics (0.2 s instead of 1.6 for biota); `"language"` a text of letters, `"loadout"` generated sets of gear, dropout on. 85 samples in
 global batches of 32 make a partial last window, whose fourth micro-batch of 8 is empty. `"nanecho"` is that experiment on four small
-sources: phases, dimensions, growth.
+sources: phases, dimensions, growth. `"dictionary"` reads a language run of two updates, two dictionaries in one pass;
+`"computed"` too, one dictionary with a penalty and a ramp, activations not stored; `"planted"` reads planted activations.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ TINY = ["trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "tra
 TINY += ["logger.report=false", "logger.console=quiet", "schedule.log=[1steps]", "schedule.report=[50%]", "schedule.checkpoint=[]"]
 TINY += ["data.validation_batch=2"]
 SAMPLES = ["data.train_samples=85", "data.validation_samples=13"]
+READING = ["workload=dictionary", "dictionary.module=blocks.1", "data.samples=11", "data.source_batch=4", "data.window=32"]
+READING += ["model.features=24", "model.dead_after=64", "trainer.length=3epochs", "schedule.validate=[100%]"]
 WORKLOADS = {
     "vectors": ["experiment=vectors", "trainer.length=5epochs", "schedule.validate=[100%]"],
     "masked": [
@@ -65,6 +68,20 @@ WORKLOADS = {
         *["workload=loadout", "model.width=16", "model.dropout=0.1", "data.builds=60", "data.subsets=1", "data.validation_fraction=0.2"],
         *["data.empty=true", "trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
+    "dictionary": [*READING, "model=matryoshka", "model.widths=[8]", "model.block=4", "model.frontier=[2,5]"],
+    "planted": [
+        *["workload=dictionary", "data.width=8", "data.features=20", "data.roots=2", "data.branching=2", "data.depth=1"],
+        *[
+            "data.train_samples=85",
+            "data.validation_samples=13",
+            "model.features=24",
+            "model.k=2.5",
+            "model.block=4",
+            "model.dead_after=64",
+        ],
+        *["trainer.length=3epochs", "schedule.validate=[100%]"],
+    ],
+    "computed": [*READING, "model=jumprelu", "data.stored=false"],
     "nanecho": [
         *["experiment=nanecho_folder", "model.size=gpt_nano", "model.width=24", "model.dropout=0.1", "data.block=16"],
         *["trainer.global_batch_size=8", "trainer.micro_batch_size=4", "trainer.length=40steps", "schedule.validate=[10steps]"],
@@ -76,7 +93,8 @@ WORKLOADS = {
 def overrides(workload: str, root: Path, *more: str) -> list[str]:
     """Return the Hydra overrides of a run of `workload` below `root`. If a key occurs twice, the later value is used."""
     writers = {"language": write_text, "nanecho": write_sources, "store": write_store}
-    sized = [f"data.path={writers[workload](root)}"] if workload in writers else [] if workload == "loadout" else SAMPLES
+    sized = [f"data.path={writers[workload](root)}"] if workload in writers else [] if workload in ("loadout", "planted") else SAMPLES
+    sized = [f"dictionary.run={write_read_run(root)}"] if workload in ("dictionary", "computed") else sized
     merged = {text.split("=", 1)[0]: text for text in [*TINY, *sized, *WORKLOADS[workload], *more]}
     first = [text for key, text in merged.items() if "." not in key]  # groups before values
     return [*first, *(text for key, text in merged.items() if "." in key), f"run.root={root}", "run.name=run"]
@@ -92,6 +110,14 @@ def write_store(root: Path) -> Path:
         export(biota_config(train=85, validation=13, size=24), photographs)
         prepare(parse(["manifest", str(path), f"data.path={photographs / 'manifest.csv'}", "--processes=1"]))
     return path
+
+
+def write_read_run(root: Path) -> Path:
+    """Train a language model for two updates in the parent folder of `root`, for all runs of a test, and return its directory."""
+    path = root.parent / "read"
+    if not (path / "text" / "run" / "summary.json").exists():
+        run("language", path, "trainer.length=2steps", "model.width=12", "model.heads=2")
+    return path / "text" / "run"
 
 
 def write_text(root: Path) -> Path:

@@ -12,11 +12,12 @@ PACKAGE = Path(__file__).parents[1] / "linnaeus"
 GROUND = {"errors", "durations", "files", "randomness"}
 FORBIDDEN = {  # room -> rooms it must not import
     **{room: {"train", "workloads"} for room in ("reporting", "checkpoint", "schedule")},
-    "train": {"workloads.taxonomy", "workloads.language", "workloads.loadout"},
-    "workloads": {"train", "workloads.taxonomy", "workloads.language", "workloads.loadout"},
-    "workloads.taxonomy": {"train", "workloads.language", "workloads.loadout"},
-    "workloads.language": {"train", "workloads.taxonomy", "workloads.loadout"},
-    "workloads.loadout": {"train", "workloads.taxonomy", "workloads.language"},
+    "train": {"workloads.taxonomy", "workloads.language", "workloads.loadout", "workloads.dictionary"},
+    "workloads": {"train", "workloads.taxonomy", "workloads.language", "workloads.loadout", "workloads.dictionary"},
+    "workloads.taxonomy": {"train", "workloads.language", "workloads.loadout", "workloads.dictionary"},
+    "workloads.language": {"train", "workloads.taxonomy", "workloads.loadout", "workloads.dictionary"},
+    "workloads.loadout": {"train", "workloads.taxonomy", "workloads.language", "workloads.dictionary"},
+    "workloads.dictionary": {"train", "workloads.taxonomy", "workloads.language", "workloads.loadout"},
 }
 SHARED_NAMES = {"__init__.py", "__main__.py", "config.py", "workload.py"}  # the last two: the contract of a workload
 

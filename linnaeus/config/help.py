@@ -23,7 +23,7 @@ def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
 
     `run.from`, which is not a field of the configuration, comes first in its group. After a mapping with names chosen by the user follow
     the keys of its entries; if it has no entries, the keys that an entry NAME would have."""
-    for row in _walk(Config, config, ""):
+    for row in _walk(type(config), config, ""):
         if row[0] == "run.name":
             yield FROM, "str or null", "null", FROM_MEANING
         yield row

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import json
 import math
 import operator
@@ -21,9 +22,10 @@ from linnaeus.config.choices import with_placeholders
 from linnaeus.config.contracts import check_config_class
 from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.monitors import with_monitors
-from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, parsed
+from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, parsed, typed
 from linnaeus.config.registry import import_here, import_plugins, registered_parts, workload_module
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
+from linnaeus.config.setting import setting
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 
@@ -84,7 +86,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = hydra_compose("config", [*as_hydra_takes(overrides), *extra])
+            composed = hydra_compose("config", [*as_hydra_takes(overrides), *chosen_options(overrides), *extra])
     except HydraException as error:
         raise unknown_key(error, overrides, config_dir) or error from None
     import_plugins(OmegaConf.select(composed, "plugins") or [])
@@ -131,6 +133,41 @@ def variants_of(workload: str) -> dict[str, dict[str, type]]:
     return variants
 
 
+def config_class(workload: Any) -> type[Config]:
+    """Return the class of the configuration of a workload: `Config`, with a field for each group of keys in `KEYS` of its module `config`.
+
+    Return `Config` for the name of a workload that cannot be imported."""
+    try:
+        module = import_here(workload_module(workload) + ".config") if isinstance(workload, str) else None
+    except ModuleNotFoundError:
+        module = None
+    return _class_with(tuple(getattr(module, "KEYS", {}).items()))
+
+
+@functools.cache
+def _class_with(keys: tuple[tuple[str, type], ...]) -> type[Config]:
+    for name, cls in keys:
+        check_config_class(cls)
+        if name in {field.name for field in dataclasses.fields(Config)}:
+            raise ConfigError(f"workload.name: {cls.__module__}.KEYS has {name}, which is a group of every workload; use another name")
+    fields = [(name, cls, setting(f"keys of the workload: {name}")) for name, cls in keys]
+    return dataclasses.make_dataclass("Config", fields, bases=(Config,), frozen=True) if keys else Config
+
+
+def chosen_options(overrides: Sequence[str]) -> list[str]:
+    """Return the settings GROUP=OPTION that follow from the keys in `overrides`, by `CHOOSES` of the workload's module `config`.
+
+    An entry {key: (group, option)} chooses the option if the command line names the workload, gives the key another value than null, and
+    does not name the group."""
+    given = typed(overrides)
+    try:
+        module = import_here(workload_module(given["workload"]) + ".config") if "workload" in given else None
+    except (ModuleNotFoundError, ValueError):
+        return []  # Hydra names the mistake
+    table: dict[str, tuple[str, str]] = getattr(module, "CHOOSES", {})
+    return [f"{group}={option}" for key, (group, option) in table.items() if given.get(key, "null") != "null" and group not in given]
+
+
 def typed_config(tree: Any) -> Config:
     """Return a plain mapping as the typed configuration, with the values of environment variables in place of their texts.
 
@@ -147,7 +184,7 @@ def typed_config(tree: Any) -> Config:
     for group in WORKLOAD_GROUPS:
         if group not in variants and tree.get(group) is not None:
             raise ConfigError(f"{group}: the {workload} workload does not have this group; set {group}=null")
-    config = with_monitors(_build(Config, tree, "", variants))
+    config = with_monitors(_build(config_class(workload), tree, "", variants))
     _check_combinations(config)
     if config.run.experiment is None:
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, experiment=config.data.name))

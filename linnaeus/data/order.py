@@ -42,6 +42,7 @@ class Blocks(NamedTuple):
 
     records: int  # consecutive samples in a block
     window: int  # largest number of blocks in a window
+    starts: np.ndarray | None = None  # int64 [blocks], first sample of each block, for blocks of different sizes; None: all are alike
 
 
 def block_order(seed: int, epoch: int, size: int, blocks: Blocks) -> np.ndarray:
@@ -49,12 +50,13 @@ def block_order(seed: int, epoch: int, size: int, blocks: Blocks) -> np.ndarray:
 
     A random permutation of all blocks is cut into windows with equal numbers of blocks (they differ by one at most). The samples of a
     window are shuffled and occupy consecutive positions. With a single window the order equals that of `epoch_order`."""
-    count = -(-size // blocks.records)
+    samples = np.arange(size)
+    block = samples // blocks.records if blocks.starts is None else np.searchsorted(blocks.starts, samples, side="right") - 1
+    count = int(block[-1]) + 1 if size else 0
     windows = -(-count // blocks.window)
     place = np.empty(count, dtype=np.int64)
     place[permutation(key(seed, ORDER, epoch, 5), count)] = np.arange(count)
-    samples = np.arange(size)
-    window = (place * windows // max(count, 1))[samples // blocks.records]
+    window = (place * windows // max(count, 1))[block]
     return np.lexsort((hashes(key(seed, ORDER, epoch), samples), window)).astype(np.int64)
 
 

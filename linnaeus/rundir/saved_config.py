@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.schema import WORKLOAD_GROUPS, Config
+from linnaeus.config.schema import WORKLOAD_GROUPS
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.identity import plain
 
@@ -65,7 +65,7 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
     """Return (a copy of a saved configuration with defaults for the keys that it lacks, the names of these keys).
 
     A key remains missing if its default is unknown: its group is in a directory that is not given, or its workload no longer exists."""
-    from linnaeus.config.load import variants_of
+    from linnaeus.config.load import config_class, variants_of
 
     found = copy.deepcopy(dict(tree))
     workload = (found.get("workload") or {}).get("name")
@@ -73,11 +73,12 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
         variants = variants_of(workload) if isinstance(workload, str) else None
     except ConfigError:
         variants = None
-    if variants is None or not any(True for _ in _missing_keys(Config, found, "", variants)):
+    schema = config_class(workload)
+    if variants is None or not any(True for _ in _missing_keys(schema, found, "", variants)):
         return found, []
     defaults = _defaults_for(found, config_dir)
     names = []
-    for key, node, default in _missing_keys(Config, found, "", variants, defaults):
+    for key, node, default in _missing_keys(schema, found, "", variants, defaults):
         name = key.rpartition(".")[2]
         if default is not _UNKNOWN and default != "???":
             node[name] = copy.deepcopy(default)
@@ -88,10 +89,11 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
 def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
     """Return the configuration with the values that `typed_config` derives from others; unchanged if this version does not accept it."""
     from linnaeus.config.environment import saved_tree
-    from linnaeus.config.load import typed_config
+    from linnaeus.config.load import config_class, typed_config
 
+    schema = config_class((tree.get("workload") or {}).get("name"))
     try:
-        return _merge(tree, saved_tree(typed_config(_known(Config, tree, "", variants))))
+        return _merge(tree, saved_tree(typed_config(_known(schema, tree, "", variants))))
     except ConfigError:
         return tree
 

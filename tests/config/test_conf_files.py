@@ -10,6 +10,7 @@ from linnaeus.config import CONF, Config, compose, typed_config
 from linnaeus.config.help import describe
 from linnaeus.config.schema import DebugConfig
 from linnaeus.rundir import dump_yaml
+from linnaeus.workloads.dictionary.config import SCHEMAS as DICTIONARY
 from linnaeus.workloads.language.config import SCHEMAS as LANGUAGE
 from linnaeus.workloads.loadout.config import SCHEMAS as LOADOUT
 from tests.config.yaml_comments import commented, files
@@ -38,7 +39,8 @@ def needed(group: str, name: str) -> list[str]:
     stages = [CONF / group / f"{name.removesuffix('_rebalanced')}.yaml", CONF / group / f"{name}.yaml"]
     text = "".join(path.read_text() for path in stages if path.exists())
     path = "path: ???" in text or "override /data: manifest" in text
-    workload = ["workload=language"] * (name in LANGUAGE.get(group, {})) + ["workload=loadout"] * (name in LOADOUT.get(group, {}))
+    others = {"language": LANGUAGE, "loadout": LOADOUT, "dictionary": DICTIONARY}
+    workload = [f"workload={other}" for other, schemas in others.items() if name in schemas.get(group, {})]
     return workload + ["data.path=photos.csv"] * path + ["run.init_from=RUN"] * ("init_skip" in text)
 
 

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from linnaeus import train, workloads
-from linnaeus.config.load import variants_of
+from linnaeus.config.load import config_class, variants_of
 from linnaeus.config.registry import registered
-from linnaeus.config.schema import Config
 from linnaeus.config.setting import entry_type
 from linnaeus.sweep.request import check_settings, split_parameters
 from linnaeus.sweep.trial_results import metric_of
@@ -412,7 +411,7 @@ def keys(workload: str = "taxonomy") -> Iterator[tuple[str, Any]]:
                 named = f"@{distinct[owner]}" if len(distinct) > 1 and owner in distinct else ""
                 yield f"{group}.{field.name}{named}", field
 
-    yield from walk(Config, "")
+    yield from walk(config_class(workload), "")
 
 
 def test_each_workload_has_a_table():

@@ -107,3 +107,15 @@ def test_the_order_is_part_of_the_identity_of_a_run():
 def test_what_needs_other_orders_is_refused(override, message):
     with pytest.raises(ConfigError, match=message):
         build_blocks(composed(override))
+
+
+def test_blocks_of_different_sizes_are_kept_together():
+    starts = np.array([0, 3, 4, 10, 12])
+    equal, own = Blocks(4, 2), Blocks(4, 2, starts)
+    order = block_order(7, 0, 20, own)
+    assert sorted(order.tolist()) == list(range(20)) and order.tolist() != block_order(7, 0, 20, equal).tolist()
+    block = np.searchsorted(starts, order, side="right") - 1
+    first, last = np.array([np.flatnonzero(block == number)[[0, -1]] for number in range(5)]).T
+    windows = [set(block[start:end]) for start, end in zip(sorted(set(first)), [*sorted(set(first))[1:], 20])]
+    assert max(len(np.unique(block[a : b + 1])) for a, b in zip(first, last)) <= 2, windows
+    assert block_order(7, 0, 20, Blocks(4, 2, np.arange(0, 20, 4))).tolist() == block_order(7, 0, 20, equal).tolist()

@@ -32,11 +32,11 @@ from tests.faults.places import (
     Place,
     label,
 )
-from tests.faults.settings import STEPS, Setting
+from tests.faults.settings import FEW, STEPS, Setting
 from tests.faults.spec import ANY, Fault
 
 LEAST = {1: 8, 2: 8, 3: 1}  # kills at every place on so many processes, in a full plan
-STORE = (STEP, FILES, NORMAL, RESUME, WINDOW, EPOCH_END, RANDOM, RENAME)  # a kill each of runs from a store, in a plan of any size
+FEW_GROUPS = (STEP, FILES, NORMAL, RESUME, WINDOW, EPOCH_END, RANDOM, RENAME)  # a kill each, in a plan of any size
 LONGEST = 5  # kills of one run
 INSTANTS = 3  # kills of one run at any instant: each takes at most its share of the run's length
 
@@ -66,7 +66,7 @@ class Run:
 
 
 def make_plan(wanted: int, references: References, seed: int = 0) -> list[Run]:
-    """Runs with `wanted` kills or a few more, and those from a store. From 200 on every place has at least `LEAST`; below, as even a share
+    """Runs with `wanted` kills or a few more, and those of `FEW`. From 200 on every place has at least `LEAST`; below, as even a share
     as there is. Runs that have no reference are left out."""
     draw = random.Random(seed)
     wishes: list[tuple[str, int, Setting]] = []
@@ -75,7 +75,7 @@ def make_plan(wanted: int, references: References, seed: int = 0) -> list[Run]:
         for i in range(number * len(GROUPS)):
             group, turn = GROUPS[i % len(GROUPS)], i // len(GROUPS)
             wishes.append((group, turn, _setting(group, turn, processes)))
-    wishes += [(group, i, Setting("store", 1 + i % 2, (0, 3)[i // 2 % 2])) for i, group in enumerate(STORE)]
+    wishes += [(group, i, Setting(name, 1 + i % 2, (0, 3)[i // 2 % 2])) for name in FEW for i, group in enumerate(FEW_GROUPS)]
     for group, turn, setting in wishes:
         if (setting.workload, setting.processes) in references:
             kills[setting].append((group, _kill(group, turn, setting, references, draw)))

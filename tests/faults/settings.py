@@ -34,6 +34,9 @@ WORKLOADS = {
 }
 # A prepared store of JPEGs, in the order for data larger than memory. Otherwise as above.
 WORKLOADS["store"] = WORKLOADS["biota"]
+# Two dictionaries of the activations of a language model, which every start finds stored or stores.
+WORKLOADS["dictionary"] = [*(text for text in COMMON if not text.startswith("weighting")), *PLATEAU, "run.experiment=dictionary"]
+FEW = ("store", "dictionary")  # workloads with a few kills of their own, on 1 and 2 processes
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Any
 from tests.faults.launch import Chain, launch, run_through
 from tests.faults.places import GROUPS
 from tests.faults.plan import Reference, Run, make_plan
-from tests.faults.settings import WORKLOADS, Setting
+from tests.faults.settings import FEW, WORKLOADS, Setting
 from tests.faults.spec import append, read_rows
 
 KINDS = ("tree", "agent", "rank")
@@ -33,7 +33,7 @@ def main() -> int:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
-    pairs = [(workload, processes) for processes in (1, 2, 3) for workload in WORKLOADS if workload != "store" or processes < 3]
+    pairs = [(workload, processes) for processes in (1, 2, 3) for workload in WORKLOADS if workload not in FEW or processes < 3]
     references = {pair: reference_of(Setting(*pair, 0), out) for pair in pairs if options.only in ("", pair[0])}
     plan = make_plan(options.kills, references, options.seed)
     done = {row["name"]: row for row in read_rows(out / "results.jsonl") if not row["failures"]}
@@ -57,11 +57,13 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kills = "at least so many, and 8 of runs from a store; from 200 on at least 8 at every place on 1 and 2 processes"
+    kills = (
+        "at least so many, and 8 each of runs from a store and of dictionaries; from 200 on at least 8 at every place on 1 and 2 processes"
+    )
     parser.add_argument("--kills", type=int, default=200, help=kills)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", default="/tmp/linnaeus-torture", help="where the runs go")
-    parser.add_argument("--only", default="", help="one of vectors, biota and store: no other runs")
+    parser.add_argument("--only", default="", help="one of vectors, biota, store and dictionary: no other runs")
     parser.add_argument("--seed", type=int, default=0, help="of the plan")
     return parser.parse_args()
 

@@ -47,6 +47,8 @@ REFERENCES: dict[str, tuple[str, list[str]]] = {  # name -> workload of `tests.r
     "growing": ("vectors", GROWING),
     "language": ("language", GROWING),
     "loadout": ("loadout", [text for text in STATEFUL if not text.startswith("weighting")]),
+    "dictionary": ("dictionary", [text for text in STATEFUL if not text.startswith("weighting")]),
+    "computed": ("computed", ["schedule.checkpoint=[2steps]", "debug.batch_hashes=true"]),
     "frozen": ("vectors", [*FROZEN, "schedule.checkpoint=[3steps]"]),
     **{name: ("vectors", [*LENGTH, *options, "model.batch_norm=true", *WEIGHTED]) for name, options in WEIGHTINGS.items()},
     "surgery": ("vectors", [*LENGTH, *WEIGHTINGS["surgery"], "trainer.micro_batch_size=32", "model.batch_norm=true", *WEIGHTED]),
@@ -134,6 +136,8 @@ CASES: dict[str, tuple[str, list[tuple[Any, str, int, bool]]]] = {  # name -> re
     "in a growth, then before a checkpoint": ("growing", [(Growth, "connect", 6, True), (saving, "save", 2, False)]),
     "text, growing": ("language", [(*UPDATE, 8, False)]),
     "sets of gear": ("loadout", [(*UPDATE, 5, False)]),
+    "activations on disk": ("dictionary", [(*UPDATE, 5, False)]),
+    "activations made when they are read": ("computed", [(*UPDATE, 4, False), (*UPDATE, 2, True)]),
     "frozen parts, first epoch": ("frozen", [(*UPDATE, 2, False)]),
     "frozen parts, later": ("frozen", [(*UPDATE, 11, False)]),
     # the second kill loses the work since step 8

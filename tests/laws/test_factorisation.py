@@ -26,6 +26,7 @@ CONTINUED += ["schedule.validate=[5steps]", "debug.batch_hashes=true", *GRADNORM
 JOBS = {
     "f64": ("biota", F64),
     "gradnorm": ("vectors", ["trainer.precision=float64", "trainer.length=8epochs", *GRADNORM]),
+    "dictionary": ("planted", F64),
     "f32": ("biota", F32),
 }
 
@@ -85,7 +86,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("processes", (2, 4))
-@pytest.mark.parametrize("name", ("f64", "gradnorm"))
+@pytest.mark.parametrize("name", ("f64", "gradnorm", "dictionary"))
 def test_in_float64_a_whole_run_does_not_depend_on_the_split(results, name, processes):
     workload = JOBS[name][0]
     one, several = results / "1" / name, results / str(processes) / name

@@ -1,1 +1,16 @@
-"""Sparse dictionaries of the activations of a trained model."""
+"""Sparse dictionaries: explain the activations of a trained model, of any workload, as sums of a few of many features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from linnaeus.config.schema import Config
+    from linnaeus.workloads.dictionary.workload import DictionaryWorkload
+
+
+def build_workload(config: Config) -> DictionaryWorkload:
+    """Return the workload of `config`; opens the run that is read. Raise `ConfigError` for a run or settings that cannot be used."""
+    from linnaeus.workloads.dictionary.workload import DictionaryWorkload
+
+    return DictionaryWorkload(config)

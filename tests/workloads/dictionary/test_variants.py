@@ -14,7 +14,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, JumpReLUConfig, MatryoshkaConfig, PenalisedConfig, TopKConfig
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, geometric_median
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
-from linnaeus.workloads.dictionary.model.variants import VARIANTS, build_dictionary
+from linnaeus.workloads.dictionary.model.variants import VARIANTS, build_dictionary, largest_of_blocks
 
 WIDTH, PLANTED, FEATURES, K = 16, 24, 48, 3
 COMMON: dict[str, Any] = {
@@ -25,9 +25,10 @@ COMMON: dict[str, Any] = {
     "auxiliary_features": None,
     "usage_target": 0.05,
     "usage_penalty": 0.0,
+    "frontier": [],
 }
 PENALTY: dict[str, Any] = {"sparsity": 0.7, "sparsity_warmup": "10%"}
-THRESHOLD = {"k": K, "threshold_rate": 0.05}
+THRESHOLD = {"k": K, "threshold_rate": 0.05, "block": 32}
 CONFIGS = {
     "relu": PenalisedConfig("relu", **COMMON, **PENALTY),
     "gated": PenalisedConfig("gated", **COMMON, **PENALTY),
@@ -229,3 +230,35 @@ def test_a_seed_decides_the_weights():
     first, same, other = (build_dictionary(CONFIGS["gated"], WIDTH, seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[key], same[key]) for key in first) and not torch.equal(first["decoder"], other["decoder"])
     assert set(VARIANTS) == set(CONFIGS)
+
+
+def test_blocks_choose_alone_and_their_order_does_not_matter():
+    torch.manual_seed(0)
+    pre = torch.rand(22, 10)
+    real = torch.ones(22, dtype=torch.bool)
+    real[[3, 20, 21]] = False
+    found, smallest = largest_of_blocks(pre, real, 2.5, 8)
+    assert [int((part > 0).sum()) for part in found.split(8)] == [17, 20, 10], "k n of the 7, 8 and 4 real samples"
+    for i, rows in enumerate((slice(0, 8), slice(8, 16), slice(16, 22))):
+        alone, least = largest_of_blocks(pre[rows], real[rows], 2.5, 8)
+        assert torch.equal(alone, found[rows]) and torch.equal(least, smallest[i : i + 1])
+        kept = found[rows]
+        assert float(kept[kept > 0].min()) == float(smallest[i])
+        assert float((pre[rows] * real[rows].unsqueeze(1))[kept == 0].max()) < float(smallest[i])
+    assert not bool(found[~real].any())
+    empty, none = largest_of_blocks(pre[:8], torch.zeros(8, dtype=torch.bool), 2.5, 8)
+    assert not bool(empty.any()) and float(none) == 0
+
+
+@VARIANT
+def test_losses_in_evaluation_are_those_of_the_objective(trained, name):
+    """A dense code has a low squared error in use; the loss that chooses the best checkpoint keeps its price or its limit."""
+    model, x = copy.deepcopy(trained[name]), activations(64)
+    if isinstance(CONFIGS[name], BatchTopKConfig):
+        before = sum(loss.sum() for loss in model(batch_of(x)).losses.values())
+        model.threshold.fill_(0.0)  # everything positive is active in use
+        dense = model(batch_of(x))
+        assert float((dense.activities > 0).sum(1).double().mean()) > 2 * K
+        assert torch.equal(sum(loss.sum() for loss in dense.losses.values()), before)
+    elif name != "topk":
+        assert "sparsity" in model(batch_of(x)).losses

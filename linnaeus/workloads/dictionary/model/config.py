@@ -18,16 +18,23 @@ class DictionaryConfig:
     auxiliary: float = setting("coefficient of the loss that trains dead features on what the others leave over; 0: none", low=0)
     auxiliary_features: int | None = setting("dead features per sample in that loss; null: half the width of the activations", low=1)
     usage_target: float = setting("share of samples in which a feature should be active; used if usage_penalty is not 0", above=0, below=1)
+    frontier: list[float] = setting(
+        "values of k (of sparsity, where that is the key); a dictionary for each is trained in one pass over the data; []: one dictionary",
+        above=0,
+    )
     usage_penalty: float = setting("coefficient of the divergence between usage_target and the usage of each feature; 0: none", low=0)
 
 
 @dataclass(frozen=True)
 class TopKConfig(DictionaryConfig):
-    k: float = setting("active features per sample; of batch_topk and matryoshka on average over a micro-batch", above=0)
+    k: float = setting("active features per sample; of batch_topk and matryoshka on average over a block", above=0)
 
 
 @dataclass(frozen=True)
 class BatchTopKConfig(TopKConfig):
+    block: int = setting(
+        "consecutive samples of a global batch of which the k x block largest activities stay; divides the micro-batch", low=1
+    )
     threshold_rate: float = setting("rate of the moving average that estimates the threshold for evaluation", above=0, high=1)
 
 

@@ -7,7 +7,7 @@ to D, and b is the geometric median of the activations (Bricken et al. 2023, "To
 
 The loss of a sample is the squared error of the scaled reconstruction, summed over the d dimensions, plus the penalties of the variant,
 plus for dead features the auxiliary loss of Gao et al. 2024 (arXiv 2406.04093, A.2). All parts are sums over samples, so they do not
-depend on the division of a global batch, except for what BatchTopK chooses within a micro-batch.
+depend on the division of a global batch.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ from linnaeus.workloads.dictionary.model.straight_through import OnSphere
 
 USAGE_RATE = 0.01  # of the moving average of the usage, per update
 WEISZFELD_STEPS = 100
+CONVERGED = 1e-7  # of the norm of the median
 
 
 class Reconstruction(NamedTuple):
-    """Result of a forward pass over N samples."""
+    """Result of a forward pass over N samples.
+
+    In evaluation the reconstruction and the activities are those of `encode` and `decode`. The losses are those of the training objective,
+    in which the number of active features is limited or has a price."""
 
     reconstruction: Tensor  # [N, d], in the units of the activations
     activities: Tensor  # [N, F], 0 for a feature that is not active
@@ -64,9 +68,14 @@ class SparseDictionary(Model):
     # -- what a variant defines ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the activities [N, F] of the pre-activations [N, F]. `weight` [N]: 0 for samples that do not count; given in training
-        only."""
+    def activities(self, pre: Tensor) -> Tensor:
+        """Return the activities [N, F] of the pre-activations [N, F]."""
+
+    def training_activities(self, pre: Tensor, weight: Tensor) -> Tensor:
+        """Return the activities [N, F] of which the loss is computed, of BatchTopK and Matryoshka a choice among several samples.
+
+        weight [N]: 0 for samples that do not count."""
+        return self.activities(pre)
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
         """Return the sparsity penalties [N] by name. scaled: z [N, d]. decoder: [F, d]."""
@@ -89,7 +98,7 @@ class SparseDictionary(Model):
         weight = batch["weight"]
         scaled = batch["activation"].to(self.decoder.dtype) * self.scale
         pre = self.pre_activations(scaled)
-        activities = self.activities(pre, weight if self.training else None)
+        activities = self.training_activities(pre, weight)
         decoder = OnSphere.apply(self.decoder)
         found, losses = self.reconstruct(activities, scaled, decoder)
         if self.training:
@@ -100,7 +109,10 @@ class SparseDictionary(Model):
             losses["usage"] = self.config.usage_penalty * self._usage_loss(pre)
         if self.config.auxiliary and self.training:
             losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(pre, scaled - found, decoder)
-        return Reconstruction(found / self.scale, activities, losses)
+        if self.training:
+            return Reconstruction(found / self.scale, activities, losses)
+        activities = self.activities(pre)
+        return Reconstruction(self.decode(activities), activities, losses)
 
     def reconstruct(self, activities: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the scaled reconstruction [N, d] and its losses [N] by name."""
@@ -127,6 +139,12 @@ class SparseDictionary(Model):
         self.scale.fill_(self.width**0.5 / norm if norm > 0 else 1.0)
         self.bias.copy_(geometric_median(sample.double()) * self.scale)
 
+    @torch.no_grad()
+    def copy_scale(self, other: SparseDictionary) -> None:
+        """Copy the scale and the bias that another dictionary of the same activations was fitted to."""
+        self.scale.copy_(other.scale)
+        self.bias.copy_(other.bias)
+
     @property
     def dead(self) -> Tensor:
         """Return True for the features that were not active in the last `dead_after` training samples, bool [F]."""
@@ -134,9 +152,9 @@ class SparseDictionary(Model):
 
     @torch.no_grad()
     def after_update(self, skipped: Tensor) -> None:
-        """Normalise the decoder vectors and update `silent` and `usage`, on every process after each optimizer update.
+        """Normalise the decoder vectors and update `silent` and `usage`.
 
-        skipped: float32 [], 1 if the optimizer did not apply the update; then nothing changes but the counts since the last update."""
+        After a skipped update nothing changes but the counts since the last update."""
         norm = self.decoder.norm(dim=1, keepdim=True)
         self.decoder.div_(torch.where(skipped > 0, torch.ones_like(norm), norm))
         counts = DistributedContext().all_reduce(self._fired)
@@ -215,7 +233,7 @@ def geometric_median(points: Tensor) -> Tensor:
     for _ in range(WEISZFELD_STEPS):
         closeness = 1 / (points - median).norm(dim=1).clamp(min=1e-8)
         new = closeness @ points / closeness.sum()
-        if torch.equal(new, median):
+        moved, median = float((new - median).norm()), new
+        if moved <= CONVERGED * float(median.norm()):
             break
-        median = new
     return median

@@ -3,7 +3,7 @@
 relu        activity max(p, 0), and a penalty of their sum (L1)             Bricken et al. 2023, "Towards Monosemanticity"
 gated       a gate chooses the features, another scale their activity       Rajamanoharan et al. 2024, arXiv 2404.16014
 topk        the k largest of each sample                                    Gao et al. 2024, arXiv 2406.04093
-batch_topk  the k N largest of N samples; a threshold in evaluation         Bussmann et al. 2024, arXiv 2412.06410
+batch_topk  the k n largest of n samples; a threshold in evaluation         Bussmann et al. 2024, arXiv 2412.06410
 jumprelu    p above a learned threshold, and a penalty of their number      Rajamanoharan et al. 2024, arXiv 2407.14435
 matryoshka  batch_topk, whose first features must reconstruct alone         Bussmann et al. 2025, arXiv 2503.17547
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.distributed import DistributedContext
@@ -24,7 +25,7 @@ from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 
 
 class ReLUDictionary(SparseDictionary):
-    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+    def activities(self, pre: Tensor) -> Tensor:
         return pre.relu()
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
@@ -48,7 +49,7 @@ class GatedDictionary(SparseDictionary):
         nn.init.zeros_(self.log_gain)
         nn.init.zeros_(self.magnitude_bias)
 
-    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+    def activities(self, pre: Tensor) -> Tensor:
         magnitude = (pre - self.encoder_bias) * self.log_gain.exp() + self.magnitude_bias
         return (pre > 0) * magnitude.relu()
 
@@ -59,14 +60,14 @@ class GatedDictionary(SparseDictionary):
 
 
 class TopKDictionary(SparseDictionary):
-    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+    def activities(self, pre: Tensor) -> Tensor:
         values, index = pre.relu().topk(int(self.config.k), dim=1, sorted=False)
         return torch.zeros_like(pre).scatter(1, index, values)
 
 
 class BatchTopKDictionary(SparseDictionary):
-    """In training, a micro-batch of N samples has k N active features. `threshold`: the moving average of the smallest of their activities,
-    above which a feature is active in evaluation."""
+    """Of each block of n samples the k n largest activities stay. A micro-batch has whole blocks, so the choice does not depend on the
+    division of a global batch. `threshold`: the moving average of the smallest of them, above which a feature is active in evaluation."""
 
     threshold: Tensor
     updates: Tensor
@@ -77,17 +78,17 @@ class BatchTopKDictionary(SparseDictionary):
         super().__init__(config, width, features)
         self.register_buffer("threshold", torch.zeros(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("_smallest", torch.zeros(2), persistent=False)  # sum and number of the micro-batches since the last update
+        self.register_buffer("_smallest", torch.zeros(2), persistent=False)  # sum and number of the blocks since the last update
 
-    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+    def activities(self, pre: Tensor) -> Tensor:
         positive = pre.relu()
-        if weight is None:
-            return positive * (positive > self.threshold)
-        flat = (positive * (weight > 0).unsqueeze(1)).flatten()
-        values, index = flat.topk(min(max(int(self.config.k * len(pre)), 1), len(flat)), sorted=False)
-        real = (weight > 0).any()
-        self._smallest += torch.stack([values.detach().min() * real, real.to(values.dtype)]).to(self._smallest.dtype)
-        return torch.zeros_like(flat).scatter(0, index, values).view_as(pre)
+        return positive * (positive > self.threshold)
+
+    def training_activities(self, pre: Tensor, weight: Tensor) -> Tensor:
+        found, smallest = largest_of_blocks(pre.relu(), weight > 0, self.config.k, self.config.block)
+        if self.training:
+            self._smallest += torch.stack([smallest.detach().sum(), (smallest > 0).sum()]).to(self._smallest.dtype)
+        return found
 
     @torch.no_grad()
     def after_update(self, skipped: Tensor) -> None:
@@ -99,6 +100,25 @@ class BatchTopKDictionary(SparseDictionary):
         rate = torch.where(applied, rate, torch.zeros_like(rate))
         self.threshold.lerp_(total / number.clamp(min=1), rate.to(self.threshold.dtype))
         self._smallest.zero_()
+
+
+def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int) -> tuple[Tensor, Tensor]:
+    """Return the activities [N, F] of `positive` [N, F] that are among the k n largest of their block, 0 for the others, and the smallest
+    of them for each block [N / block], 0 for a block without real samples.
+
+    n: number of real samples of a block. real: bool [N]. The last block may have fewer than `block` samples."""
+    samples, features = positive.shape
+    blocks = -(-samples // block)
+    padding = blocks * block - samples
+    masked = F.pad(positive * real.unsqueeze(1), (0, 0, 0, padding)).view(blocks, block * features)
+    present = F.pad(real, (0, padding)).view(blocks, block).sum(1)
+    number = ((present * k).long().clamp(min=1) * (present > 0)).clamp(max=block * features)
+    most = min(max(int(k * block), 1), block * features)
+    values, index = masked.topk(most, dim=1)
+    values = values * (torch.arange(most, device=values.device) < number.unsqueeze(1))
+    smallest = values.gather(1, (number - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
+    found = torch.zeros_like(masked).scatter(1, index, values).view(blocks * block, features)[:samples]
+    return found, smallest
 
 
 class MatryoshkaDictionary(BatchTopKDictionary):
@@ -129,7 +149,7 @@ class JumpReLUDictionary(SparseDictionary):
         super().init_weights()
         nn.init.constant_(self.threshold, self.config.threshold)
 
-    def activities(self, pre: Tensor, weight: Tensor | None = None) -> Tensor:
+    def activities(self, pre: Tensor) -> Tensor:
         found: Tensor = Jump.apply(pre.relu(), self.threshold, self.config.bandwidth)
         return found
 
@@ -157,7 +177,7 @@ def build_dictionary(config: DictionaryConfig, width: int, seed: int) -> SparseD
 
     Raise `ConfigError` for impossible settings."""
     features = config.features or 8 * width
-    _check(config, features)
+    check_settings(config, features)
     with torch.device("cpu"):
         model = VARIANTS[config.name](config, width, features)
     torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)
@@ -165,7 +185,8 @@ def build_dictionary(config: DictionaryConfig, width: int, seed: int) -> SparseD
     return model
 
 
-def _check(config: DictionaryConfig, features: int) -> None:
+def check_settings(config: DictionaryConfig, features: int) -> None:
+    """Raise `ConfigError` for settings that are impossible with so many features."""
     if isinstance(config, TopKConfig) and config.k > features:
         raise ConfigError(f"model.k is {config.k:g}, but there are {features} features; set model.k to at most that")
     if config.name == "topk" and isinstance(config, TopKConfig) and (config.k < 1 or config.k % 1):

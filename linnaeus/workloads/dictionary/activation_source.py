@@ -1,0 +1,110 @@
+"""Define `ActivationSource`: the activations of one module of a trained model, for the training samples of its own run.
+
+The activations of a sample have consecutive numbers, and the samples are in the order of the data. A sample has one activation if the
+module returns [B, d], T if it returns [B, T, d], less its padding, and H W if it returns [B, C, H, W]. `source_batch` consecutive samples
+are a block. A block is always computed at once, so that its activations have the same bits wherever they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
+from linnaeus.errors import ConfigError
+from linnaeus.files import content_digest
+from linnaeus.workloads.dictionary.tapping import Tap, find_module
+from linnaeus.workloads.opened_run import OpenedRun
+
+
+class Block(NamedTuple):
+    """Activations of a block, float32 [n, d] on the device of the model, and which of them count, bool [n] on the host: not those of a
+    sample that cannot be decoded."""
+
+    rows: Tensor
+    counts: Tensor
+
+
+class ActivationSource:
+    """Reader of the module `name` of an opened run. width: d.
+
+    offsets: int64 [S + 1], number of the first activation of each sample, and the number of all."""
+
+    def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None) -> None:
+        """samples: number of training samples to read; None: all. Raise `ConfigError` for a module that cannot be read."""
+        self.run, self.name, self.source_batch = run, name, source_batch
+        self.device = next(run.model.parameters()).device
+        self.module = find_module(run.model, name)
+        self.samples: PositionedDataset = run.workload.reading_set()
+        self.count = min(samples or len(self.samples), len(self.samples))
+        if self.count < 1:
+            raise ConfigError(f"dictionary.run: {run.path} has no training samples")
+        first = self.host_batch(0)
+        tap = self.tapped(first)
+        self.width, self.shape = tap.rows.shape[1], tap.shape[1:]
+        self.offsets = self._offsets(first, tap)
+        blocks = np.minimum(np.arange(self.blocks + 1) * source_batch, self.count)
+        self.block_offsets: np.ndarray = self.offsets[blocks]  # int64 [blocks + 1], number of the first activation of each block
+
+    @property
+    def blocks(self) -> int:
+        """Return the number of blocks."""
+        return -(-self.count // self.source_batch)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of all that determines the activations."""
+        precision, data = self.run.config.trainer.precision, self.run.workload.fingerprint
+        facts = {"weights": self.run.weights.digest, "data": data, "module": self.name, "precision": precision}
+        return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 1})
+
+    def host_batch(self, block: int) -> Batch:
+        """Return the samples of a block, on the host."""
+        first = block * self.source_batch
+        return self.samples.__getitems__([SampleIndex(0, i, i, 0) for i in range(first, min(first + self.source_batch, self.count))])
+
+    def tapped(self, host: Batch) -> Tap:
+        """Run the model on a batch. Return the tap that recorded the output of the module."""
+        self.run.workload.check_batch(host)
+        batch = {name: value.to(self.device) for name, value in host.items()}
+        with Tap(self.module) as tap, torch.inference_mode(), self.run.autocast():
+            self.run.model(self.run.workload.prepare(batch))
+        return tap
+
+    def read(self, block: int) -> Block:
+        """Return the activations of a block. Raise `ConfigError` if the module returns another number of them than for the first block."""
+        host = self.host_batch(block)
+        tap = self.tapped(host)
+        weight = host["weight"] > 0
+        counts, rows = weight.repeat_interleave(len(tap.rows) // len(weight)), tap.rows.float()
+        mask = self.mask(host, tap)
+        if mask is not None:
+            counts, rows = counts[mask.flatten()], rows[mask.flatten().to(self.device)]
+        expected = self.block_offsets[block + 1] - self.block_offsets[block]
+        if rows.shape != (expected, self.width):
+            first = host["sample"][0]
+            found = f"{list(rows.shape)} from sample {first} on, not {[int(expected), self.width]} as for the others"
+            raise ConfigError(f"dictionary.module: {self.name} returns {found}; choose another module")
+        return Block(rows, counts)
+
+    def mask(self, host: Batch, tap: Tap) -> Tensor | None:
+        """Return which positions of an output [B, T, d] are real, bool [B, T]; None: all."""
+        real = self.run.workload.real_positions(host) if len(tap.shape) == 3 else None
+        return real if real is not None and real.shape == tap.shape[:2] else None
+
+    def samples_of(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return the sample of each of the activations `rows`, int64 [N]."""
+        return np.searchsorted(self.offsets, np.asarray(rows, dtype=np.int64), side="right") - 1
+
+    def _offsets(self, first: Batch, tap: Tap) -> np.ndarray:
+        """Return `offsets`. Padding is counted in all samples, without running the model."""
+        each = len(tap.rows) // len(first["sample"])
+        if self.mask(first, tap) is None:
+            return np.arange(self.count + 1, dtype=np.int64) * each
+        masks = [self.run.workload.real_positions(self.host_batch(block)) for block in range(self.blocks)]
+        lengths = torch.cat([mask.sum(1) for mask in masks if mask is not None])
+        return np.concatenate([[0], np.cumsum(lengths.numpy())]).astype(np.int64)

@@ -1,0 +1,64 @@
+"""Define `ComputedActivations`: activations that are made by the frozen model when they are read."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.dictionary.activation_buffer import ActivationBuffer
+from linnaeus.workloads.dictionary.activation_source import ActivationSource, Block
+
+
+class ComputedActivations:
+    """Activations of `source`, computed block by block. The newest are kept in a ring for two windows of the order, so that each block is
+    computed once per epoch. The ring is a cache: what is read does not depend on it, and it is not part of a checkpoint.
+
+    With several processes each computes what it reads."""
+
+    def __init__(self, source: ActivationSource, window: int) -> None:
+        """window: number of blocks in a window of the order."""
+        self.source, self.width, self.block_offsets = source, source.width, source.block_offsets
+        self._size = 2 * window * int(np.diff(source.block_offsets).max())
+        self._buffer: ActivationBuffer | None = None  # made when it is first used: much memory
+        self._first: dict[int, int] = {}  # block -> number of its first activation in the ring
+        self._counts: dict[int, Tensor] = {}
+
+    def block(self, number: int) -> Block:
+        """Return the activations of a block."""
+        return self.source.read(number)
+
+    def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the activations `numbers`, int64 [N]: float32 [N, d] on the device of the model, and which count, bool [N] on the host."""
+        blocks = np.searchsorted(self.block_offsets, numbers, side="right") - 1
+        distinct = np.unique(blocks)
+        buffer = self._with(distinct)
+        first = np.array([self._first[block] for block in distinct.tolist()], dtype=np.int64)
+        local, place = numbers - self.block_offsets[blocks], np.searchsorted(distinct, blocks)
+        at = torch.from_numpy((first[place] + local) % len(buffer.rows)).to(buffer.rows.device, non_blocking=True)
+        counts = torch.stack([self._counts[block][row] for block, row in zip(blocks.tolist(), local.tolist())])
+        return buffer.rows[at], counts
+
+    def _with(self, blocks: np.ndarray) -> ActivationBuffer:
+        """Return the ring with all of `blocks` in it."""
+        needed = int((self.block_offsets[blocks + 1] - self.block_offsets[blocks]).sum())
+        buffer = self._buffer
+        if buffer is None or needed > len(buffer.rows):
+            self._size = max(self._size, needed)
+            buffer = self._buffer = ActivationBuffer(self._size, self.width, self.source.device)
+            self._first, self._counts = {}, {}
+        for _ in range(2):  # a block that is needed may be overwritten by another one: then all are computed again
+            for block in (number for number in blocks.tolist() if not self._present(number)):
+                self._first[block] = buffer.added
+                found = self.source.read(block)
+                self._counts[block] = found.counts
+                buffer.add(found.rows)
+            if all(self._present(number) for number in blocks.tolist()):
+                break
+            self._first = {}
+        self._first = {block: first for block, first in self._first.items() if buffer.contains(first)}
+        self._counts = {block: self._counts[block] for block in self._first}
+        return buffer
+
+    def _present(self, block: int) -> bool:
+        return self._buffer is not None and block in self._first and self._buffer.contains(self._first[block])

@@ -1,0 +1,47 @@
+"""Define the settings of the dictionary workload: the run whose module is read, and the data. `model/config.py` has those of the model."""
+
+from dataclasses import dataclass
+
+from linnaeus.config.schema import DataConfig
+from linnaeus.config.setting import setting
+from linnaeus.workloads.dictionary.model.config import MODELS
+from linnaeus.workloads.dictionary.planted_config import PlantedSettings
+
+# By the last part of a metric's name. A dense code has the best explained variance, cosine, loss recovered and share of dead features, so
+# these have no direction: to monitor one, set schedule.best_mode. `loss` limits the number of active features or counts their price.
+DIRECTIONS: dict[str, str] = {"mcc": "max", "f1": "max"}
+
+
+@dataclass(frozen=True)
+class ReadRunConfig:
+    """The trained model whose activations a dictionary learns."""
+
+    run: str | None = setting("directory of the run whose model is read; null: none, for data=planted")
+    module: str | None = setting("name of the module whose output is read, such as blocks.1; a wrong name lists the nearest ones")
+    checkpoint: str | None = setting("checkpoint of that run: newest, best or a step; null: best if one was validated, otherwise newest")
+    settings: list[str] = setting("settings that replace those of that run, such as ['data.path=/new/place']")
+
+
+@dataclass(frozen=True)
+class ActivationsConfig(DataConfig):
+    """Activations of a module of a trained model, for the samples of its own run."""
+
+    samples: int | None = setting("training samples of the run to read, the first ones; null: all", low=1)
+    source_batch: int = setting("samples that the model reads at once, always the same ones together", low=1)
+    window: int = setting("activations that are shuffled together, at least; they are made of random blocks of consecutive samples", low=1)
+    stored: bool = setting("true: write the activations to disk before the training; false: make them when they are read")
+    folder: str | None = setting("folder of stored activations; null: one below run.root/activations, named after their content")
+
+
+@dataclass(frozen=True)
+class PlantedConfig(DataConfig, PlantedSettings):
+    """Sums of planted features; each epoch has new samples."""
+
+    world: int = setting("seed of the planted features", low=0)
+    train_samples: int = setting("training samples of an epoch", low=1)
+    validation_samples: int = setting("validation samples", low=1)
+
+
+SCHEMAS: dict[str, dict[str, type]] = {"data": {"activations": ActivationsConfig, "planted": PlantedConfig}, "model": MODELS}
+KEYS: dict[str, type] = {"dictionary": ReadRunConfig}
+CHOOSES = {"dictionary.run": ("data", "activations")}  # with this key, data=activations is the default

@@ -1,0 +1,169 @@
+"""Metrics of dictionaries in a validation pass, over all activations and processes. With several dictionaries each has its name in front.
+
+loss                   mean of the training objective, in which the number of active features is limited or has a price
+l0                     active features per activation, as in use
+explained_variance     1 - squared error / squared distance from the mean activation
+nmse                   squared error / squared norm of the activations, both summed
+cosine                 mean cosine of activation and reconstruction
+dead, dense            shares of features that are active in no activation, and in more than 10 %
+density/1e-4           share of features whose frequency is from 1e-4 to below 1e-3, and so on; density/0: never active
+decoder_cosine         cosine of a decoder vector and the nearest other one: mean, _p90 (90th percentile) and _max
+loss_recovered         (loss with zeros - loss with the reconstruction) / (loss with zeros - loss of the model), by the loss of the model
+original/, zero/, spliced/   the metrics of the workload of the model: as it is, with zeros, with the reconstruction
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.data.samples import Batch
+from linnaeus.metrics.streaming import Metrics, TrainingMetrics
+from linnaeus.progress import ValidationPass
+from linnaeus.workloads.base import Workload
+from linnaeus.workloads.dictionary.model.sparse_dictionary import Reconstruction
+from linnaeus.workloads.dictionary.splicing import Spliced
+
+DENSE = 0.1
+BINS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # lower edges of the frequencies of a bin; the first bin begins above 0
+OWN = 3  # sums of each dictionary: loss, squared error, cosine
+STRUCTURE = ("decoder_cosine", "decoder_cosine_p90", "decoder_cosine_max")
+CHUNK = 4096  # decoder vectors compared with all others at a time
+
+
+class DictionaryTrainingMetrics(TrainingMetrics):
+    """Metrics of training rows: `loss` per activation and `l0`, active features per activation, of each dictionary."""
+
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
+        super().__init__(names)
+        self.counts = {"active": torch.zeros(len(names), dtype=torch.int64, device=device)}
+
+    def count(self, outputs: list[Reconstruction], batch: Batch) -> None:
+        real = (batch["weight"] > 0).unsqueeze(1)
+        self.counts["active"] += torch.stack([((one.activities > 0) & real).sum() for one in outputs])
+
+    def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        results = super().compute(loss_sums, valid, counts)
+        l0 = counts["active"].cpu() / torch.where(valid > 0, valid, torch.nan)
+        return results | {f"{prefix(name, self.tasks)}l0": value for name, value in zip(self.tasks, l0.tolist(), strict=True)}
+
+
+class DictionaryMetrics(Metrics):
+    """Metrics of one validation pass. inner: workload of the model that is read; None for activations without a model."""
+
+    def __init__(
+        self, names: Sequence[str], features: Sequence[int], width: int, device: torch.device, inner: Workload | None, model: Any
+    ) -> None:
+        """names, features: of each dictionary. width: dimensions of the activations. model: `DictionarySet`, None before it is built."""
+        self.names, self.model, self.dimensions = tuple(names), model, width
+        runs = ("original", "zero", *(f"{prefix(name, names)}spliced" for name in names)) if inner is not None else ()
+        self.inner: dict[str, Metrics] = {run: inner.metrics(device) for run in runs if inner is not None}
+        self.width = 2 + width + len(self.names) * (OWN + len(STRUCTURE)) + sum(metrics.width for metrics in self.inner.values())
+        self._own_counts = {name: torch.zeros(size, dtype=torch.int64, device=device) for name, size in zip(names, features, strict=True)}
+        self.counts = {f"active/{name}": count for name, count in self._own_counts.items()}
+        for run, metrics in self.inner.items():
+            self.counts |= {f"{run}/{name}": count for name, count in metrics.counts.items()}
+        self._structure: Tensor | None = None
+
+    def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
+        for metrics in self.inner.values():
+            metrics.begin(current, [current])
+
+    def sums(self, outputs: Spliced, batch: Batch) -> Tensor:
+        """Return float64 [K]: number of activations, their sum [d] and sum of squares; for each dictionary OWN sums and its decoder cosines
+        times the number of activations; the sums of the metrics of the model that is read."""
+        weight, x = outputs.weight.double(), outputs.activation.double()
+        own = [_sums(one, x, weight) for one in outputs.reconstructions]
+        if self._structure is None:  # of the weights that are validated, which are swapped back after the pass
+            self._structure = torch.cat([decoder_cosines(self.model[number].decoder) for number in range(len(self.names))])
+        parts = [weight.sum().view(1), weight @ x, (weight @ x.square().sum(1)).view(1), *own, self._structure * weight.sum()]
+        return torch.cat([*parts, *(self.inner[run].sums(result, batch) for run, result in self._results(outputs))])
+
+    def count(self, outputs: Spliced, batch: Batch) -> None:
+        real = (outputs.weight > 0).unsqueeze(1)
+        for name, one in zip(self.names, outputs.reconstructions, strict=True):
+            self._own_counts[name] += ((one.activities > 0) & real).sum(0)
+        for run, result in self._results(outputs):
+            self.inner[run].count(result, batch)
+
+    def _results(self, outputs: Spliced) -> list[tuple[str, Any]]:
+        return list(zip(self.inner, (outputs.original, outputs.zero, *outputs.spliced), strict=True)) if self.inner else []
+
+    def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        number, total, squares = float(sums[0]), sums[1 : 1 + self.dimensions], float(sums[1 + self.dimensions])
+        rest, each = sums[2 + self.dimensions :], len(self.names)
+        own, structure, inner = rest.split([OWN * each, len(STRUCTURE) * each, len(rest) - (OWN + len(STRUCTURE)) * each])
+        variance = squares - float(total.square().sum()) / number if number else math.nan
+        results: dict[str, float] = {}
+        for name, (loss, error, cosine), shape in zip(self.names, own.view(-1, OWN).tolist(), structure.view(-1, 3).tolist()):
+            active = counts[f"active/{name}"].cpu().double()
+            found = {"loss": _ratio(loss, number), "l0": _ratio(float(active.sum()), number), "nmse": _ratio(error, squares)}
+            found |= {"explained_variance": 1 - _ratio(error, variance), "cosine": _ratio(cosine, number)}
+            found |= densities(active, number) | {key: _ratio(value, number) for key, value in zip(STRUCTURE, shape, strict=True)}
+            results |= {f"{prefix(name, self.names)}{key}": value for key, value in found.items()}
+        results |= self._of_model(inner, counts)
+        losses = [results[f"{prefix(name, self.names)}loss"] for name in self.names]
+        return results | {"loss": sum(losses) / len(losses)}
+
+    def _of_model(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the metrics of the model that is read, and `loss_recovered`."""
+        results: dict[str, float] = {}
+        for (run, metrics), part in zip(self.inner.items(), sums.split([metrics.width for metrics in self.inner.values()])):
+            own = {name: counts[f"{run}/{name}"] for name in metrics.counts}
+            results |= {f"{run}/{name}": value for name, value in metrics.compute(part, own).items()}
+        for name in self.names if self.inner else ():
+            first = prefix(name, self.names)
+            gap = results["zero/loss"] - results["original/loss"]
+            results[f"{first}loss_recovered"] = _ratio(results["zero/loss"] - results[f"{first}spliced/loss"], gap)
+        return results
+
+
+def prefix(name: str, names: Sequence[str]) -> str:
+    """Return the beginning of the metrics of a dictionary: its name and a slash, or nothing if there is one dictionary."""
+    return f"{name}/" if len(names) > 1 else ""
+
+
+def densities(active: Tensor, number: float) -> dict[str, float]:
+    """Return `dead`, `dense` and the `density/...` shares from the numbers of activations in which each feature is active, [F]."""
+    share = active / (number or math.nan)
+    dead = float((share == 0).double().mean()) if number else math.nan
+    found = {"dead": dead, "dense": float((share > DENSE).double().mean()) if number else math.nan, "density/0": dead}
+    for low, high in zip(BINS, (*BINS[1:], 2.0), strict=True):
+        inside = (share >= (low if low > BINS[0] else 0.0)) & (share < high) & (share != 0)
+        found[f"density/{low:.0e}".replace("e-0", "e-")] = float(inside.double().mean()) if number else math.nan
+    return found
+
+
+@torch.no_grad()
+def decoder_cosines(decoder: Tensor) -> Tensor:
+    """Return the mean, 90th percentile and maximum of the cosine of each decoder vector and the nearest other one, float64 [3]; NaN for a
+    single feature."""
+    unit = torch.nn.functional.normalize(decoder.float(), dim=1)
+    if len(unit) < 2:
+        return torch.full((3,), math.nan, dtype=torch.float64, device=decoder.device)
+    nearest = []
+    for start in range(0, len(unit), CHUNK):
+        cosine = unit[start : start + CHUNK] @ unit.T
+        at = torch.arange(len(cosine), device=unit.device)
+        cosine[at, at + start] = -2
+        nearest.append(cosine.max(1).values)
+    found = torch.cat(nearest).double().sort().values
+    return torch.stack([found.mean(), found[(len(found) - 1) * 9 // 10], found[-1]])
+
+
+def _sums(one: Reconstruction, x: Tensor, weight: Tensor) -> Tensor:
+    """Return the OWN sums of a dictionary, float64 [3]. x: float64 [N, d]."""
+    loss = torch.stack([part.double() for part in one.losses.values()]).sum(0)
+    found = one.reconstruction.double()
+    error, square = (found - x).square().sum(1), x.square().sum(1)
+    cosine = (found * x).sum(1) / (found.norm(dim=1) * square.sqrt()).clamp(min=1e-30)
+    values = torch.stack([loss, error, cosine])
+    return (values * weight).sum(1)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan

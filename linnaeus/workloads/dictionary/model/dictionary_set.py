@@ -1,0 +1,79 @@
+"""Define `DictionarySet`: one dictionary, or several that are trained in one pass over the same activations (`model.frontier`).
+
+They have no common parameters. Each is a task of the run, and its weights are those of a run with this dictionary alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from linnaeus.data.samples import Batch
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.base import Model
+from linnaeus.workloads.dictionary.model.config import DictionaryConfig, PenalisedConfig
+from linnaeus.workloads.dictionary.model.sparse_dictionary import Reconstruction, SparseDictionary
+from linnaeus.workloads.dictionary.model.variants import build_dictionary
+
+
+class DictionarySet(Model):
+    """Dictionaries of the same activations. `model(batch)` returns a `Reconstruction` of each; `batch` as for `SparseDictionary`."""
+
+    def __init__(self, dictionaries: Sequence[SparseDictionary]) -> None:
+        super().__init__()
+        self.dictionaries = nn.ModuleList(dictionaries)
+
+    def __getitem__(self, number: int) -> SparseDictionary:
+        found = self.dictionaries[number]
+        assert isinstance(found, SparseDictionary)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.dictionaries)
+
+    def forward(self, batch: Batch) -> list[Reconstruction]:
+        return [dictionary(batch) for dictionary in self.dictionaries]
+
+    def after_update(self, skipped: Tensor) -> None:
+        for number in range(len(self)):
+            self[number].after_update(skipped)
+
+    def shared_parameters(self) -> list[nn.Parameter]:
+        """Return the decoder and bias of the first dictionary; the dictionaries share none."""
+        return self[0].shared_parameters()
+
+    @property
+    def no_decay(self) -> set[str]:
+        """Return the names of all parameters: decay would shrink the activities."""
+        return {name for name, _ in self.named_parameters()}
+
+    def flops_per_sample(self) -> float:
+        return sum(self[number].flops_per_sample() for number in range(len(self)))
+
+
+def frontier_key(config: DictionaryConfig) -> str:
+    """Return the name of the key whose values `model.frontier` lists."""
+    return "sparsity" if isinstance(config, PenalisedConfig) else "k"
+
+
+def members(config: DictionaryConfig) -> dict[str, DictionaryConfig]:
+    """Return {name: settings} of the dictionaries: `dictionary`, or one for each value of `model.frontier`, such as `k16`.
+
+    Raise `ConfigError` if a value is listed twice."""
+    if not config.frontier:
+        return {"dictionary": config}
+    key = frontier_key(config)
+    found = {f"{key}{value:g}": dataclasses.replace(config, **cast(Any, {key: value})) for value in config.frontier}
+    if len(found) < len(config.frontier):
+        raise ConfigError(f"model.frontier is {config.frontier}; list each value of {key} once")
+    return found
+
+
+def build_dictionary_set(config: DictionaryConfig, width: int, seed: int) -> DictionarySet:
+    """Return new dictionaries on the CPU for activations of `width` dimensions. All start from the weights of `seed`.
+
+    Raise `ConfigError` for impossible settings."""
+    return DictionarySet([build_dictionary(member, width, seed) for member in members(config).values()])

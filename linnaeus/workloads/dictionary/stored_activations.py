@@ -1,0 +1,148 @@
+"""Store activations on disk once, and read them by number from memory-mapped files.
+
+    FOLDER/shard-00000.npy   float32 [n, d], the activations of some consecutive blocks
+    FOLDER/shard-00000.json  which of them do not count; written after the shard, which is complete if this file exists
+    FOLDER/offsets.npy       int64 [S + 1], number of the first activation of each sample, and of all
+    FOLDER/store.json        content and fingerprint; written last
+
+With several processes each writes its own shards. A start after a kill writes the missing ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
+from linnaeus.files import atomic_file, read_json, to_json, write_atomic
+from linnaeus.workloads.dictionary.activation_source import ActivationSource, Block
+
+log = logging.getLogger("linnaeus")
+
+SHARD_BYTES = 64 << 20
+STORE = "store.json"
+
+
+class StoredActivations:
+    """Activations in a folder that `store_activations` has written. width: d. block_offsets: those of `ActivationSource`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raise `ConfigError` if the folder is not complete."""
+        content = read_json(folder / STORE)
+        if content is None or not all(_complete(folder, number) for number in range(len(content["shards"]))):
+            raise ConfigError(f"data.folder: {folder} lacks files of its activations; delete the folder, and they are made again")
+        self.folder, self.width = folder, int(content["width"])
+        self.block_offsets = np.array(content["block_offsets"], dtype=np.int64)
+        self.shard_offsets = np.concatenate([[0], np.cumsum(content["shards"])]).astype(np.int64)
+        self.left_out = np.array(content["left_out"], dtype=np.int64)  # numbers of activations that do not count, ascending
+        self._shards: dict[int, np.ndarray] = {}  # opened by each process when it reads them first
+
+    def block(self, number: int) -> Block:
+        """Return the activations of a block, on the host."""
+        return Block(*self.rows(np.arange(*self.block_offsets[number : number + 2])))
+
+    def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return the activations `numbers`, int64 [N], as (float32 [N, d], bool [N], which of them count), on the host."""
+        found = np.empty((len(numbers), self.width), dtype=np.float32)
+        shards = np.searchsorted(self.shard_offsets, numbers, side="right") - 1
+        for shard in np.unique(shards):
+            at = np.flatnonzero(shards == shard)
+            found[at] = self._shard(int(shard))[numbers[at] - self.shard_offsets[shard]]
+        return torch.from_numpy(found), torch.from_numpy(~np.isin(numbers, self.left_out))
+
+    def _shard(self, number: int) -> np.ndarray:
+        if number not in self._shards:
+            self._shards[number] = np.load(self.folder / f"{_name(number)}.npy", mmap_mode="r")
+        return self._shards[number]
+
+
+def store_activations(source: ActivationSource, folder: Path) -> StoredActivations:
+    """Write the activations of `source` to `folder`, unless they are there, and return them. Each process calls this.
+
+    Raise `ConfigError` if the folder contains something else, cannot be written, or does not fit on the disk."""
+    context, content = DistributedContext(), _content(source)
+    shards = _shards(source)
+    try:
+        _check_folder(folder, content)
+        if read_json(folder / STORE) is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            _check_space(folder, source)
+            if context.is_master:
+                log.info("activations of %s: %s of %d numbers are written to %s", source.name, f"{content['rows']:,}", source.width, folder)
+            for number in range(context.rank, len(shards), context.world_size):
+                if not _complete(folder, number):
+                    _write_shard(folder, number, [source.read(block) for block in shards[number]])
+            context.barrier()
+            if context.is_master:
+                _write_content(folder, source, content, len(shards))
+            context.barrier()
+    except OSError as error:
+        raise ConfigError(f"data.folder: {folder} cannot be written ({error.strerror}); choose another folder") from None
+    return StoredActivations(folder)
+
+
+def _shards(source: ActivationSource) -> list[range]:
+    """Return the blocks of each shard."""
+    rows = int(np.diff(source.block_offsets).max())
+    each = max(1, SHARD_BYTES // (4 * source.width * rows))
+    return [range(first, min(first + each, source.blocks)) for first in range(0, source.blocks, each)]
+
+
+def _content(source: ActivationSource) -> dict[str, Any]:
+    """Return the content of store.json that is known before the activations are."""
+    facts = {"format": "linnaeus-activations", "fingerprint": source.fingerprint, "run": str(source.run.path), "module": source.name}
+    sizes = {"weights": source.run.weights.source, "width": source.width, "rows": int(source.offsets[-1]), "samples": source.count}
+    shards = [int(source.block_offsets[blocks.stop] - source.block_offsets[blocks.start]) for blocks in _shards(source)]
+    return {**facts, **sizes, "source_batch": source.source_batch, "block_offsets": source.block_offsets.tolist(), "shards": shards}
+
+
+def _check_folder(folder: Path, content: dict[str, Any]) -> None:
+    found = read_json(folder / STORE)
+    if found is not None and found.get("fingerprint") != content["fingerprint"]:
+        raise ConfigError(f"data.folder: {folder} has activations of another model, module or data; choose another folder")
+    others = [] if found is not None or not folder.is_dir() else [path.name for path in folder.iterdir() if not _own(path.name)]
+    if others:
+        raise ConfigError(f"data.folder: {folder} contains {others[0]}, which does not belong to activations; choose an empty folder")
+
+
+def _own(name: str) -> bool:
+    return name.startswith((".", "shard-")) or name in (STORE, "offsets.npy")
+
+
+def _check_space(folder: Path, source: ActivationSource) -> None:
+    needed, free = 4 * source.width * int(source.offsets[-1]), shutil.disk_usage(folder).free
+    if needed > free:
+        sizes = f"{needed / 1e9:.1f} GB of activations, and {folder} has {free / 1e9:.1f} GB free"
+        raise ConfigError(f"data.stored: {sizes}; set data.samples, data.folder, or data.stored=false to make them when they are read")
+
+
+def _write_shard(folder: Path, number: int, blocks: list[Block]) -> None:
+    rows = torch.cat([block.rows.cpu() for block in blocks]).numpy()
+    with atomic_file(folder / f"{_name(number)}.npy") as file:
+        np.save(file, rows)
+    left_out = (~torch.cat([block.counts for block in blocks])).nonzero().flatten().tolist()
+    write_atomic(folder / f"{_name(number)}.json", to_json({"left_out": left_out}, None))
+
+
+def _write_content(folder: Path, source: ActivationSource, content: dict[str, Any], shards: int) -> None:
+    with atomic_file(folder / "offsets.npy") as file:
+        np.save(file, source.offsets)
+    starts = np.concatenate([[0], np.cumsum(content["shards"])])
+    each = [(read_json(folder / f"{_name(number)}.json") or {})["left_out"] for number in range(shards)]
+    left_out = [int(starts[number]) + row for number, rows in enumerate(each) for row in rows]
+    write_atomic(folder / STORE, to_json(content | {"left_out": left_out}, None))
+
+
+def _complete(folder: Path, number: int) -> bool:
+    return (folder / f"{_name(number)}.json").is_file() and (folder / f"{_name(number)}.npy").is_file()
+
+
+def _name(number: int) -> str:
+    return f"shard-{number:05d}"

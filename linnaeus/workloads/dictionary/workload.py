@@ -1,0 +1,246 @@
+"""The dictionary workload: sparse dictionaries of the activations of a module of a trained model, or of planted ones. It implements
+`workloads.base.Workload`. Each dictionary is a task; `model.frontier` trains several at once."""
+
+import html
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from linnaeus.config.schema import Config
+from linnaeus.data.samples import Batch
+from linnaeus.distributed import DistributedContext
+from linnaeus.durations import Duration
+from linnaeus.errors import ConfigError
+from linnaeus.files import content_digest, to_json, write_atomic
+from linnaeus.schedule import OpsSchedule, micro_batch_size
+from linnaeus.workloads.base import Workload
+from linnaeus.workloads.dictionary.activation_sets import VALIDATION, PlantedActivations, Reader, TrainingActivations
+from linnaeus.workloads.dictionary.activation_source import ActivationSource
+from linnaeus.workloads.dictionary.computed_activations import ComputedActivations
+from linnaeus.workloads.dictionary.config import PlantedConfig
+from linnaeus.workloads.dictionary.dictionary_metrics import DictionaryMetrics, DictionaryTrainingMetrics, prefix
+from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, PenalisedConfig
+from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, build_dictionary_set, members
+from linnaeus.workloads.dictionary.model.variants import check_settings
+from linnaeus.workloads.dictionary.planted import PlantedDictionary
+from linnaeus.workloads.dictionary.recovery_metrics import RecoveryMetrics
+from linnaeus.workloads.dictionary.splicing import Spliced, splice
+from linnaeus.workloads.dictionary.stored_activations import store_activations
+from linnaeus.workloads.opened_run import OpenedRun, named_key, open_run
+
+STORES = "activations"  # folder in run.root
+TABLE = ("l0", "explained_variance", "cosine", "loss_recovered", "dead", "dense", "mcc", "uniqueness", "f1", "shrinkage")
+
+
+class DictionaryWorkload(Workload):
+    """Activations, dictionaries and metrics of one configuration. activations: the module that is read; None for data=planted."""
+
+    def __init__(self, config: Config) -> None:
+        self.config: Any = config
+        self.tasks = tuple(members(config.model))
+        self._check_settings()
+        self.activations: ActivationSource | None = None
+        self.planted: PlantedDictionary | None = None
+        self.model: DictionarySet | None = None
+        self._evaluates = False
+        if isinstance(config.data, PlantedConfig):
+            self._plant()
+        else:
+            self._read_run("validation")
+        self.features: int = config.model.features or 8 * self.width
+        for member in members(config.model).values():
+            check_settings(member, self.features)
+        self.report_metrics = tuple(f"{prefix(name, self.tasks)}{metric}" for name in self.tasks for metric in ("l0", "explained_variance"))
+
+    def _check_settings(self) -> None:
+        config, dictionary = self.config, self.config.dictionary
+        if config.weighting.name != "fixed" or config.weighting.conflict:
+            raise ConfigError("weighting: dictionaries have no common parameters; use weighting=fixed weighting.conflict=[]")
+        micro = micro_batch_size(config, DistributedContext().world_size)
+        if isinstance(config.model, BatchTopKConfig) and micro % config.model.block:
+            raise ConfigError(
+                f"model.block={config.model.block} does not divide the micro-batch of {micro} samples; set trainer.micro_batch_size to a "
+                "multiple of it, or model.block to a divisor"
+            )
+        if config.data.max_bad_fraction:
+            hint = "dictionary.settings=[data.max_bad_fraction=0.1] sets it for the run that is read"
+            raise ConfigError(f"data.max_bad_fraction has no effect here: activations cannot be unreadable; set it to 0 ({hint})")
+        if isinstance(config.data, PlantedConfig):
+            given = next((name for name in ("run", "module", "checkpoint", "settings") if getattr(dictionary, name)), None)
+            if given is not None:
+                raise ConfigError(f"dictionary.{given} has no effect with data=planted; leave it out, or set data=activations")
+            return
+        for name, example in (("run", "outputs/biota/1a2b3c"), ("module", "trunk")):
+            if getattr(dictionary, name) is None:
+                raise ConfigError(f"dictionary.{name} is null; data=activations needs it, as in dictionary.{name}={example}")
+        if config.data.folder is not None and not config.data.stored:
+            raise ConfigError("data.folder has no effect with data.stored=false; leave one of them out")
+        if config.trainer.num_workers and not config.data.stored:
+            raise ConfigError("data.stored=false makes activations in the training process; set trainer.num_workers=0, or data.stored=true")
+
+    # -- data ------------------------------------------------------------------------------------------------------------------
+
+    def _plant(self) -> None:
+        data, device = self.config.data, DistributedContext().device or torch.device("cpu")
+        self.planted = PlantedDictionary(data, data.world, "cpu" if self.config.trainer.num_workers else device)
+        self.width, self.train_size = data.width, data.train_samples
+        names = (name for name in PlantedConfig.__dataclass_fields__ if name not in ("name", "last_batch", "validation_batch"))
+        self.fingerprint = content_digest({"planted": 1, **{name: getattr(data, name) for name in names}})
+
+    def _read_run(self, split: str) -> None:
+        """Open the run and set `activations`. Rows of `split` are validated."""
+        dictionary, data = self.config.dictionary, self.config.data
+        device = DistributedContext().device or torch.device("cpu")
+        try:
+            run = open_run(Path(dictionary.run), device, self._scratch(), dictionary.checkpoint, dictionary.settings, split)
+        except ConfigError as error:
+            raise named_key(error, "dictionary.run") from None
+        try:
+            self.activations = ActivationSource(run, dictionary.module, data.source_batch, data.samples)
+        except ConfigError as error:
+            raise named_key(error, "dictionary.module") from None
+        self.width, self.train_size = self.activations.width, int(self.activations.offsets[-1])
+        self.fingerprint = self.activations.fingerprint
+        each = f"{list(self.activations.shape)} per sample" if len(self.activations.shape) > 1 else f"{self.width} numbers"
+        samples = f"{self.train_size:,} of {self.activations.count:,} training samples"
+        self.notes = (f"activations of {dictionary.module} ({each}): {samples}; {run.weights.source}",)
+
+    def _scratch(self) -> Path:
+        """Return the folder for files that the data of the run that is read write, such as the list of unreadable photographs."""
+        return Path(self.config.run.root) / STORES
+
+    def prepare_evaluation(self, run: Path, split: str) -> None:
+        self._evaluates = True
+        if self.activations is None:
+            return super().prepare_evaluation(run, split)
+        if split != "validation":
+            self._read_run(split)
+
+    def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
+        warmup, sizes = None, (schedule.resolved.total_steps, schedule.resolved.steps_per_epoch)
+        if isinstance(self.config.model, PenalisedConfig):
+            warmup = Duration.parse(self.config.model.sparsity_warmup, "model.sparsity_warmup").to_steps(*sizes)
+        if self.activations is None:
+            assert self.planted is not None
+            self.train_set = PlantedActivations(self.planted, self.train_size, 0, True, False, warmup)
+            self.validation_set = PlantedActivations(self.planted, self.config.data.validation_samples, VALIDATION, False, True)
+            return
+        window = max(1, -(-self.config.data.window * self.activations.blocks // self.train_size))
+        self.train_set = TrainingActivations(self._reader(self.activations, window), window, warmup)
+        self.validation_set = self.activations.run.workload.validation_set
+
+    def _reader(self, source: ActivationSource, window: int) -> Reader:
+        """Return the training activations, stored or made when they are read. A plan and an evaluation do not store them."""
+        data = self.config.data
+        if not data.stored or self.config.plan or self._evaluates:
+            return ComputedActivations(source, window)
+        folder = Path(data.folder) if data.folder is not None else Path(self.config.run.root) / STORES / source.fingerprint[:16]
+        return store_activations(source, folder)
+
+    @property
+    def read_run(self) -> OpenedRun | None:
+        """Return the run that is read; None for planted activations."""
+        return None if self.activations is None else self.activations.run
+
+    def check_batch(self, batch: Batch) -> None:
+        if self.activations is not None and "activation" not in batch:
+            self.activations.run.workload.check_batch(batch)
+
+    def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
+        if self.activations is None or "activation" in batch:
+            return batch
+        return self.activations.run.workload.prepare(batch)
+
+    # -- model -----------------------------------------------------------------------------------------------------------------
+
+    def build_model(self) -> DictionarySet:
+        """Return the dictionaries. Their scale and bias are fitted to activations, unless trained weights will be loaded."""
+        self.model = build_dictionary_set(self.config.model, self.width, self.config.seed)
+        if not self._evaluates:
+            assert isinstance(self.train_set, TrainingActivations | PlantedActivations)
+            sample = self.train_set.scale_sample().cpu()
+            self.model[0].fit_scale(sample)
+            for number in range(1, len(self.model)):
+                self.model[number].copy_scale(self.model[0])
+        return self.model
+
+    def valid_counts(self, batch: Batch) -> Tensor:
+        return (batch["weight"] > 0).sum(dtype=torch.float64).repeat(len(self.tasks))
+
+    def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
+        weight = (batch["weight"] > 0).to(outputs[0].reconstruction.dtype)
+        return torch.stack([(torch.stack(list(one.losses.values())).sum(0) * weight).sum() for one in outputs])
+
+    def predict(self, model: nn.Module, batch: Batch) -> Spliced:
+        assert isinstance(model, DictionarySet)
+        if self.activations is not None:
+            return splice(self.activations, model, batch)
+        return Spliced(batch["activation"], batch["weight"], model(batch), None, None, [])
+
+    # -- results ---------------------------------------------------------------------------------------------------------------
+
+    def metrics(self, device: torch.device) -> DictionaryMetrics:
+        features = [self.features] * len(self.tasks)
+        if self.planted is not None:
+            return RecoveryMetrics(self.tasks, features, device, self.model, self.planted)
+        assert self.activations is not None
+        return DictionaryMetrics(self.tasks, features, self.width, device, self.activations.run.workload, self.model)
+
+    def training_metrics(self, device: torch.device) -> DictionaryTrainingMetrics:
+        return DictionaryTrainingMetrics(self.tasks, device)
+
+    def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
+        """Return the share of features that were not active in the last `model.dead_after` training activations."""
+        assert isinstance(model, DictionarySet)
+        shares = [float(model[number].dead.double().mean()) for number in range(len(model))]
+        return {f"{prefix(name, self.tasks)}dead": share for name, share in zip(self.tasks, shares, strict=True)}
+
+    def sample_names(self, samples: Sequence[int]) -> list[str]:
+        """Return the names of activations: that of the sample of the model that is read, and the number of the activation in it."""
+        if self.activations is None:
+            return [f"planted-{sample}" for sample in samples]
+        owners = self.activations.samples_of(samples)
+        names = self.activations.run.workload.sample_names(owners.tolist())
+        return [f"{name}/{sample - self.activations.offsets[owner]}" for name, sample, owner in zip(names, samples, owners, strict=True)]
+
+    def save_dataset_record(self, directory: Path) -> None:
+        """Write dataset.json: the run, module and weights that are read, and the numbers of samples and activations."""
+        facts: dict[str, Any] = {"fingerprint": self.fingerprint, "activations": self.train_size, "width": self.width}
+        if self.activations is not None:
+            run = self.activations.run
+            facts |= {
+                "run": str(run.path),
+                "weights": run.weights.source,
+                "module": self.activations.name,
+                "samples": self.activations.count,
+            }
+        write_atomic(directory / "dataset.json", to_json(facts))
+
+    def summary(self, final: Mapping[str, float]) -> list[str]:
+        """Return the lines of a table with a row for each dictionary."""
+        found = next((name.partition("/")[0] for name in final), "val")
+        columns = [name for name in TABLE if any(key.endswith(f"/{name}") for key in final)]
+        lines = [f"{'':14s}" + "".join(f"{name.replace('_', ' '):>19s}" for name in columns)]
+        for name in self.tasks if final else ():
+            values = [final.get(f"{found}/{prefix(name, self.tasks)}{column}", float("nan")) for column in columns]
+            lines.append(f"{name:14s}" + "".join(f"{value:>19.4g}" for value in values))
+        return lines
+
+    def headline(self, final: Mapping[str, float]) -> list[str]:
+        """Return a line for each of the first three dictionaries: active features, explained variance, loss recovered."""
+        found = next((name.partition("/")[0] for name in final), "val")
+        lines = []
+        for name in self.tasks[:3]:
+            value = {key: final.get(f"{found}/{prefix(name, self.tasks)}{key}") for key in ("l0", "explained_variance", "loss_recovered")}
+            if value["l0"] is None or value["explained_variance"] is None:
+                continue
+            line = f"{name}: {value['l0']:.1f} features active, {100 * value['explained_variance']:.1f} % of the variance explained"
+            recovered = value["loss_recovered"]
+            lines.append(line + ("" if recovered is None else f", {100 * recovered:.1f} % of the loss recovered"))
+        return lines
+
+    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
+        return [("Dictionaries", f"<pre>{html.escape(chr(10).join([*self.notes, '', *self.summary(final)]))}</pre>")]

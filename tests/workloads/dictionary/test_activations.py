@@ -1,0 +1,156 @@
+"""Test the activations of a trained model: what is read, that stored and computed ones are the same, and mistakes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.data.order import block_order
+from linnaeus.data.samples import SampleIndex
+from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.dictionary import stored_activations
+from linnaeus.workloads.dictionary.activation_sets import TrainingActivations
+from linnaeus.workloads.dictionary.activation_source import ActivationSource, Block
+from linnaeus.workloads.dictionary.computed_activations import ComputedActivations
+from linnaeus.workloads.dictionary.stored_activations import StoredActivations, store_activations
+from linnaeus.workloads.dictionary.tapping import Tap, find_module
+from linnaeus.workloads.opened_run import OpenedRun, open_run
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def read(trained, tmp_path_factory) -> dict[str, OpenedRun]:
+    return {name: open_run(path, CPU, tmp_path_factory.mktemp("scratch")) for name, path in trained.items()}
+
+
+@pytest.fixture
+def text(read) -> ActivationSource:
+    return ActivationSource(read["language"], "blocks.1", 4, 22)
+
+
+def test_each_position_of_an_output_is_an_activation(read):
+    maps, tokens = ActivationSource(read["biota"], "trunk.stem", 4, 10), ActivationSource(read["biota"], "trunk", 4, 10)
+    channels, height, width = maps.shape
+    assert maps.width == channels and maps.offsets.tolist() == [n * height * width for n in range(11)]
+    assert tokens.shape[0] == 4 and tokens.offsets.tolist() == [4 * n for n in range(11)]
+    assert tokens.block_offsets.tolist() == [0, 16, 32, 40]
+    with Tap(find_module(read["biota"].model, "trunk.stem")) as tap, torch.inference_mode():
+        read["biota"].model(read["biota"].workload.prepare(maps.host_batch(1)))
+    assert torch.equal(maps.read(1).rows, tap.rows) and bool(maps.read(1).counts.all())
+
+
+def test_padding_is_left_out(read):
+    words = ActivationSource(read["language"], "blocks.1", 4)
+    assert words.offsets[-1] == read["language"].workload.store.train.size - 1 < 16 * words.count, "the last window is not complete"
+    builds = ActivationSource(read["loadout"], "layers.0", 4, 10)
+    masks = [read["loadout"].workload.real_positions(builds.host_batch(block)) for block in range(builds.blocks)]
+    lengths = torch.cat(masks).sum(1).tolist()
+    assert np.diff(builds.offsets).tolist() == lengths and len(set(lengths)) > 1
+    assert builds.read(1).rows.shape == (sum(lengths[4:8]), 16)
+    pooled = ActivationSource(read["loadout"], "output", 4, 10)
+    assert np.diff(pooled.offsets).tolist() == [1] * 10, "an output without positions has no padding"
+    assert builds.samples_of([0, lengths[0] - 1, lengths[0]]).tolist() == [0, 0, 1]
+
+
+def test_stored_and_computed_activations_are_the_same(text, tmp_path):
+    with mock.patch.object(stored_activations, "SHARD_BYTES", 1000):
+        stored = store_activations(text, tmp_path / "store")
+    assert len(list((tmp_path / "store").glob("*.npy"))) == 6 + 1, "six shards and the offsets"
+    reads: dict[str, Any] = {"stored": stored, "computed": ComputedActivations(text, 2)}
+    sets = {name: TrainingActivations(reader, 2, None) for name, reader in reads.items()}
+    size = len(sets["stored"])
+    order = block_order(3, 1, size, sets["stored"].record_blocks())
+    assert sorted(order.tolist()) == list(range(size))
+    for first in range(0, size, 40):
+        index = [SampleIndex(1, n, int(order[n]), 5) for n in range(first, min(first + 40, size))]
+        one, other = (each.__getitems__(index) for each in sets.values())
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    whole = torch.cat([text.read(block).rows for block in range(text.blocks)])
+    assert torch.equal(whole[one["sample"]], one["activation"])
+    assert torch.equal(*(each.scale_sample() for each in sets.values()))
+
+
+def test_each_block_is_computed_once_per_epoch(text):
+    reader = ComputedActivations(text, 2)
+    data = TrainingActivations(reader, 2, None)
+    order = block_order(0, 0, len(data), data.record_blocks())
+    with mock.patch.object(text, "read", wraps=text.read) as read:
+        for part in np.split(order, range(10, len(order), 10)):
+            reader.rows(part)
+    assert sorted(call.args[0] for call in read.call_args_list) == list(range(text.blocks))
+    everything = reader.rows(np.arange(len(data)))[0]  # more than the ring has
+    assert torch.equal(everything, torch.cat([text.read(block).rows for block in range(text.blocks)]))
+
+
+def test_what_cannot_be_decoded_does_not_count(text, tmp_path):
+    original = text.host_batch
+
+    def damaged(block: int) -> dict[str, torch.Tensor]:
+        batch = original(block)
+        batch["weight"][0] = 0
+        return batch
+
+    with mock.patch.object(text, "host_batch", damaged):
+        stored, computed = store_activations(text, tmp_path), ComputedActivations(text, 2)
+        rows = np.arange(30)
+        counts = [reader.rows(rows)[1].tolist() for reader in (stored, computed)]
+    assert counts[0] == counts[1] == [False] * 16 + [True] * 14
+
+
+def test_a_store_is_continued_by_all_processes_and_gets_the_same_bytes(text, tmp_path):
+    class Stopped(BaseException): ...
+
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    with mock.patch.object(stored_activations, "SHARD_BYTES", 1000):
+        store_activations(text, whole)
+        for shards in (1, 3):
+            original, calls = stored_activations._write_shard, []
+
+            def stopping(folder: Path, number: int, blocks: list[Block], original=original, calls=calls, shards=shards) -> None:
+                if len(calls) == shards:
+                    raise Stopped
+                calls.append(number)
+                original(folder, number, blocks)
+
+            with mock.patch.object(stored_activations, "_write_shard", stopping), pytest.raises(Stopped):
+                store_activations(text, cut)
+            with pytest.raises(ConfigError, match="lacks files"):
+                StoredActivations(cut)
+        context = DistributedContext()
+        with mock.patch.object(context, "world_size", 2), mock.patch.object(context, "rank", 1):
+            with mock.patch.object(context, "is_master", False), pytest.raises(ConfigError, match="lacks files"):
+                store_activations(text, cut)  # the other process of two
+            with mock.patch.object(context, "rank", 0):
+                store_activations(text, cut)
+    names = sorted(path.name for path in whole.iterdir())
+    assert names == sorted(path.name for path in cut.iterdir())
+    assert all((whole / name).read_bytes() == (cut / name).read_bytes() for name in names)
+
+
+def test_mistakes_are_one_line(read, text, tmp_path):
+    store_activations(text, tmp_path / "store")
+    other = ActivationSource(read["language"], "blocks.0", 4, 22)
+    with pytest.raises(ConfigError, match="activations of another model, module or data"):
+        store_activations(other, tmp_path / "store")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").touch()
+    with pytest.raises(ConfigError, match=r"contains notes\.txt"):
+        store_activations(text, tmp_path / "full")
+    full = mock.patch.object(shutil, "disk_usage", return_value=shutil._ntuple_diskusage(1, 1, 0))
+    with full, pytest.raises(ConfigError, match=r"0\.0 GB free; set data\.samples"):
+        store_activations(text, tmp_path / "new")
+    (tmp_path / "store" / "shard-00000.npy").unlink()
+    with pytest.raises(ConfigError, match="lacks files of its activations"):
+        store_activations(text, tmp_path / "store")
+    with pytest.raises(ConfigError, match=r"no module 'blocks.7'; the nearest ones are blocks\.[012]"):
+        ActivationSource(read["language"], "blocks.7", 4)
+    facts = [ActivationSource(read["language"], "blocks.1", *sizes).fingerprint for sizes in ((4, 22), (4, 21), (5, 22))]
+    assert len({text.fingerprint, other.fingerprint, *facts}) == 4 and text.fingerprint == facts[0]

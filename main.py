@@ -120,11 +120,10 @@ def main() -> int:
     """Read the command line of `sys.argv`; print help, train, or run a sweep. Return the exit status.
 
     A mistake of the user prints one line and returns 2."""
-    from linnaeus.requirements import missing_packages
+    from linnaeus.requirements import obstacle
 
-    if missing := missing_packages():
-        hint = "activate its environment (source .venv/bin/activate), or install the program (pip install -e .)"
-        print(f"error: {sys.executable} does not have {', '.join(missing)}; {hint}", file=sys.stderr)
+    if reason := obstacle():
+        print(f"error: {reason}", file=sys.stderr)
         return EXIT_USAGE
     from linnaeus.config.command_line import parse_command_line
     from linnaeus.config.messages import user_errors

@@ -1,4 +1,4 @@
-"""List the packages that the program needs, by the name under which Python imports them, and import torch without garbage collection.
+"""Report a system or an environment in which the program cannot run, and import torch without garbage collection.
 
 This module imports only the standard library, so that it can report a missing package.
 """
@@ -9,7 +9,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 
-# simplejpeg is not in this list: without it Pillow decodes JPEG to the same pixels.
+# Import name -> pip name of the required packages. simplejpeg is not in this list: without it Pillow decodes JPEG to the same pixels.
 PACKAGES = {
     "torch": "torch",
     "torchvision": "torchvision",
@@ -26,9 +26,14 @@ PACKAGES = {
 }
 
 
-def missing_packages() -> list[str]:
-    """Return the pip names of the required packages that are not installed. The packages are found, not imported."""
-    return [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
+def obstacle() -> str | None:
+    """Return why the program cannot run here, with the remedy, as one line: Windows, or a required package that is not installed. None:
+    it can run. The packages are found, not imported."""
+    if sys.platform == "win32":
+        return "linnaeus does not run on Windows; install it in the Windows Subsystem for Linux (WSL) and run it there"
+    missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
+    hint = "activate its environment (source .venv/bin/activate), or install the program (pip install -e .)"
+    return f"{sys.executable} does not have {', '.join(missing)}; {hint}" if missing else None
 
 
 @contextlib.contextmanager

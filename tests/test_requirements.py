@@ -1,4 +1,5 @@
-"""Test the import of torch without garbage collection: the collector is on after it, and leaves out the objects of the modules."""
+"""Test the one line about a system or an environment without which the program cannot run, and the import of torch without garbage
+collection: the collector is on after it, and leaves out the objects of the modules."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+from linnaeus.requirements import obstacle
 
 CHILD = """
 import gc, sys
@@ -43,3 +46,17 @@ def test_a_second_run_of_a_process_freezes_nothing():
     with without_collection():
         assert gc.isenabled()
     assert gc.get_freeze_count() == frozen
+
+
+def test_nothing_hinders_the_program_here():
+    assert obstacle() is None
+
+
+def test_windows_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr("sys.platform", "win32")
+    assert "Windows" in obstacle() and "WSL" in obstacle() and "\n" not in obstacle()
+
+
+def test_missing_packages_are_named_as_pip_names_them(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("PIL", "hydra") else object())
+    assert "does not have hydra-core, pillow; " in obstacle()

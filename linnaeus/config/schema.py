@@ -54,7 +54,7 @@ class TrainerConfig:
         "samples per forward of one process; accumulation steps = global_batch_size / (micro_batch_size x processes); null: 1 step", low=1
     )
     length: str = setting("length of the run: `20epochs` or `5000steps`", duration="update")
-    device: str = setting("auto: CUDA if available, else the CPU", choices=("auto", "cpu", "cuda"))
+    device: str = setting("auto: CUDA if available, else the CPU; Apple's GPUs (mps) are not supported", choices=("auto", "cpu", "cuda"))
     precision: str = setting("float32, float64, or autocast; fp16 also scales the loss", choices=("float32", "float64", "bf16", "fp16"))
     freeze: list[str] = setting("prefixes of weight names ([trunk., norm.]) that are not trained; these parts run in eval mode")
     max_grad_norm: float | None = setting("gradient clipping: maximum norm of the unscaled gradient; null: no clipping", above=0)

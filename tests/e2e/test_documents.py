@@ -198,6 +198,19 @@ def test_the_commands_of_the_pages_are_found():
     assert any("--node-rank" in line for _, line in COMMANDS_OF_PAGES) and any("--nnodes=$SLURM" in line for _, line in COMMANDS_OF_PAGES)
 
 
+def test_both_container_recipes_copy_all_that_the_installation_reads():
+    page = (ROOT / "docs" / "clusters.md").read_text()
+    docker, apptainer = re.search(r"```dockerfile\n(.*?)```", page, re.S)[1], re.search(r"```text\n(Bootstrap.*?)```", page, re.S)[1]
+    copied = {word for line in re.findall(r"^COPY (.*) \S+$", docker, re.M) for word in line.split()}
+    files = re.search(r"%files\n(.*?)\n\n", apptainer, re.S)[1].splitlines()
+    assert copied == {word for line in files for word in line.split()[:-1]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {"pyproject.toml", "constraints.txt", project["readme"], *project["license-files"], "linnaeus"}
+    links = {link.resolve().name for link in (ROOT / "linnaeus").iterdir() if link.is_symlink()}
+    assert copied == needed | links and all((ROOT / name).exists() for name in copied)
+    assert f'ENTRYPOINT ["{next(iter(project["scripts"]))}"]' in docker
+
+
 def test_both_make_targets_are_named_first():
     text = (ROOT / "README.md").read_text()
     assert text.index("make demo") < text.index("make test") < 1000

@@ -41,7 +41,7 @@ def test_help_with_a_config_dir_lists_the_groups_of_both_places(start):
     _, out, _ = start("--help", "--config-dir", str(ROOT / "tests/vectors/conf"))
     models = next(line for line in out.splitlines() if line.startswith("  model: "))
     assert {"gpt", "mlp", "set_transformer", "timm"} <= set(models.removeprefix("  model: ").split(", "))
-    assert "  optimizer: adamw, muon, sgd" in out and "\n  data: battles, biota, " in out
+    assert "  optimizer: adamw, muon, sgd" in out and "\n  data: activations, battles, biota, " in out
 
 
 def test_help_searches_keys_meanings_and_groups(start):

@@ -267,7 +267,7 @@ def differences(a: Path, b: Path) -> list[str]:
 
 
 def _files(run: Path) -> set[str]:
-    patterns = ("metrics.jsonl", "reports.jsonl", "batches-rank*.jsonl", "validation/*/*.json")
+    patterns = ("metrics.jsonl", "reports.jsonl", "alarms.jsonl", "batches-rank*.jsonl", "validation/*/*.json")
     return {str(path.relative_to(run)) for pattern in patterns for path in run.glob(pattern)}
 
 

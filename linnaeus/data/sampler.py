@@ -69,18 +69,25 @@ class PositionSampler:
         """Return the number of samples in the global batch of an update, over all processes. The last batch of an epoch may be smaller."""
         return min(self.global_batch_size, self.size - global_step % self.steps_per_epoch * self.global_batch_size)
 
+    def indices_of(self, global_step: int, rank: int | None = None) -> list[SampleIndex]:
+        """Return the samples that process `rank` uses in update `global_step` (counted from 0), with placeholders; None: all processes."""
+        epoch, step = divmod(global_step, self.steps_per_epoch)
+        order, ranks = self._order(epoch), range(self.world_size) if rank is None else [rank]
+        numbers = [accumulated * self.world_size + one for accumulated in range(self.accumulation) for one in ranks]
+        return [index for number in numbers for index in self._micro_batch(order, epoch, step, number)]
+
     def __iter__(self) -> Iterator[list[SampleIndex]]:
-        order = self._order()
+        order = self._order(self.epoch)
         epoch, steps = self.epoch, self.steps()
         for step in steps:
             for accumulated in range(self.accumulation):
                 yield self._micro_batch(order, epoch, step, accumulated * self.world_size + self.rank)
 
-    def _order(self) -> np.ndarray:
-        """Return the dataset index of the sample at each position of the current epoch, int64 [size]."""
+    def _order(self, epoch: int) -> np.ndarray:
+        """Return the dataset index of the sample at each position of `epoch`, int64 [size]."""
         if self.blocks is not None:
-            return block_order(self.seed, self.epoch, self.size, self.blocks)
-        return epoch_order(self.seed, self.epoch, self.size, self.groups(self.epoch), self.resampling)
+            return block_order(self.seed, epoch, self.size, self.blocks)
+        return epoch_order(self.seed, epoch, self.size, self.groups(epoch), self.resampling)
 
     def _micro_batch(self, order: np.ndarray, epoch: int, step: int, number: int) -> list[SampleIndex]:
         global_step = epoch * self.steps_per_epoch + step

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.metrics.streaming import TrainingMetrics
+from linnaeus.metrics.update_sums import MOST_ROWS, UpdateLosses, UpdateSums
 
 SMOOTHING = 0.98  # decay of the smoothed loss per update
 
@@ -23,15 +24,20 @@ class MetricsTracker:
     """Sums of training metrics since the last log row, and the best and last validation results."""
 
     def __init__(
-        self, tasks: tuple[str, ...], training_metrics: TrainingMetrics, device: torch.device, weights: Tensor | None = None
+        self,
+        tasks: tuple[str, ...],
+        training_metrics: TrainingMetrics,
+        device: torch.device,
+        weights: Tensor | None = None,
+        rows: int = MOST_ROWS,
     ) -> None:
         """`weights` [T]: the initial task weights if they change during the run; the losses of each micro-batch are then also summed with
-        the weights of its backward. None: the weights are constant."""
+        the weights of its backward. None: the weights are constant. `rows`: largest number of updates between two log rows."""
         self.tasks, self.training = tasks, training_metrics
         self.weights = None if weights is None else weights.clone()  # those of the last backward
         self.weighted_sums = None if weights is None else torch.zeros(len(tasks), dtype=torch.float64, device=device)
-        self.loss_sums = torch.zeros(len(tasks), dtype=torch.float64, device=device)
-        self.valid = torch.zeros(len(tasks), dtype=torch.float64)  # summed over all processes
+        self.sums = UpdateSums(len(tasks), rows, device)
+        self.losses: UpdateLosses | None = None  # of the updates of the last row
         self.updates = 0
         self.smoothed = self.smoothed_weight = 0.0
         self.last: dict[str, float] = {}  # results of the last validated step
@@ -42,7 +48,7 @@ class MetricsTracker:
     def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor], weights: Tensor) -> None:
         """Add the losses and counts of one micro-batch. `loss_sums` [T]: result of the workload's `loss_sums`. `weights` [T]: task weights
         of its backward. This does not wait for the device."""
-        self.loss_sums += loss_sums.detach()
+        self.sums.row += loss_sums.detach()
         if self.weights is not None and self.weighted_sums is not None:
             self.weights.copy_(weights)
             self.weighted_sums += loss_sums.detach() * weights
@@ -50,27 +56,33 @@ class MetricsTracker:
 
     def add_update(self, valid: Tensor) -> None:
         """Count one optimizer update. `valid` [T]: number (or total weight) of the valid labels of each task in the whole global batch."""
-        self.valid += valid
+        self.sums.end_update(valid)
         self.updates += 1
 
     def training_row(
-        self, all_reduce: Callable[[Tensor], Tensor], total_loss: Callable[[Tensor, Tensor, Tensor], Tensor], weights: Tensor, peek: bool
+        self,
+        all_reduce: Callable[[Tensor], Tensor],
+        total_loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+        weights: Tensor,
+        peek: bool,
+        place: tuple[int, int] = (0, 1),
     ) -> dict[str, float]:
         """Return a row of training metrics: means over all processes since the last row, and the task weights of the last update. Then set
-        the sums to 0, unless `peek` is True.
+        the sums to 0, unless `peek` is True. `place`: (rank of this process, number of processes).
 
         `all_reduce` returns the sum of a tensor over all processes. `total_loss(sums, weights, denominators)`, all [T], returns the
         weighted loss. `weights` [T]: the task weights if they are constant; otherwise not used. This waits for the device: call it for log
         rows only.
         """
-        totals = all_reduce(self.loss_sums.clone()).cpu()
+        self.losses = self.sums.read(all_reduce, *place)
+        totals, valid = self.losses.total_sums, self.losses.total_valid
         last = (weights if self.weights is None else self.weights).to("cpu", torch.float64)
         if self.weighted_sums is None:
-            objective = total_loss(totals, last, self.valid)
+            objective = total_loss(totals, last, valid)
         else:
-            objective = total_loss(all_reduce(self.weighted_sums.clone()).cpu(), torch.ones_like(last), self.valid)
+            objective = total_loss(all_reduce(self.weighted_sums.clone()).cpu(), torch.ones_like(last), valid)
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
-        results = self.training.compute(totals, self.valid, {k: v.cpu() for k, v in counts.items()})
+        results = self.training.compute(totals, valid, {k: v.cpu() for k, v in counts.items()})
         row = {f"train/{name}": value for name, value in results.items()}
         row["train/weighted_loss"] = objective.item()
         smoothed, weight = self._smooth(row["train/loss"])
@@ -90,7 +102,7 @@ class MetricsTracker:
         return keep * self.smoothed + (1 - keep) * loss, keep * self.smoothed_weight + (1 - keep)
 
     def _clear(self) -> None:
-        self.valid.zero_()
+        self.sums.clear()
         for total in self._rank_sums().values():
             total.zero_()
         self.updates = 0
@@ -114,7 +126,7 @@ class MetricsTracker:
     def state_dict(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all processes."""
         return {
-            "valid": self.valid.clone(),
+            "sums": self.sums.state_dict(),
             "updates": self.updates,
             "smoothed": self.smoothed,
             "smoothed_weight": self.smoothed_weight,
@@ -125,7 +137,7 @@ class MetricsTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.valid.copy_(state["valid"])
+        self.sums.load_state_dict(state["sums"])
         self.updates = state["updates"]
         self.smoothed, self.smoothed_weight = state["smoothed"], state["smoothed_weight"]
         self.last_step = state["last_step"]
@@ -134,23 +146,25 @@ class MetricsTracker:
 
     def rank_state_dict(self) -> dict[str, Tensor]:
         """Return the sums of this process since the last log row, copied to the host."""
-        return {name: total.cpu() for name, total in self._rank_sums().items()}
+        own = {"losses": self.sums.losses, "earlier_losses": self.sums.earlier_losses} | self._rank_sums()
+        return {name: total.detach().cpu().clone() for name, total in own.items()}
 
     def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
-        """Load the sums of this process from `states`, one for each process rank of the saved run. If `world_size` has changed, rank 0
-        loads the total of all `states`, and the other ranks load 0."""
+        """Load the sums of this process from `states`, one for each process rank of the saved run, after `load_state_dict`. If `world_size`
+        has changed, rank 0 loads the total of all `states`, and the other ranks load 0."""
         if len(states) == world_size:
             own = [states[rank]]
         else:
             own = states if rank == 0 else []
+        self.sums.load_losses(own)
         for name, target in self._rank_sums().items():
             target.zero_()
             for state in own:
                 target += state[name].to(target.device)
 
     def _rank_sums(self) -> dict[str, Tensor]:
-        """Return the sums of this process by their names in a checkpoint. The tensors are not copied."""
-        sums = {"loss_sums": self.loss_sums} | ({} if self.weighted_sums is None else {"weighted_sums": self.weighted_sums})
+        """Return the sums of this process besides the losses by their names in a checkpoint. The tensors are not copied."""
+        sums = {} if self.weighted_sums is None else {"weighted_sums": self.weighted_sums}
         return sums | {f"count/{name}": count for name, count in self.training.counts.items()}
 
     def dump_metrics_state(self) -> dict[str, Any]:
@@ -159,9 +173,9 @@ class MetricsTracker:
             "tasks": list(self.tasks),
             "since_last_row": {
                 "updates": self.updates,
-                "loss_sums": self.loss_sums.tolist(),
+                "loss_sums": (self.sums.losses.sum(0) + self.sums.earlier_losses).tolist(),
                 "weighted_sums": None if self.weighted_sums is None else self.weighted_sums.tolist(),
-                "valid": self.valid.tolist(),
+                "valid": (self.sums.valid.sum(0) + self.sums.earlier_valid).tolist(),
                 "counts": {k: v.tolist() for k, v in self.training.counts.items()},
             },
             "smoothed_loss": self.smoothed / self.smoothed_weight if self.smoothed_weight else None,
@@ -176,16 +190,21 @@ class StepMetricsLogger:
     """Builder of log rows: the means of a `MetricsTracker`, and values of the optimizer, the task weighting and the progress."""
 
     def __init__(
-        self, tracker: MetricsTracker, all_reduce: Callable[[Tensor], Tensor], total_loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+        self,
+        tracker: MetricsTracker,
+        all_reduce: Callable[[Tensor], Tensor],
+        total_loss: Callable[[Tensor, Tensor, Tensor], Tensor],
+        place: tuple[int, int] = (0, 1),
     ) -> None:
-        """`all_reduce` returns the sum of a tensor over all processes. `total_loss`: `Workload.total_loss`."""
-        self.tracker, self.all_reduce, self.total_loss = tracker, all_reduce, total_loss
+        """`all_reduce` returns the sum of a tensor over all processes. `total_loss`: `Workload.total_loss`. `place`: (rank of this process,
+        number of processes)."""
+        self.tracker, self.all_reduce, self.total_loss, self.place = tracker, all_reduce, total_loss, place
 
     def row(
         self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, peek: bool = False, **more: float
     ) -> dict[str, float]:
         """Return the log row of the current step. `more`: further entries of the row. `task_weights` and `peek` are those of
         `MetricsTracker.training_row`."""
-        row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek)
+        row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek, self.place)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
         return row | more

@@ -94,7 +94,8 @@ class Update:
     """The optimizer update, called once per step after backward. It checks and clips the gradients, steps the optimizers and counts skips.
 
     `grad_norm`: gradient norm of the last update before clipping. `skipped_updates`, `skipped_in_a_row`: number of updates skipped because
-    of non-finite gradients, in total and since the last applied update. All three are float tensors [] on the device."""
+    of non-finite gradients, in total and since the last applied update. All three are float tensors [] on the device. `norms`: gradient
+    norm of each update since the last log row."""
 
     def __init__(
         self,
@@ -105,9 +106,11 @@ class Update:
         statistics: Sequence[Tensor] = (),
         growth: Growth | None = None,
         after: Callable[[Tensor], None] | None = None,
+        rows: int = 1,
     ) -> None:
         """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them. `after`: called after each
-        update with `found_inf`, before the moving average; None: nothing.
+        update with `found_inf`, before the moving average; None: nothing. `rows`: number of updates whose gradient norm is kept, at least
+        1.
 
         Weights that `growth` connects in a skipped update stay connected."""
         self.optimizers, self.scaler, self.ema = optimizers, scaler, ema
@@ -118,6 +121,7 @@ class Update:
         self._one = torch.ones((), dtype=dtype, device=device)
         # A tensor on the host divides like a number on every device, and is not made again at every update.
         self._clip = None if max_grad_norm is None else torch.tensor(max_grad_norm, dtype=dtype)
+        self.norms = RecentNorms(rows, device, dtype)
         self.grad_norm = torch.zeros((), device=device)
         self.found_inf = torch.zeros((), device=device)
         self._skipped = torch.zeros(2, device=device)
@@ -139,7 +143,8 @@ class Update:
         If the norm is not finite, skip the update: parameters, moments, step counts and averages are unchanged to the bit."""
         grads = self.optimizers.gradients()
         new = self.growth.connect(self._number, grads) if self.growth is not None else []
-        norm = total_norm(grads)
+        slot = self.norms.next_slot()
+        norm = total_norm(grads, slot)
         zero = norm - norm  # NaN if the norm is infinite or NaN; NaN != NaN. Comparing with a Python number would cost 3 us more
         torch.ne(zero, zero, out=self.found_inf)
         divisor = self._divisor(norm)
@@ -148,8 +153,9 @@ class Update:
         self.optimizers.step(self.found_inf, divisor, grads)
         for buffer, before in zip(self._statistics, self._before, strict=True):
             buffer.copy_(torch.where(self.found_inf > 0, before, buffer))
-        self.grad_norm = norm if self.scaler is None else norm / self.scaler.value
+        self.grad_norm = slot
         if self.scaler is not None:
+            slot.div_(self.scaler.value)
             self.scaler.update(self.found_inf)
         if self.after is not None:
             self.after(self.found_inf)
@@ -169,14 +175,56 @@ class Update:
         return torch.maximum(norm / self._clip, self._one if scale is None else scale)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"skipped_updates": int(self.skipped_updates), "skipped_in_a_row": int(self.skipped_in_a_row)}
+        skipped = {"skipped_updates": int(self.skipped_updates), "skipped_in_a_row": int(self.skipped_in_a_row)}
+        return skipped | {"norms": self.norms.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.skipped_updates.fill_(state["skipped_updates"])
         self.skipped_in_a_row.fill_(state["skipped_in_a_row"])
+        self.norms.load_state_dict(state["norms"])
 
 
-def total_norm(grads: list[Tensor | None]) -> Tensor:
-    """Return the Euclidean norm of all gradients together, [] on the device."""
+class RecentNorms:
+    """Gradient norms of the updates since the last log row, at most the newest `rows`, on the device.
+
+    Each update writes its norm into a slot of its own, so nothing is copied and nothing waits. A skipped update has a norm that is not
+    finite."""
+
+    def __init__(self, rows: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.values = torch.zeros(rows, device=device, dtype=dtype)
+        self._slots = self.values.unbind()
+        self.count = 0
+
+    def next_slot(self) -> Tensor:
+        """Return the tensor [] for the norm of the next update."""
+        slot = self._slots[self.count % len(self._slots)]
+        self.count += 1
+        return slot
+
+    def read(self) -> Tensor:
+        """Return the norms since the last `clear`, oldest first, [n] on the host. This waits for the device."""
+        rows, found = len(self._slots), self.values.cpu()
+        return found[: self.count] if self.count <= rows else found.roll(-(self.count % rows))
+
+    def clear(self) -> None:
+        """Start again. The values stay in memory until they are overwritten."""
+        self.count = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "values": self.values.cpu().clone()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load a state. If this run has another number of slots, the newest norms are kept."""
+        values, self.count = state["values"], state["count"]
+        if len(values) != len(self._slots):
+            values = values.roll(-(self.count % len(values))) if self.count > len(values) else values[: self.count]
+            values = values[-len(self._slots) :]
+            self.count = len(values)
+        self.values.zero_()
+        self.values[: len(values)] = values.to(self.values)
+
+
+def total_norm(grads: list[Tensor | None], out: Tensor | None = None) -> Tensor:
+    """Return the Euclidean norm of all gradients together, [] on the device. It is written to `out`, if given."""
     norms = torch._foreach_norm([grad for grad in grads if grad is not None])
-    return torch.linalg.vector_norm(torch.stack(norms))
+    return torch.linalg.vector_norm(torch.stack(norms), out=out)

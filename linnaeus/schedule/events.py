@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.config.schema_schedule import RampConfig
@@ -82,6 +83,13 @@ class Every:
     def ever_due(self) -> bool:
         """Return True if the event occurs at least once in the run. This is computed without a list of the steps."""
         return bool(self.others) or any(-(-self.first // period) * period <= self.last for period in self.periods)
+
+    @property
+    def longest_gap(self) -> int:
+        """Return an upper bound, at least 1, for the number of steps between two occurrences, or between one and an end of the run."""
+        others = sorted({0, self.last, *self.others})
+        between = max((after - before for before, after in pairwise(others)), default=1)
+        return max(1, min(between, *self.periods) if self.periods else between)
 
     def steps(self) -> list[int]:
         """Return all steps at which the event occurs, in increasing order."""

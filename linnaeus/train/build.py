@@ -26,7 +26,9 @@ from linnaeus.distributed.synchronisation import RankSync
 from linnaeus.distributed.watchdog import Watchdog
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError, escaped
+from linnaeus.health import HealthMonitor
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
+from linnaeus.metrics.update_sums import MOST_ROWS
 from linnaeus.optim import Optimizers, build_optimizer
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth, build_growth
@@ -90,7 +92,8 @@ def build_training(
     workers = build_workers(config, context, workload)
     loader = build_train_loader(config, workload, sampler, workers)
     moving = None if isinstance(weighting, FixedWeighting) else weighting.weights
-    tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving)
+    rows = min(plan.resolved.log.longest_gap, MOST_ROWS)
+    tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving, rows)
     stop = stop or StopRequest(trainer.max_time)
     watchdog = build_watchdog(config, context)
     training = Training(
@@ -107,7 +110,7 @@ def build_training(
         optimizers=optimizers,
         lr=plan.lr,
         precision=precision,
-        update=build_update(config, model, optimizers, precision, ema, growth),
+        update=build_update(config, model, optimizers, precision, ema, growth, rows),
         ema=ema,
         weighting=weighting,
         conflict=conflict,
@@ -117,7 +120,8 @@ def build_training(
         checker=build_checker(config, context, workload, plan, loader),
         early_stopping=build_early_stopping(config),
         tracker=tracker,
-        step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss),
+        step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss, (context.rank, context.world_size)),
+        health=HealthMonitor(workload.tasks, scaled=precision.scaler is not None),
         stop=stop,
         watchdog=watchdog,
         sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),
@@ -131,12 +135,13 @@ def build_training(
 
 
 def build_update(
-    config: Config, model: Model, optimizers: Optimizers, precision: Precision, ema: EMA | None, growth: Growth | None
+    config: Config, model: Model, optimizers: Optimizers, precision: Precision, ema: EMA | None, growth: Growth | None, rows: int
 ) -> Update:
-    """Return the optimizer update of the run. It calls `model.after_update` if the model defines that method."""
+    """Return the optimizer update of the run. It calls `model.after_update` if the model defines that method. `rows`: number of updates
+    whose gradient norm is kept."""
     statistics = list(changing_buffers(model).values())
     after = None if type(model).after_update is Model.after_update else model.after_update
-    return Update(optimizers, config.trainer.max_grad_norm, precision.scaler, ema, statistics, growth, after)
+    return Update(optimizers, config.trainer.max_grad_norm, precision.scaler, ema, statistics, growth, after, rows)
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:

@@ -111,6 +111,7 @@ def write_summary(t: Training, status: str, **values: Any) -> None:
         wall_seconds=numbers["time/wall_seconds"],
         total_steps=t.progress.expected_total_steps,
         timings=numbers,
+        alarms=t.output.alarms.summary(),
         **values,
     )
 

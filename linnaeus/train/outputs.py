@@ -21,7 +21,9 @@ from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.files import to_json, write_atomic
+from linnaeus.health import Alarm
 from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file
+from linnaeus.reporting.alarm_log import AlarmLog
 from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.brief_report import brief_validation
 from linnaeus.reporting.console import CONSOLE_ONLY
@@ -62,6 +64,7 @@ class Outputs:
         self.saved_step = -1
         self.resumed = False
         self.results = ValidationResults(directory.validation)
+        self.alarms = AlarmLog(directory.path if context.is_master else None)
         self.batches: BatchRecord | None = None  # with debug.batch_hashes
         title = f"{config.run.experiment} / {directory.path.name}"
         recipients = (config.logger.notify, config.logger.notify_on)
@@ -81,6 +84,7 @@ class Outputs:
         for line in self.sinks.resume(saved["rows"], step):
             log.warning(line)
         self.reports.resume(step, saved)
+        self.alarms.resume(step, saved.get("alarms", {}))
         if self.batches is not None:
             self.batches.truncate_after(step)
         self.notifier.start(f"{'continues at' if step else 'started; now at'} step {step:,} on {socket.gethostname()}")
@@ -89,12 +93,17 @@ class Outputs:
         """Return values for a checkpoint: the numbers of rows and reports written, the pending report, and the wall time of all launches.
 
         wall_seconds: wall time of this launch."""
-        return {"rows": self.sinks.state_dict(), **self.reports.counters(), "seconds": self.seconds_before + wall_seconds}
+        counts = {"rows": self.sinks.state_dict(), "alarms": self.alarms.counters(), **self.reports.counters()}
+        return {**counts, "seconds": self.seconds_before + wall_seconds}
 
     def row(self, step: int, row: Mapping[str, Any]) -> None:
         """Write a row of metrics at `step` to every sink (JSONL, W&B, TensorBoard)."""
         self.last_row |= row
         self.sinks.log(step, row)
+
+    def alarm(self, step: int, alarm: Alarm) -> None:
+        """Write an alarm that was raised at `step`."""
+        self.alarms.log(step, alarm)
 
     # -- validation results ----------------------------------------------------------------------------------------------
 
@@ -142,6 +151,7 @@ class Outputs:
         self.results.flush()
         self.sinks.sync()
         self.reports.sync()
+        self.alarms.sync()
 
     def wait_for_writer(self) -> str | None:
         """Wait until the last checkpoint is written. Return the reason if writing it failed, otherwise None."""
@@ -207,6 +217,7 @@ class Outputs:
             self.writer.close()
         self.sinks.close()
         self.reports.close()
+        self.alarms.close()
         if self.batches is not None:
             self.batches.close()
         self.notifier.close(*self._end)

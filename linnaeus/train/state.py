@@ -22,6 +22,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.signals import StopRequest
 from linnaeus.distributed.synchronisation import RankSync
 from linnaeus.distributed.watchdog import Watchdog
+from linnaeus.health import HealthMonitor
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.optim import LRSchedule, Optimizers
 from linnaeus.optim.ema import EMA
@@ -136,6 +137,7 @@ class Training:
     early_stopping: EarlyStopping | None
     tracker: MetricsTracker
     step_logger: StepMetricsLogger
+    health: HealthMonitor
     stop: StopRequest
     watchdog: Watchdog
     sync: RankSync
@@ -180,6 +182,7 @@ class Training:
             "weighting": self.weighting,
             "conflict": self.conflict,
             "tracker": self.tracker,
+            "health": self.health,
         }
         optional = {"growth": self.growth, "ema": self.ema, "early_stopping": self.early_stopping}
         return parts | {name: part for name, part in optional.items() if part is not None}

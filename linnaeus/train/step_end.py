@@ -14,6 +14,7 @@ from linnaeus.progress import TrainingStage
 from linnaeus.progress.consistency import FRACTIONS
 from linnaeus.reporting.formatting import format_duration, format_loss
 from linnaeus.train import readings, saving
+from linnaeus.train.health import check_health
 from linnaeus.train.state import Training
 from linnaeus.train.validation import run_pending_validations
 
@@ -28,10 +29,11 @@ def end_step(t: Training) -> None:
     step = t.progress.global_step
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         readings.restart_throughput(t)
-    if t.ops.should_log_metrics(step):
+    logged = t.ops.should_log_metrics(step)
+    if logged:
         log_metrics(t)
     schedule_due_validations(t)
-    if t.ops.should_report(step):
+    if t.ops.should_report(step) or (logged and t.health.dense_rows):  # reports are denser for a while after an alarm
         report(t)
     if t.output.display.due():  # after the report, because the panel shows it
         t.output.display.update(step, *readings.seconds_left(t))
@@ -77,6 +79,7 @@ def log_metrics(t: Training) -> None:
 
     Raise `FloatingPointError` after too many skipped updates in a row."""
     step, row = t.progress.global_step, readings.metrics_row(t)
+    row |= check_health(t)
     t.output.row(step, row)
     t.clipped.add(row["train/grad_norm"], t.config.trainer.max_grad_norm)
     t.run.stop(t.ops.should_stop_early(step, learning_rate=row["train/lr"], grad_norm=row["train/grad_norm"]))

@@ -195,6 +195,7 @@ TABLE = {
     "logger.trackio": Case("logger.trackio=true", followers),
     "logger.notify": Case("logger.notify=[x://y]", messages),
     "logger.notify_on": Case("logger.notify_on=[best]", messages, "logger.notify=[x://y]"),
+    "logger.alarms": Case("logger.alarms=false", lambda c: "train/alarms" in see.ran(c).rows[0]),
     "logger.report_sections": Case(
         "logger.report_sections=[progress]",
         lambda c: "smoothed" in see.ran(c).console,

@@ -90,7 +90,9 @@ def test_a_loaded_state_shares_no_memory_with_what_it_was_loaded_from(trained, t
 def test_model_averages_and_sums_of_this_rank_too(trained, tmp_path):
     t, config = trained
     fresh = build(config, seed=3)
-    t.tracker.loss_sums += 1.5  # as between two rows
+    t.tracker.sums.row += 1.5
+    t.tracker.add_update(torch.ones(t.tracker.sums.row.shape))  # as between two rows
+    fresh.tracker.load_state_dict(t.tracker.state_dict())
     states = through_a_file([t.tracker.rank_state_dict()], tmp_path / "ranks")
     fresh.tracker.load_rank_state_dict(states, 0, 1)
     assert runs.unequal(t.tracker.rank_state_dict(), fresh.tracker.rank_state_dict()) == []

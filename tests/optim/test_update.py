@@ -99,11 +99,12 @@ def test_non_finite_gradient_skips_everything_and_is_counted(config, bad):
     assert unequal(before["optimizers"], after["optimizers"]) == []
     averaged = [name for name in before["averaged"] if "num_batches" not in name]
     assert all(torch.equal(before["averaged"][name], after["averaged"][name]) for name in averaged)
-    assert after["update"] == {"skipped_updates": 1, "skipped_in_a_row": 1} and after["ema"] == {"applied": 2.0}
+    skipped = lambda: {name: value for name, value in run.state()["update"].items() if name != "norms"}
+    assert skipped() == {"skipped_updates": 1, "skipped_in_a_row": 1} and after["ema"] == {"applied": 2.0}
     run.step(3, bad)
-    assert run.state()["update"] == {"skipped_updates": 2, "skipped_in_a_row": 2}
+    assert skipped() == {"skipped_updates": 2, "skipped_in_a_row": 2}
     run.step(4)
-    assert run.state()["update"] == {"skipped_updates": 2, "skipped_in_a_row": 0}
+    assert skipped() == {"skipped_updates": 2, "skipped_in_a_row": 0}
     assert len(changed(after, run.state())) == len(list(run.model.parameters())), "negative control: an applied update changes all"
 
 

@@ -1,0 +1,135 @@
+"""Planted trouble is named with its step, process and samples, once, and again after a resume; healthy updates raise no alarm."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from linnaeus.health import HealthMonitor, Updates
+from linnaeus.reporting.alarm_log import read_alarms
+from linnaeus.train import loop
+from tests import runs
+
+STEPS = 110
+SETTINGS = [f"trainer.length={STEPS}steps", "trainer.micro_batch_size=32", "schedule.log=[10steps]", "schedule.validate=[]"]
+SETTINGS += ["schedule.validate_at_end=false", "schedule.report=[50%]", "optimizer.lr=0.0001", "schedule.checkpoint=[20steps]"]
+SETTINGS += ["data.train_samples=640", "debug.batch_hashes=true"]
+
+
+def planted(step: int, change: Any) -> Any:
+    """Return a context manager in which `change` is applied to the loss sums of update `step`."""
+    original = loop.checked_per_task
+
+    def checked(t: Any, member: str, values: Any) -> Any:
+        found = original(t, member, values)
+        return change(found) if member == "loss_sums" and t.progress.global_step == step - 1 else found
+
+    return mock.patch.object(loop, "checked_per_task", checked)
+
+
+TROUBLE = {  # name -> (update, change of its losses, kinds of the alarms)
+    "loss": (76, lambda sums: sums * 3, {"loss_spike"}),
+    "gradient": (96, lambda sums: sums * 10, {"loss_spike", "gradient_spike"}),
+    "one task": (83, lambda sums: sums * sums.new_tensor([1.0, 4.0]), {"loss_spike"}),
+    "nan": (5, lambda sums: sums * math.nan, {"not_finite"}),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLE)
+def test_planted_trouble_is_named(tmp_path, name):
+    step, change, kinds = TROUBLE[name]
+    with planted(step, change):
+        run = runs.run("vectors", tmp_path, *SETTINGS)
+    alarms = read_alarms(run)
+    assert {(alarm.kind, alarm.step, alarm.process_rank) for alarm in alarms} == {(kind, step, 0) for kind in kinds}
+    (used,) = [row["samples"] for row in runs.rows(run / "batches-rank0.jsonl") if row["global_step"] == step]
+    assert all(list(alarm.samples) == used and alarm.sample_count == 32 for alarm in alarms)
+    assert [row["global_step"] for row in runs.rows(run / "alarms.jsonl")] == [-(-step // 10) * 10] * len(kinds)
+    assert alarms[0].tasks == {"one task": ("second",), "nan": ("first", "second")}.get(name, alarms[0].tasks)
+    summary = runs.summary(run)["alarms"]
+    assert summary["count"] == len(kinds) and set(summary["kinds"]) == kinds and f"step {step}: " in summary["newest"][0]["text"]
+    text = (run / "train.log").read_text()
+    assert text.count(f"WARNING step {step}: ") == len(kinds)
+    rows = [row["train/alarms"] for row in runs.rows(run / "metrics.jsonl")]
+    assert rows == [0] * ((step - 1) // 10) + [len(kinds)] * (11 - (step - 1) // 10)
+
+
+def test_a_healthy_run_has_no_alarm_and_the_key_switches_them_off(tmp_path):
+    run = runs.run("vectors", tmp_path / "healthy", *SETTINGS)
+    assert read_alarms(run) == [] and runs.summary(run)["alarms"] == {"count": 0, "kinds": {}, "newest": []}
+    rates = [row["train/clip_rate"] for row in runs.rows(run / "metrics.jsonl")]
+    assert all(0 <= rate <= 1 for rate in rates) and any(rates)
+    with planted(77, lambda sums: sums * 30):
+        off = runs.run("vectors", tmp_path / "off", *SETTINGS, "logger.alarms=false")
+    assert read_alarms(off) == [] and "train/alarms" not in runs.rows(off / "metrics.jsonl")[0]
+
+
+def test_reports_are_denser_after_an_alarm_and_quiet_again(tmp_path):
+    with planted(33, lambda sums: sums * math.nan):
+        run = runs.run("vectors", tmp_path, *SETTINGS)
+    lines = [line for line in (run / "train.log").read_text().splitlines() if f"/{STEPS} " in line]
+    steps = [int(line.split(f"/{STEPS}")[0].split()[-1]) for line in lines]
+    assert steps == [0, 40, 50, 55, 60, 70, 80, 110]
+    assert [row["global_step"] for row in runs.rows(run / "reports.jsonl")] == [0, 55, 110]
+
+
+def test_the_same_alarms_after_kills(tmp_path):
+    """Killed before and after the row that raises the alarm, and between the checkpoint and the row: the files are the same."""
+    change = lambda sums: sums * 3
+    with planted(76, change):
+        whole = runs.run("vectors", tmp_path / "whole", *SETTINGS)
+        config = runs.configuration("vectors", tmp_path / "cut", *SETTINGS)
+        cut = runs.resumed(config, (loop, "train_one_step", 79), (loop, "train_one_step", 2), (loop, "train_one_step", 21))
+    assert len(read_alarms(whole)) == 1
+    assert runs.differences(whole, cut) == []
+
+
+def normal(count: int, seed: int = 0, noise: float = 0.1) -> list[float]:
+    """Return `count` losses that fall from 2 to 1, with normal noise."""
+    draws = random.Random(seed)
+    return [1 + math.exp(-5 * i / count) + draws.gauss(0, noise) for i in range(count)]
+
+
+def observed(monitor: HealthMonitor, losses: list[float], rows: int, first: int = 1, norms: list[float] | None = None) -> list[Any]:
+    """Return the alarms of a run of one task that logs every `rows` updates."""
+    found = []
+    for start in range(0, len(losses), rows):
+        part = losses[start : start + rows]
+        own = part if norms is None else norms[start : start + rows]
+        found += monitor.observe(Updates(first + start, [[loss] for loss in part], part, [[loss] for loss in part], own))
+    return found
+
+
+def test_alarms_do_not_depend_on_the_log_interval_or_on_a_restart():
+    losses = normal(1000)
+    for step in (100, 101, 400, 800):
+        losses[step - 1] *= 3
+    expected = [("loss_spike", 100), ("loss_spike", 400), ("loss_spike", 800)]  # 101 is not news
+    for rows in (1, 7, 50, 1000):
+        assert [(alarm.kind, alarm.step) for alarm in observed(HealthMonitor(["a"]), losses, rows)] == expected
+    first, second = HealthMonitor(["a"]), HealthMonitor(["a"])
+    found = observed(first, losses[:333], 50)
+    second.load_state_dict(first.state_dict())
+    assert [(a.kind, a.step) for a in found + observed(second, losses[333:], 50, first=334)] == expected
+
+
+def test_fp16_may_search_its_loss_scale():
+    norms = [math.inf] * 8 + [1.0] * 20
+    assert observed(HealthMonitor(["a"], scaled=True), [1.0] * 28, 10, norms=norms) == []
+    assert [a.step for a in observed(HealthMonitor(["a"], scaled=True), [1.0] * 28, 10, norms=[math.inf] * 9 + norms[9:])] == [9]
+    assert [a.step for a in observed(HealthMonitor(["a"]), [1.0] * 28, 10, norms=norms)] == [1]
+
+
+def test_the_process_with_the_excess_is_named():
+    losses = normal(200, noise=0.02)
+    monitor = HealthMonitor(["a"])
+    parts = [[loss / 2, loss / 2] for loss in losses]
+    for step, rank in ((100, 1),):
+        parts[step - 1][rank] += 4.0
+        losses[step - 1] = sum(parts[step - 1])
+    found = monitor.observe(Updates(1, [[loss] for loss in losses], losses, parts, losses))
+    assert [(alarm.step, alarm.process_rank) for alarm in found if alarm.kind == "loss_spike"] == [(100, 1)]

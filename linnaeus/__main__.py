@@ -16,8 +16,7 @@ USAGE = """linnaeus: train classifiers of species, and other research programs
   linnaeus [KEY=VALUE ...]      train, or continue; without settings the demo
   linnaeus plan=true            print the schedule, train nothing
   linnaeus -m seed=0,1,2        a sweep
-  linnaeus --help-keys          every key with its type, value and meaning
-  linnaeus --help WORD          the keys that have this word
+  linnaeus --help-keys          every key; --help WORD: those with this word
 """
 
 

@@ -8,6 +8,7 @@ COMMANDS = {  # module -> its line in `linnaeus --help`
     "generate": "continue a text with a trained language model",
     "score": "compute the loss of a language model on texts",
     "complete": "complete a set of gear with a trained loadout model",
+    "edit": "answer while features of a sparse dictionary are edited",
     "predict": "name the taxa on photographs with a trained model",
     "embed": "write the features of photographs",
     "nearest": "find photographs that are alike, by their features",

@@ -24,6 +24,7 @@ from linnaeus.data.samples import Batch, PositionedDataset
 from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.schedule import OpsSchedule
+from linnaeus.workloads.sample_view import SampleView
 
 if TYPE_CHECKING:
     from linnaeus.checkpoint.initial_weights import InitialWeights
@@ -143,6 +144,10 @@ class Workload(ABC):
     def real_positions(self, batch: Batch) -> Tensor | None:
         """Return which positions of sequences of length T are real, bool [B, T]; the others are padding. None: all, or no sequences."""
         return None
+
+    def sample_view(self) -> SampleView:
+        """Return how samples of the validation set and outputs are shown on a page about single samples. The default shows names only."""
+        return SampleView()
 
     def check_batch(self, batch: Batch) -> None:
         """Report samples of a host batch that could not be decoded. Called for every batch of training and validation."""

@@ -26,6 +26,7 @@ from linnaeus.schedule import accumulation_steps
 from linnaeus.sweep.request import read_request
 from linnaeus.sweep.trial import make_trial
 from linnaeus.workloads import export_cli
+from linnaeus.workloads.dictionary import edit_cli
 from linnaeus.workloads.language import generate_cli
 from linnaeus.workloads.language.trained import score_cli
 from linnaeus.workloads.loadout import complete_cli
@@ -115,6 +116,10 @@ def check(words: list[str]) -> None:
             pass  # the name of the command, in a sentence
         case ["linnaeus", "complete", *rest]:
             complete_cli._parse(rest)
+        case ["linnaeus", "edit"]:
+            pass  # the name of the command, in a sentence
+        case ["linnaeus", "edit", *rest]:
+            edit_cli._parse(rest)
         case ["linnaeus", "score", *rest]:
             score_cli._parse(rest)
         case ["linnaeus", "biota", *rest]:

@@ -20,6 +20,8 @@ class ReadRunConfig:
     module: str | None = setting("name of the module whose output is read, such as blocks.1; a wrong name lists the nearest ones")
     checkpoint: str | None = setting("checkpoint of that run: newest, best or a step; null: best if one was validated, otherwise newest")
     settings: list[str] = setting("settings that replace those of that run, such as ['data.path=/new/place']")
+    report_features: int = setting("features that report.html shows, the strongest of all dictionaries; 0: none", low=0)
+    report_samples: int = setting("validation samples of that run, and training samples, that are read for report.html", low=1)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 `workloads.base.Workload`. Each dictionary is a task; `model.frontier` trains several at once."""
 
 import html
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ class DictionaryWorkload(Workload):
             self._read_run(split)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
+        self.directory = directory
         warmup, sizes = None, (schedule.resolved.total_steps, schedule.resolved.steps_per_epoch)
         if isinstance(self.config.model, PenalisedConfig):
             warmup = Duration.parse(self.config.model.sparsity_warmup, "model.sparsity_warmup").to_steps(*sizes)
@@ -243,4 +245,18 @@ class DictionaryWorkload(Workload):
         return lines
 
     def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        return [("Dictionaries", f"<pre>{html.escape(chr(10).join([*self.notes, '', *self.summary(final)]))}</pre>")]
+        """Return the table of the dictionaries and, for a model that was read, the pages of its features."""
+        sections = [("Dictionaries", f"<pre>{html.escape(chr(10).join([*self.notes, '', *self.summary(final)]))}</pre>")]
+        features, source = self.config.dictionary.report_features, self.activations
+        if source is None or not features or not self.config.logger.report:
+            return sections
+        from linnaeus.workloads.dictionary.reading.dictionary_sections import dictionary_sections
+        from linnaeus.workloads.dictionary.trained.load_dictionary import load_dictionaries
+
+        found = load_dictionaries(self.directory, device=str(source.device))
+        samples = self.config.dictionary.report_samples
+        return sections + dictionary_sections(source.run, source.module, found, self.directory, final, features, samples)
+
+    def next_commands(self, run: Path) -> list[str]:
+        edit = [] if self.activations is None else [f"linnaeus edit {shlex.quote(str(run))} --feature 0 INPUT"]
+        return [*edit, f"linnaeus export {shlex.quote(str(run))} OUT", *super().next_commands(run)]

@@ -23,6 +23,7 @@ from linnaeus.workloads.language.language_metrics import LanguageMetrics, Langua
 from linnaeus.workloads.language.model.gpt import build_gpt
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.pretrained import adapt_weights
+from linnaeus.workloads.language.text_view import TextView
 from linnaeus.workloads.language.text_windows import TextWindows
 from linnaeus.workloads.language.token_files import check_token_files, open_token_files
 from linnaeus.workloads.language.token_store import TokenStore, open_store, text_store
@@ -105,6 +106,9 @@ class LanguageWorkload(Workload):
             return [f"window-{sample}" for sample in samples]
         sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.first_windows
         return [f"{self.sources[source]}/window-{sample - firsts[source]}" for sample, source in zip(samples, sources)]
+
+    def sample_view(self) -> TextView:
+        return TextView(self.store.tokenizer, self.store.vocabulary_size, lambda sample: f"window-{sample}")
 
     def save_dataset_record(self, directory: Path) -> None:
         """Write dataset.json and, for text generation, tokenizer.json and dimensions.json."""

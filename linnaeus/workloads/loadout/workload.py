@@ -17,8 +17,10 @@ from linnaeus.data.samples import Batch
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
+from linnaeus.workloads.loadout.abilities import SLOTS
 from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import SIDES, Builds
+from linnaeus.workloads.loadout.build_view import BuildView
 from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
 from linnaeus.workloads.loadout.model.set_transformer import build_set_transformer
 from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds
@@ -73,6 +75,9 @@ class LoadoutWorkload(Workload):
         """Return the names of partial builds: the number of the build and of its example in an epoch."""
         per_build = self.config.data.subsets + self.config.data.empty
         return [f"build-{sample // per_build}/{sample % per_build}" for sample in samples]
+
+    def sample_view(self) -> BuildView:
+        return BuildView(self.code, self.split.weapons, lambda sample: f"build-{sample // SLOTS}/{sample % SLOTS + 1} removed")
 
     def save_dataset_record(self, directory: Path) -> None:
         """Write dataset.json with the sizes and hashes of the split, and weapons.json, which `linnaeus complete` reads."""

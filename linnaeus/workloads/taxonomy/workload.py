@@ -39,6 +39,7 @@ from linnaeus.workloads.taxonomy.models.classifier import Classifier
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.models.timm_weights import resample_positions
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
+from linnaeus.workloads.taxonomy.photograph_view import PhotographView
 from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
 from linnaeus.workloads.taxonomy.store import store_source
@@ -208,6 +209,10 @@ class TaxonomyWorkload(Workload):
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Return the names of training samples, such as paths of photographs. `samples`: their indices in the training dataset."""
         return self.data_source.ids[self.train_rows[list(samples)]].tolist()
+
+    def sample_view(self) -> PhotographView:
+        ids, rows = self.data_source.ids, self.validation_rows
+        return PhotographView(self.data_source.tree, lambda sample: str(ids[rows[sample]]), len(self.inputs))
 
     def save_dataset_record(self, directory: Path) -> None:
         resampling = self.train_set.resampling()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import io
+import tempfile
 from typing import Any
 
 import pytest
@@ -24,15 +28,27 @@ def files(config: Any) -> Any:
     return see.ran(config).files, [path.name for path in runs.Path(config.data.folder or "nowhere").glob("*")]
 
 
+def page(config: Any) -> Any:
+    """Return the part of report.html that shows the features."""
+    with tempfile.TemporaryDirectory() as root, contextlib.redirect_stdout(io.StringIO()):
+        path = dataclasses.replace(config.run, root=root, name="page")
+        run = runs.resumed(dataclasses.replace(config, run=path, logger=dataclasses.replace(config.logger, report=True)))
+        text = (run / "report.html").read_text()
+    return text.partition("<h2>Dictionaries</h2>")[2].partition("<h2>Configuration</h2>")[0]
+
+
 READING = (
     "data=activations dictionary.run=FOLDER/read/text/run dictionary.module=blocks.1 data.samples=6 data.source_batch=2 data.window=16"
 )
+PAGE = f"{READING} logger.report=true trainer.length=2steps dictionary.report_features=2"
 STEPS = "model.features=24 model.dead_after=1"
 TABLE = {
     "dictionary.run": Case("dictionary.run=FOLDER/other/text/run", data, READING),
     "dictionary.module": Case("dictionary.module=blocks.0", data, READING),
     "dictionary.checkpoint": Case("dictionary.checkpoint='1'", data, READING),
     "dictionary.settings": Case("dictionary.settings=['data.validation_fraction=0.3']", data, READING),
+    "dictionary.report_features": Case("dictionary.report_features=0", page, PAGE),
+    "dictionary.report_samples": Case("dictionary.report_samples=1", page, PAGE),
     "data.name": Case(READING, data),
     "data.last_batch": Case("data.last_batch=drop", see.plan_text, "data.train_samples=41"),
     "data.validation_batch": Case("data.validation_batch=7", validation_batches),

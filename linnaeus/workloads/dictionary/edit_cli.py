@@ -1,0 +1,218 @@
+"""The command `linnaeus edit`: answer with the model that a dictionary reads, while features are read, switched off or scaled.
+
+    linnaeus edit RUN photo.jpg --latitude 52.1 --longitude 4.3               the strongest features of the photograph
+    linnaeus edit RUN photo.jpg --feature 12 --scale 0                        the answer with and without feature 12
+    linnaeus edit RUN "To be" --feature 12 --scale 3 --feature 40 --scale 0   a prompt, for a language model
+    linnaeus edit RUN splattershot --have "swim_speed_up: main" --reconstruct a weapon, for a loadout model
+
+RUN is a run of workload=dictionary. An edit changes the output of the module by the change of the features, so what the dictionary does not
+explain stays as it is. `--reconstruct` replaces the output by the reconstruction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.messages import user_errors
+from linnaeus.config.model_options import check_ranges
+from linnaeus.errors import ConfigError, shorten
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
+    from linnaeus.workloads.questions import Answer, Question, Questions
+
+WIDTH = 46  # columns of the answer before the edit
+
+
+class Active(NamedTuple):
+    """Feature that is active on an input: its largest activity, the number of its active positions of `positions`, and the position of the
+    largest activity."""
+
+    feature: int
+    activity: float
+    active: int
+    positions: int
+    place: str
+
+
+class Edited(NamedTuple):
+    """Input, its strongest features, and the answers of the model before and after the edit. after: None without an edit."""
+
+    question: str
+    features: list[Active]
+    before: Answer
+    after: Answer | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the answers to stdout, and a line about the dictionary to stderr. Return 0, or exit with status 2 and one line on stderr after
+    a user's mistake."""
+    with user_errors(2):
+        _run(_parse(arguments))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = OneLineParser(
+        prog="linnaeus edit",
+        description="Answer with the model that a dictionary reads, while features are read, switched off or scaled.",
+    )
+    add = parser.add_argument
+    add("run", metavar="RUN", type=Path, help="directory of a run of workload=dictionary, or one of its checkpoints")
+    add("inputs", nargs="*", metavar="INPUT", help="photographs, prompts or weapons, as the model needs them")
+    add("--feature", action="append", type=int, default=[], metavar="N", help="feature to edit; may be repeated")
+    add("--scale", action="append", type=float, metavar="S", help="factor of its activity, one for all or one for each (0: off)")
+    add("--dictionary", metavar="NAME", help="of a run of several, such as k16 (the first)")
+    add("--reconstruct", action="store_true", help="replace the output of the module by the reconstruction")
+    add("--top", type=int, default=8, metavar="N", help="features and outputs to show (%(default)s)")
+    add("--json", action="store_true", help="print a JSON object for each input")
+    add("--checkpoint", metavar="WHICH", help="of RUN: best, newest or a step (the best if one was validated, else the newest)")
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
+    for name in ("latitude", "longitude", "uncertainty", "date", "time", "elevation"):
+        add(f"--{name}", metavar="VALUE", help="of the photographs, as for linnaeus predict")
+    add("--tokens", type=int, metavar="N", help="most tokens of a continuation (60)")
+    add("--have", metavar="GEAR", help="given gear, as for linnaeus complete")
+    options = parser.parse_intermixed_args(arguments)
+    check_ranges(argparse.Namespace(**vars(options), threads=None, batch_size=None), {"top": (1, 1000)})
+    options.scales = _scales(options.feature, options.scale)
+    return options
+
+
+def _scales(features: Sequence[int], scales: Sequence[float] | None) -> dict[int, float]:
+    """Return feature -> factor. Raise `ConfigError` if the numbers of features and factors do not fit."""
+    if twice := [number for number in features if features.count(number) > 1]:
+        raise ConfigError(f"--feature {twice[0]} is given twice; give it once, with its --scale")
+    if scales and not features:
+        raise ConfigError("--scale has no effect without --feature N; give both")
+    given = list(scales or [0.0])
+    if len(given) not in (1, len(features) or 1):
+        raise ConfigError(f"there are {len(features)} x --feature and {len(given)} x --scale; give one scale for all, or one for each")
+    if bad := [scale for scale in given if not np.isfinite(scale)]:
+        raise ConfigError(f"--scale is {bad[0]}; it must be a finite number")
+    return dict(zip(features, given if len(given) > 1 else given * len(features), strict=True))
+
+
+def _run(options: argparse.Namespace) -> None:
+    from linnaeus.workloads.dictionary.trained.load_dictionary import load_model
+    from linnaeus.workloads.run_weights import available_device
+    from linnaeus.workloads.trained_models import trained_module
+
+    options.device = available_device(options.device)
+    trained = load_model(options.run, checkpoint=options.checkpoint, device=options.device, dictionary=options.dictionary)
+    trained.check(options.scales)
+    place = trained.place
+    if place is None:
+        raise ConfigError(f"RUN: {options.run} learned planted activations, of no model; give a run with dictionary.run")
+    module = trained_module(place.run)
+    if not hasattr(module, "questions"):
+        raise ConfigError(f"RUN: models of this workload cannot be edited: {module.__name__} has no function `questions`")
+    options.checkpoint = place.checkpoint  # of the model, from here on
+    asked: Questions = module.questions(place.run, options)
+    for edited in answers(trained, place.find(asked.network), asked, options.scales, options.reconstruct, options.top):
+        if options.json:
+            print(json.dumps(as_json(edited, asked.names, options.top)))
+        else:
+            print("\n".join(as_text(edited, asked.names, options.top)) + "\n")
+    about = f"{trained.source}: {trained.features} features of {place.module} of {place.run}"
+    for line in (*trained.notes, *asked.notes, about):
+        print(line, file=sys.stderr)
+
+
+def answers(
+    trained: TrainedDictionary, module: nn.Module, asked: Questions, scales: dict[int, float], reconstruct: bool, top: int
+) -> Iterator[Edited]:
+    """Yield the answers to each question, with its `top` strongest features and those of `scales`. module: the module that is edited."""
+    from linnaeus.workloads.dictionary.tapping import Tap
+
+    edit = trained.editing(scales, reconstruct) if scales or reconstruct else None
+    for question in asked.questions:
+        with Tap(module) as tap:
+            before = question.ask()
+        features = _strongest(trained, tap, question, top, list(scales))
+        after = None
+        if edit is not None:
+            with Tap(module, edit):
+                after = question.ask()
+        yield Edited(question.name, features, before, after)
+
+
+def _strongest(trained: TrainedDictionary, tap: Any, question: Question, top: int, also: Sequence[int]) -> list[Active]:
+    """Return the features with the largest activities on the rows that `tap` recorded, and the features `also`."""
+    import torch
+
+    activities, named = trained.encode(tap.rows), question.places if len(question.places) == len(tap.rows) else ()
+    if None in named:
+        activities = activities * torch.tensor([[place is not None] for place in named], device=activities.device)
+    largest, row = activities.max(0)
+    order = [i for i in largest.argsort(descending=True, stable=True)[:top].tolist() if largest[i] > 0]
+    active, real = (activities > 0).sum(0), len(activities) - named.count(None)
+    return [
+        Active(i, float(largest[i]), int(active[i]), real, _place(int(row[i]), tap.shape, named))
+        for i in [*order, *(i for i in also if i not in order)]
+    ]
+
+
+def _place(row: int, shape: tuple[int, ...], places: Sequence[str | None]) -> str:
+    """Return the position of a row of an output of this shape as text; "" if the output has one row for a sample."""
+    if len(shape) == 4:
+        return f"row {row // shape[3] % shape[2] + 1}, column {row % shape[3] + 1} of {shape[2]} x {shape[3]}"
+    if len(shape) == 3:
+        position = row % shape[1]
+        return f"position {position + 1}" + (f" {places[position]!r}" if places and len(shape) == 3 else "")
+    return ""
+
+
+def as_text(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> list[str]:
+    """Return the lines of an input: its strongest features, then the answers side by side."""
+    lines = [edited.question or "(beginning of a document)", "  feature  activity  active positions"]
+    for one in edited.features:
+        lines.append(f"  {one.feature:7d}  {one.activity:8.3f}  {one.active} of {one.positions}  {one.place}".rstrip())
+    lines += [] if edited.features else ["  no feature is active"]
+    lines.append("  before" if edited.after is None else f"  {'before':{WIDTH}}after")
+    for group, labels in names.items():
+        lines.append(f"  {group}")
+        before = edited.before.probabilities[group]
+        after = None if edited.after is None else edited.after.probabilities[group]
+        columns = [_column(before, labels, top), *([] if after is None else [_column(after, labels, top, before)])]
+        lines += [f"    {row[0]:{WIDTH}}{''.join(row[1:])}".rstrip() for row in zip(*columns)]
+    texts = [edited.before.lines, *([] if edited.after is None else [edited.after.lines])]
+    if edited.before.lines:
+        for title, text in zip(("before", "after"), texts):
+            lines += [f"  {title}:", *(f"    {line}" for part in text for line in part.splitlines())]
+    return lines
+
+
+def _column(p: np.ndarray, labels: Sequence[str], top: int, before: np.ndarray | None = None) -> list[str]:
+    """Return the `top` most probable outputs as text; with the probabilities `before` an edit, with the change of each."""
+    order = np.argsort(-p, kind="stable")[:top]
+    changes = ["" if before is None else f" ({p[i] - before[i]:+.3f})" for i in order]
+    return [f"{p[i]:.3f} {shorten(labels[i], 28)}{change}" for i, change in zip(order, changes)]
+
+
+def as_json(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> dict[str, Any]:
+    """Return an input as plain values: features, and for each output that is among the `top` before or after, both probabilities."""
+    outputs: dict[str, list[dict[str, Any]]] = {}
+    for group, labels in names.items():
+        before, after = edited.before.probabilities[group], None if edited.after is None else edited.after.probabilities[group]
+        chosen = np.argsort(-before, kind="stable")[:top].tolist()
+        chosen += [] if after is None else [i for i in np.argsort(-after, kind="stable")[:top].tolist() if i not in chosen]
+        changed = [{} if after is None else {"after": round(float(after[i]), 6)} for i in chosen]
+        outputs[group] = [{"name": labels[i], "before": round(float(before[i]), 6)} | more for i, more in zip(chosen, changed)]
+    found = {"input": edited.question, "features": [one._asdict() for one in edited.features], "outputs": outputs}
+    if edited.before.lines:
+        found["answer"] = {"before": list(edited.before.lines)} | ({} if edited.after is None else {"after": list(edited.after.lines)})
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,116 @@
+"""Compute the activities of a dictionary on samples of the run that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
+from linnaeus.workloads.dictionary.tapping import Tap
+from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
+from linnaeus.workloads.opened_run import OpenedRun
+
+BATCH = 32
+TOP = 8  # samples that are kept for each feature
+
+
+class Activity(NamedTuple):
+    """Activities of B samples at P places each. activities: [B, P, F], 0 at places that are padding. places: shape of the places of a
+    sample, () for one, (T,) or (H, W). real: number of places that are not padding."""
+
+    activities: Tensor
+    places: tuple[int, ...]
+    real: int
+
+
+class Reader:
+    """Model of an opened run, the module that is tapped, and a dictionary of its activations."""
+
+    def __init__(self, run: OpenedRun, module: nn.Module, trained: TrainedDictionary) -> None:
+        self.run, self.trained, self.module = run, trained, module
+        self.device = next(run.model.parameters()).device
+
+    def prepared(self, host: Batch) -> Batch:
+        return self.run.workload.prepare({name: value.to(self.device) for name, value in host.items()})
+
+    def read(self, host: Batch) -> Activity:
+        """Return the activities on a host batch."""
+        with Tap(self.module) as tap, torch.inference_mode(), self.run.autocast():
+            self.run.model(self.prepared(host))
+        size = len(host["sample"])
+        found = self.trained.encode(tap.rows).view(size, -1, self.trained.features)
+        places = tap.shape[1:-1] if len(tap.shape) < 4 else tap.shape[2:]
+        real = host["weight"].bool().to(self.device).unsqueeze(1).expand(found.shape[:2])
+        mask = self.run.workload.real_positions(host) if len(places) == 1 else None
+        if mask is not None and mask.shape == found.shape[:2]:
+            real = real & mask.to(self.device)
+        return Activity(found * real.unsqueeze(2), places, int(real.sum()))
+
+    def scores(self, host: Batch, position: Tensor | None, edit: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
+        """Return the log-probabilities [B, C] of each group of outputs, with the output of the module replaced by `edit`."""
+        view = self.run.workload.sample_view()
+        with Tap(self.module, edit), torch.inference_mode(), self.run.autocast():
+            return view.scores(self.run.model, self.prepared(host), position)
+
+
+def batches(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Iterator[Batch]:
+    """Yield the host batches of samples of a dataset."""
+    for start in range(0, len(samples), BATCH):
+        yield batch_of(dataset, samples[start : start + BATCH])
+
+
+def batch_of(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Batch:
+    """Return samples of a dataset as one host batch."""
+    return dataset.__getitems__([SampleIndex(0, int(sample), int(sample), 0) for sample in samples])
+
+
+def spread(size: int, most: int) -> np.ndarray:
+    """Return at most `most` of the numbers below `size`, at equal distances, int64."""
+    return np.arange(size) if size <= most else np.linspace(0, size - 1, most).round().astype(np.int64)
+
+
+class FeatureTable(NamedTuple):
+    """Statistics of F features over samples.
+
+    density: share of the places where a feature is active, float64 [F]. energy: sum of the squares of its activities, divided by the number
+    of places. strength, sample: the largest activities of a feature, each the largest one of its sample, and those samples, [F, K],
+    descending. peaks: the largest activity of each sample, float32 [S, F]; labels: class of each sample by group, int64 [S]; both only if
+    wanted."""
+
+    density: np.ndarray
+    energy: np.ndarray
+    strength: np.ndarray
+    sample: np.ndarray
+    samples: int
+    places: int
+    peaks: np.ndarray | None
+    labels: dict[str, np.ndarray]
+
+
+def feature_table(reader: Reader, dataset: PositionedDataset, most: int, keep_peaks: bool = False) -> FeatureTable:
+    """Return the statistics over at most `most` samples of a dataset. keep_peaks: also return `peaks` and `labels`."""
+    view, features, device = reader.run.workload.sample_view(), reader.trained.features, reader.device
+    active, energy = (torch.zeros(features, dtype=torch.float64, device=device) for _ in range(2))
+    strength = torch.full((features, TOP), -1.0, device=device)
+    sample = torch.zeros((features, TOP), dtype=torch.int64, device=device)
+    chosen, places, peaks, labels = spread(len(dataset), most), 0, [], []
+    for host in batches(dataset, chosen):
+        found = reader.read(host)
+        places += found.real
+        active += (found.activities > 0).sum((0, 1))
+        energy += found.activities.double().square().sum((0, 1))
+        peak = found.activities.amax(1).float()  # [B, F]
+        numbers = host["sample"].to(device).expand(features, -1)
+        strength, order = torch.cat([strength, peak.T], 1).topk(TOP, dim=1)
+        sample = torch.cat([sample, numbers], 1).gather(1, order)
+        if keep_peaks:
+            peaks.append(peak.cpu())
+            labels.append({group: label.cpu() for group, label in view.labels(host).items()})
+    density, mean_square = ((total / max(places, 1)).cpu().numpy() for total in (active, energy))
+    joined = {group: torch.cat([one[group] for one in labels]).numpy() for group in view.classes} if keep_peaks else {}
+    kept = torch.cat(peaks).numpy() if keep_peaks else None
+    return FeatureTable(density, mean_square, strength.cpu().numpy(), sample.cpu().numpy(), len(chosen), places, kept, joined)

@@ -1,0 +1,143 @@
+"""Make the sections of report.html for a run of dictionaries, and feature_taxa.csv.
+
+Frontier         L0 against explained variance and loss recovered: the dictionaries of the run, and those of other runs on the same module
+Features of NAME density, and cards of the strongest features, of each dictionary
+Features of classes   the feature that stands best for each class, where the samples have classes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from linnaeus.files import read_json, to_csv, write_atomic
+from linnaeus.workloads.dictionary.reading.activity import FeatureTable, Reader, feature_table
+from linnaeus.workloads.dictionary.reading.dictionary_charts import Point, density_chart, frontier_chart
+from linnaeus.workloads.dictionary.reading.feature_classes import Detector, detectors
+from linnaeus.workloads.dictionary.reading.feature_page import STYLE, detector_table, feature_cards, strongest
+from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
+from linnaeus.workloads.opened_run import OpenedRun
+
+FILE = "feature_taxa.csv"
+GOOD = 0.9
+EXAMPLES = 6
+MEASURES = {"explained_variance": "Explained variance", "loss_recovered": "Loss recovered"}
+
+
+def dictionary_sections(
+    run: OpenedRun,
+    module: nn.Module,
+    dictionaries: Mapping[str, TrainedDictionary],
+    directory: Path,
+    final: Mapping[str, float],
+    features: int,
+    samples: int,
+) -> list[tuple[str, str]]:
+    """Return the sections (title, HTML) of the dictionaries of a run `directory`, by name. Write feature_taxa.csv.
+
+    run, module: the model that is read, and its module. final: newest validation metrics. features: number of features to show, over all
+    dictionaries. samples: validation samples, and training samples, to read."""
+    charts, sections, rows = frontier(directory, list(dictionaries), final), [], []
+    for name, trained in dictionaries.items():
+        one = _of_dictionary(Reader(run, module, trained), name, max(features // len(dictionaries), 1), samples, len(dictionaries) > 1)
+        charts += one.density
+        sections += one.sections
+        rows += [({"dictionary": name} if len(dictionaries) > 1 else {}) | detector.row() for detector in one.detectors]
+    if rows:
+        write_atomic(directory / FILE, to_csv(rows))
+    few = " few" if charts.count("<figure") == 1 else ""
+    return [("Density and frontier", f'{STYLE}<div class="charts{few}">{charts}</div>'), *sections]
+
+
+class _Dictionary(NamedTuple):
+    """Parts of the page that show one dictionary. density: figure."""
+
+    density: str
+    sections: list[tuple[str, str]]
+    detectors: list[Detector]
+
+
+def _of_dictionary(reader: Reader, name: str, features: int, samples: int, several: bool) -> _Dictionary:
+    view, aside = reader.run.workload.sample_view(), f" of {name}" if several else ""
+    table = feature_table(reader, reader.run.workload.validation_set, samples, keep_peaks=bool(view.classes))
+    found: list[Detector] = []
+    if view.classes and table.peaks is not None:
+        training = feature_table(reader, reader.run.workload.reading_set(), samples, keep_peaks=True)
+        assert training.peaks is not None
+        found = detectors((training.peaks, training.labels), (table.peaks, table.labels), view.outputs)
+    best: dict[int, Detector] = {}
+    for one in found:
+        if one.f1 >= GOOD:
+            best.setdefault(one.feature, one)
+    # half of the cards are features that stand for a class, if there are so many
+    shown = list(dict.fromkeys([*list(best)[: features // 2], *strongest(table, features)]))[:features]
+    first = f"feature-{name}-" if several else "feature-"
+    density = density_chart(f"Density of the features{aside}", table.density, table.places)
+    cards = feature_cards(reader, table, shown, EXAMPLES, best, first)
+    sections = [(f"Features{aside}", f"<p>{_explanation(len(shown), table, reader.trained)}</p>" + cards)]
+    if found:
+        good = sum(one.f1 >= GOOD for one in found)
+        about = f"{good} of {len(found)} taxa have a feature with an F1 of at least {GOOD:g} on validation samples. "
+        about += "Feature and threshold are chosen on training samples. "
+        sections.append((f"Features of taxa{aside}", f"<p>{about}All are in {FILE}.</p>" + detector_table(found, shown, first)))
+    return _Dictionary(density, sections, found)
+
+
+def _explanation(count: int, table: FeatureTable, trained: TrainedDictionary) -> str:
+    return (
+        f"{count} of {trained.features} features, with those of {table.samples:,} validation samples on which each is strongest. "
+        "Marks show where it is active. "
+        "The numbers are the change of the probability of an output by the feature, in percentage points: with it, less without it."
+    )
+
+
+def frontier(directory: Path, names: list[str], final: Mapping[str, float]) -> str:
+    """Return the charts of L0 against explained variance and loss recovered, with the dictionaries of this run and of others."""
+    others = same_module(directory)
+    charts = []
+    for measure, title in MEASURES.items():
+        points = _points(directory.name, names, final, measure, True)
+        for run, (other_names, metrics) in others:
+            points += _points(run, other_names, metrics, measure, False)
+        charts.append(frontier_chart(title, points, "large dots: this run" if others else ""))
+    return "".join(charts)
+
+
+def _points(run: str, names: list[str], final: Mapping[str, float], measure: str, here: bool) -> list[Point]:
+    found = []
+    for name in names:
+        first = f"{name}/" if len(names) > 1 else ""
+        prefix = "val_ema" if f"val_ema/{first}l0" in final else "val"
+        l0, value = (final.get(f"{prefix}/{first}{key}", math.nan) for key in ("l0", measure))
+        found.append(Point(f"{run} {name}" if len(names) > 1 else run, run, float(l0 or math.nan), float(value or math.nan), here))
+    return found
+
+
+def same_module(directory: Path) -> list[tuple[str, tuple[list[str], dict[str, float]]]]:
+    """Return the name, the dictionaries and the final metrics of the other runs beside `directory` that read the same module of
+    the same run."""
+    own = _reads(directory)
+    found = []
+    for other in sorted(path.parent for path in directory.parent.glob("*/summary.json")):
+        reads = _reads(other) if other.name != directory.name else None
+        if own is not None and reads is not None and reads[:2] == own[:2]:
+            final = (read_json(other / "summary.json") or {}).get("final") or {}
+            found.append((other.name, (reads[2], final)))
+    return found
+
+
+def _reads(directory: Path) -> tuple[str, str, list[str]] | None:
+    """Return the run, the module and the names of the dictionaries of a run directory; None if it is not one of dictionaries."""
+    from linnaeus.errors import ConfigError
+    from linnaeus.workloads.dictionary.model.dictionary_set import members
+    from linnaeus.workloads.run_weights import run_configuration
+
+    try:
+        config: Any = run_configuration(directory, "dictionary")
+    except ConfigError:
+        return None
+    return str(Path(config.dictionary.run or "").resolve()), str(config.dictionary.module), list(members(config.model))

@@ -1,0 +1,90 @@
+"""Find for each class of the samples, such as a taxon, the feature that stands for it best.
+
+A feature with a threshold is a detector: it says yes to a sample on which its largest activity is above the threshold. For each class,
+feature and threshold are chosen by the F1 on training samples and scored on validation samples. The thresholds tried are 0 and quantiles of
+the activities above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+QUANTILES = np.linspace(0.0, 0.95, 20)  # of the activities above 0; thresholds besides 0
+COLUMNS = ("rank", "taxon", "feature", "threshold", "training_rows", "validation_rows", "precision", "recall", "f1")
+
+
+class Detector(NamedTuple):
+    """The best feature for a class. precision, recall, f1: of the validation samples; NaN if none is of the class or none is found."""
+
+    group: str
+    name: str
+    feature: int
+    threshold: float
+    training_rows: int
+    validation_rows: int
+    precision: float
+    recall: float
+    f1: float
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of feature_taxa.csv."""
+        return dict(zip(COLUMNS, self, strict=True))
+
+
+def detectors(
+    training: tuple[np.ndarray, Mapping[str, np.ndarray]],
+    validation: tuple[np.ndarray, Mapping[str, np.ndarray]],
+    names: Mapping[str, Sequence[str]],
+) -> list[Detector]:
+    """Return the best feature for each class of each group, in descending order of its F1.
+
+    training, validation: the largest activity of each feature on each sample, float32 [S, F], and the class of each sample by group, int64
+    [S], -1 where it is unknown. Classes without training samples are left out."""
+    found = [
+        detector
+        for group in training[1]
+        for detector in _of_group(group, (training[0], training[1][group]), (validation[0], validation[1][group]), names[group])
+    ]
+    return sorted(found, key=lambda one: (not one.f1 >= 0, -one.f1 if one.f1 >= 0 else 0.0))
+
+
+def _of_group(
+    group: str, training: tuple[np.ndarray, np.ndarray], validation: tuple[np.ndarray, np.ndarray], names: Sequence[str]
+) -> list[Detector]:
+    (peaks, labels), (held, truth) = _known(*training), _known(*validation)
+    counts, best_f1 = np.bincount(labels, minlength=len(names)), np.full(len(names), -1.0)
+    feature, threshold = np.zeros(len(names), np.int64), np.zeros(len(names))
+    one_hot = np.zeros((len(names), len(labels)), np.float32)
+    one_hot[labels, np.arange(len(labels))] = 1
+    for limits in _thresholds(peaks):
+        yes = (peaks > limits).astype(np.float32)
+        f1 = 2 * (one_hot @ yes) / (yes.sum(0) + counts[:, None]).clip(min=1)  # [C, F]
+        best = f1.argmax(1)
+        value = f1[np.arange(len(names)), best]
+        better = value > best_f1
+        best_f1, feature = np.where(better, value, best_f1), np.where(better, best, feature)
+        threshold = np.where(better, limits[best], threshold)
+    found = []
+    for i in np.flatnonzero(counts).tolist():
+        yes, own = held[:, feature[i]] > threshold[i], truth == i
+        hits, said, real = int((yes & own).sum()), int(yes.sum()), int(own.sum())
+        scores = (hits / said if said else np.nan, hits / real if real else np.nan, 2 * hits / (said + real) if real else np.nan)
+        found.append(Detector(group, names[i], int(feature[i]), float(threshold[i]), int(counts[i]), real, *scores))
+    return found
+
+
+def _known(peaks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples whose class is known."""
+    return peaks[labels >= 0], labels[labels >= 0]
+
+
+def _thresholds(peaks: np.ndarray) -> np.ndarray:
+    """Return the thresholds of each feature, float32 [Q + 1, F]: 0, then quantiles of its activities above 0."""
+    ordered = np.sort(peaks, axis=0)
+    first = (ordered <= 0).sum(0)  # number of samples without activity
+    rows = first + np.floor(QUANTILES[:, None] * (len(peaks) - first)).astype(np.int64)
+    quantiles = np.take_along_axis(ordered, rows.clip(max=len(peaks) - 1), axis=0)
+    return np.concatenate([np.zeros((1, peaks.shape[1]), np.float32), quantiles])

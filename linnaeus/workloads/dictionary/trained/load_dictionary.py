@@ -1,0 +1,56 @@
+"""Load trained dictionaries from a run directory or one of its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from linnaeus.checkpoint.initial_weights import InitialWeights
+from linnaeus.checkpoint.weight_matching import load_all
+from linnaeus.config.schema import Config
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, members
+from linnaeus.workloads.dictionary.model.variants import VARIANTS
+from linnaeus.workloads.dictionary.trained.trained_dictionary import Place, TrainedDictionary
+from linnaeus.workloads.run_weights import chosen_weights, find_run, run_configuration
+
+
+def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", dictionary: str | None = None) -> TrainedDictionary:
+    """Return the dictionary of a run. `checkpoint`: best (the default if one was validated), newest (otherwise), or a step. `dictionary`:
+    name of one of several, such as k16; None: the first.
+
+    Raise `ConfigError` for a name that the run does not have, and as `load_dictionaries`."""
+    found = load_dictionaries(path, checkpoint=checkpoint, device=device)
+    if dictionary is not None and dictionary not in found:
+        raise ConfigError(f"dictionary {dictionary!r} does not exist; the run has {', '.join(found)}")
+    return found[dictionary or next(iter(found))]
+
+
+def load_dictionaries(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> dict[str, TrainedDictionary]:
+    """Return the dictionaries of a run by name; `dictionary` is the name of a single one.
+
+    Raise `ConfigError` for another path, a run of another workload, and weights that are damaged, do not fit or are not finite."""
+    run = find_run(Path(path))
+    config: Any = run_configuration(run, "dictionary")
+    weights = chosen_weights(Path(path), checkpoint)
+    dictionaries = _build(config, weights)
+    load_all(weights, dictionaries)
+    dictionaries = dictionaries.to(device)
+    settings: tuple[str, ...] = tuple(config.dictionary.settings)
+    read = config.dictionary
+    place = None if read.run is None else Place(Path(read.run), read.module, read.checkpoint, settings)
+    names = members(config.model)
+    return {name: TrainedDictionary(dictionaries[i], place, weights.source, weights.notes) for i, name in enumerate(names)}
+
+
+def _build(config: Config, weights: InitialWeights) -> DictionarySet:
+    """Return dictionaries of the sizes that `weights` have, with unset weights. Raise `ConfigError` for weights of another model."""
+    found = []
+    for number, member in enumerate(members(config.model).values()):
+        decoder = weights.state.get(f"dictionaries.{number}.decoder")
+        if decoder is None or decoder.dim() != 2:
+            raise ConfigError(f"RUN: {weights.source} has no dictionary {number}; use a checkpoint of a run of workload=dictionary")
+        features, width = decoder.shape
+        found.append(VARIANTS[member.name](member, width, features))
+    dictionaries = DictionarySet(found)
+    return dictionaries.double() if config.trainer.precision == "float64" else dictionaries

@@ -1,0 +1,61 @@
+"""Convert a sparse dictionary to the layout of SAELens 6: cfg.json and sae_weights.safetensors.
+
+    relu                     standard
+    gated                    gated
+    topk                     topk
+    batch_topk, matryoshka   jumprelu, with the threshold of evaluation for every feature
+    jumprelu                 jumprelu
+
+SAELens computes p = (x - b_dec) W_enc + b_enc from the activations x [N, d] themselves. The scale of the dictionary is therefore folded
+into all that is in units of the scaled activations: both biases and the thresholds. The decoder vectors have norm 1 and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary
+
+ARCHITECTURES = {
+    "relu": "standard",
+    "gated": "gated",
+    "topk": "topk",
+    "batch_topk": "jumprelu",
+    "matryoshka": "jumprelu",
+    "jumprelu": "jumprelu",
+}
+VERSION = "6.54.12"  # without a version SAELens reads cfg.json as that of a version before 6, which had other keys and defaults
+
+
+def to_saelens(dictionary: SparseDictionary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the content of cfg.json and the weights by name. `metadata`: entries of its `metadata`, such as `hook_name`."""
+    folded = dictionary.folded()
+    architecture = ARCHITECTURES[dictionary.config.name]
+    config = {
+        "architecture": architecture,
+        "d_in": folded.width,
+        "d_sae": folded.features,
+        "dtype": str(folded.decoder.dtype).removeprefix("torch."),
+        "device": "cpu",
+        "apply_b_dec_to_input": True,
+        "normalize_activations": "none",
+        "reshape_activations": "none",
+        "metadata": {"sae_lens_version": VERSION, "sae_lens_training_version": None} | dict(metadata),
+    }
+    if architecture == "topk":
+        config |= {"k": int(dictionary.config.k), "rescale_acts_by_decoder_norm": False}
+    weights = {"W_enc": folded.encoder.T, "W_dec": folded.decoder, "b_dec": folded.bias} | _encoder(architecture, folded)
+    return config, {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
+
+
+def _encoder(architecture: str, folded: Any) -> dict[str, Tensor]:
+    """Return the weights of an architecture besides the two matrices and the bias of the decoder."""
+    if architecture == "gated":
+        return {"b_gate": folded.encoder_bias, "r_mag": folded.log_gain, "b_mag": folded.magnitude_bias}
+    if architecture == "jumprelu":  # batch_topk has one threshold for all features
+        return {"b_enc": folded.encoder_bias, "threshold": torch.as_tensor(folded.threshold).expand(folded.features)}
+    return {"b_enc": folded.encoder_bias}

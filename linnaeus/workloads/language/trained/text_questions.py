@@ -1,0 +1,48 @@
+"""Questions of `linnaeus edit` to a language model: prompts, which it continues with the most probable tokens."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.language.generation import Sampling
+from linnaeus.workloads.language.trained.language_model import LanguageModel, encode_prompt
+from linnaeus.workloads.language.trained.load_language_model import load_model
+from linnaeus.workloads.questions import Answer, Question, Questions, refuse_options
+
+TOKENS = 60  # of a continuation, without --tokens
+GREEDY = Sampling(0.0, None, None)
+
+
+def questions(path: Path, options: argparse.Namespace) -> Questions:
+    """Return a question for each prompt of `options.inputs`; without any, for the beginning of a document."""
+    refuse_options(options, ("tokens",), "a language model")
+    tokens = TOKENS if options.tokens is None else options.tokens
+    if tokens < 0:
+        raise ConfigError(f"--tokens is {tokens}; it must be at least 0")
+    model = load_model(path, checkpoint=options.checkpoint, device=options.device)
+    names = [repr(text) for text in token_texts(model)]
+    asked = [_question(model, prompt, tokens) for prompt in options.inputs or [""]]
+    return Questions(model.network, {"next token": names}, asked, model.notes)
+
+
+def token_texts(model: LanguageModel) -> list[str]:
+    """Return the text of each token of the vocabulary."""
+    return [model.tokenizer.decode([token]) for token in range(model.tokenizer.size)]
+
+
+def _question(model: LanguageModel, prompt: str, tokens: int) -> Question:
+    encoded = encode_prompt(model.tokenizer, prompt)[-model.network.block :]
+    device = model.network.token.weight.device
+
+    def ask() -> Answer:
+        with torch.inference_mode():
+            text = model.continuations([prompt], tokens, GREEDY)[0].text if tokens else ""
+            # last, so that a caller that records the module has all positions of the prompt
+            logits = model.network({"input": torch.tensor([encoded], device=device)})["logits"][0, -1, : model.tokenizer.size]
+        return Answer({"next token": logits.float().softmax(0).cpu().numpy()}, (text,) if tokens else ())
+
+    return Question(prompt, ask, tuple(model.tokenizer.decode([token]) for token in encoded))

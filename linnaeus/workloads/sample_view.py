@@ -1,0 +1,41 @@
+"""Define `SampleView`: how samples and outputs of a workload are shown on a page about single samples, such as that of a dictionary.
+
+`Workload.sample_view()` returns it. The default shows a sample by its name and no output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+
+import numpy as np
+from torch import Tensor, nn
+
+from linnaeus.data.samples import Batch
+
+
+class SampleView:
+    """outputs: group of outputs -> names of its C outputs. classes: the groups whose outputs are classes of the samples, coarse to fine."""
+
+    outputs: Mapping[str, Sequence[str]] = {}
+    classes: tuple[str, ...] = ()
+
+    def __init__(self, name: Callable[[int], str] = str) -> None:
+        """name: returns the name of a sample number."""
+        self.name = name
+
+    def scores(self, model: nn.Module, batch: Batch, position: Tensor | None) -> dict[str, Tensor]:
+        """Return the log-probabilities [B, C] of each group of outputs for a prepared batch.
+
+        position: int64 [B], of a sequence, whose outputs are wanted; None: the last one. Models with one output for a sample ignore it."""
+        return {}
+
+    def labels(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the class of each sample of a batch for each group of `classes`, int64 [B], -1 where it is unknown."""
+        return {}
+
+    def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:
+        """Return the sample in row `row` of a host batch as HTML.
+
+        heat: strength from 0 to 1 at each place of the sample, [T] for tokens or [H, W] for a feature map; None: no places."""
+        return f"<code>{escape(self.name(int(batch['sample'][row])))}</code>"

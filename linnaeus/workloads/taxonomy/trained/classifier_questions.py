@@ -1,0 +1,46 @@
+"""Questions of `linnaeus edit` to a classifier: photographs, with place and time for all of them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.questions import PLACE_AND_TIME, Answer, Question, Questions, refuse_options
+from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+
+
+def questions(path: Path, options: argparse.Namespace) -> Questions:
+    """Return a question for each photograph of `options.inputs`. Raise `ConfigError` for one that cannot be read."""
+    refuse_options(options, PLACE_AND_TIME, "a classifier")
+    if not options.inputs:
+        raise ConfigError("INPUT: give at least one photograph, the path of an image file")
+    model = load_model(path, checkpoint=options.checkpoint, device=options.device)
+    metadata = metadata_of(1, {name: getattr(options, name) for name in PLACE_AND_TIME})
+    meta, present = encode(metadata, model.components)
+    ranks = model.tree.ranks
+    names = dict(zip(ranks, model.tree.names, strict=True))
+    return Questions(model.model, names, [_question(model, photograph, meta, present) for photograph in options.inputs])
+
+
+def _question(model: TrainedClassifier, photograph: str, meta: np.ndarray, present: np.ndarray) -> Question:
+    try:
+        image = model.read(photograph)
+    except NotAnImage as error:
+        raise ConfigError(f"INPUT: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"INPUT: {photograph} cannot be read ({error.strerror or error}); give the path of an image file") from None
+
+    def ask() -> Answer:
+        with torch.inference_mode():
+            probabilities, _ = model.results(model.batch([image], meta, present))
+        return Answer({rank: p[0].float().cpu().numpy() for rank, p in zip(model.tree.ranks, probabilities, strict=True)})
+
+    return Question(photograph, ask)

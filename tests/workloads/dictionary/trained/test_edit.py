@@ -1,0 +1,153 @@
+"""`linnaeus edit`: the answers of the model while features are read, switched off or scaled, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import linnaeus
+from linnaeus.workloads.dictionary import edit_cli
+from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
+
+INPUTS = {
+    "biota": ["PHOTO", "--latitude=52", "--longitude=4"],
+    "language": ["abc", "--tokens=5"],
+    "loadout": ["splattershot", "--have=swim_speed_up: main sub"],
+}
+WORKLOADS = pytest.mark.parametrize("workload", list(INPUTS))
+
+
+@pytest.fixture(scope="module")
+def photo(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("photo") / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 24, 3), dtype=np.uint8)).save(path)
+    return str(path)
+
+
+@pytest.fixture
+def edit(read_by, photo, capsys) -> Any:
+    """Return a function that runs `linnaeus edit --json` on the input of a workload, and returns the object that it prints."""
+
+    def command(workload: str, *options: str) -> dict[str, Any]:
+        words = [photo if word == "PHOTO" else word for word in INPUTS[workload]]
+        run = str(read_by(workload))
+        capsys.readouterr()  # of its training
+        assert edit_cli.main([run, *words, *options, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return command
+
+
+def values(found: dict[str, Any], when: str) -> list[float]:
+    return [output[when] for group in found["outputs"].values() for output in sorted(group, key=lambda one: one["name"])]
+
+
+@WORKLOADS
+def test_reading_lists_features_and_changes_nothing(edit, workload):
+    found = edit(workload, "--top=1000")
+    assert found["features"] and "after" not in json.dumps(found["outputs"])
+    strongest = found["features"][0]
+    assert 0 < strongest["active"] <= strongest["positions"] == {"biota": 64, "language": 3, "loadout": 2}[workload]
+    assert [one["activity"] for one in found["features"]] == sorted((one["activity"] for one in found["features"]), reverse=True)
+    same = edit(workload, "--top=1000", f"--feature={strongest['feature']}", "--scale=1")
+    assert values(same, "after") == values(same, "before") == values(found, "before")
+
+
+@WORKLOADS
+def test_an_edit_is_a_step_along_the_decoder_vector(edit, read_by, workload, monkeypatch):
+    """The same answer as with the decoder vector added by hand; without the edit, and with an inactive feature, another one."""
+    feature = edit(workload)["features"][0]["feature"]
+    found = edit(workload, "--top=1000", f"--feature={feature}", "--scale=40")
+    assert values(found, "after") != values(found, "before")
+
+    def by_hand(self: TrainedDictionary, scales: dict[int, float], reconstruct: bool = False) -> Any:
+        d = self.dictionary
+        assert float(d.scale) == 1.0 and not reconstruct
+        return lambda rows: rows + 39 * self.encode(rows)[:, [feature]] * d.decoder[feature].detach()
+
+    monkeypatch.setattr(TrainedDictionary, "editing", by_hand)
+    assert values(edit(workload, "--top=1000", f"--feature={feature}", "--scale=40"), "after") == pytest.approx(
+        values(found, "after"), abs=2e-6
+    )
+
+
+def test_a_feature_that_is_not_active_changes_nothing(edit):
+    active = {one["feature"] for one in edit("loadout", "--top=24")["features"]}
+    silent = next(i for i in range(24) if i not in active)
+    found = edit("loadout", f"--feature={silent}", "--scale=0")
+    assert values(found, "after") == values(found, "before")
+    assert found["features"][-1] == {"feature": silent, "activity": 0.0, "active": 0, "positions": 2} | {
+        "place": found["features"][-1]["place"]
+    }
+
+
+def test_the_reconstruction_takes_the_place_of_the_output(edit, read_by):
+    model = linnaeus.load_model(read_by("loadout"))
+    rows = torch.randn(50, model.dictionary.width)
+    assert torch.equal(model.editing({}, reconstruct=True)(rows), model.decode(model.encode(rows)))
+    off = model.editing({3: 0.0, 5: 2.0}, reconstruct=True)(rows)
+    activities = model.encode(rows)
+    activities[:, 3], activities[:, 5] = 0.0, 2 * activities[:, 5]
+    assert torch.allclose(off, model.decode(activities)) and not torch.allclose(off, model.decode(model.encode(rows)))
+    found = edit("loadout", "--reconstruct")
+    assert values(found, "after") != values(found, "before")
+
+
+@WORKLOADS
+def test_text_shows_the_answers_side_by_side(read_by, photo, capsys, workload):
+    words = [photo if word == "PHOTO" else word for word in INPUTS[workload]]
+    run = str(read_by(workload))
+    capsys.readouterr()  # of its training
+    assert edit_cli.main([run, *words, "--feature", "2", "--feature", "7", "--scale", "0", "--top", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert "before" in out and "after" in out and "active positions" in out and "24 features of" in err
+    groups = {"biota": ["species", "genus"], "language": ["next token"], "loadout": ["token"]}[workload]
+    lines = out.splitlines()
+    for group in groups:
+        start = lines.index(f"  {group}")
+        assert all("(+" in line or "(-" in line for line in lines[start + 1 : start + 3])
+    assert max(map(len, lines)) < 100 + 8 * len(INPUTS)
+
+
+@pytest.mark.parametrize(
+    ("workload", "options", "line"),
+    [
+        ("language", ["--feature=24"], "feature 24 does not exist: the dictionary has the features 0 to 23"),
+        ("language", ["--feature=-1"], "feature -1 does not exist"),
+        ("language", ["--scale=0"], "--scale has no effect without --feature"),
+        ("language", ["--feature=1", "--feature=2", "--feature=3", "--scale=0", "--scale=1"], "3 x --feature and 2 x --scale"),
+        ("language", ["--feature=1", "--feature=1"], "--feature 1 is given twice"),
+        ("language", ["--feature=1", "--scale=nan"], "--scale is nan"),
+        ("language", ["--have=comeback"], "--have has no effect with a language model"),
+        ("language", ["--tokens=-1"], "--tokens is -1"),
+        ("language", ["--dictionary=k3"], "dictionary 'k3' does not exist; the run has dictionary"),
+        ("language", ["--top=0"], "--top is 0"),
+        ("biota", [], "INPUT: give at least one photograph"),
+        ("biota", ["none.jpg"], "INPUT: none.jpg cannot be read"),
+        ("biota", ["none.jpg", "--tokens=3"], "--tokens has no effect with a classifier"),
+        ("loadout", ["no_such_weapon"], "INPUT: "),
+        ("loadout", [], "INPUT: give at least one weapon"),
+    ],
+)
+def test_a_mistake_is_one_line(read_by, capsys, workload, options, line):
+    run = read_by(workload)
+    capsys.readouterr()  # of its training
+    with pytest.raises(SystemExit) as ended:
+        edit_cli.main([str(run), *options])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1) and line in err
+
+
+def test_a_run_of_another_workload_is_one_line(read_by, capsys):
+    read = Path(linnaeus.load_model(read_by("language")).place.run)
+    capsys.readouterr()  # of its training
+    with pytest.raises(SystemExit):
+        edit_cli.main([str(read), "--feature=1"])
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "it must be a run of workload=dictionary" in err

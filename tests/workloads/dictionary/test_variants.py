@@ -167,8 +167,11 @@ def test_only_the_auxiliary_loss_trains_dead_features():
         with torch.no_grad():
             model.encoder_bias[:5] = -50.0
             model.silent[:5] = 10**6
-        sum(loss.sum() for loss in model.train()(batch_of(activations(64))).losses.values()).backward()
+        losses = model.train()(batch_of(activations(64))).losses
+        sum(loss.sum() for loss in losses.values()).backward()
         assert bool((model.encoder.grad[:5].norm(dim=1) > 0).all()) == bool(auxiliary)
+        if auxiliary:  # activities of -50 in full would be an error of 2500 for each dead feature
+            assert bool((losses["auxiliary"] < 2 * losses["reconstruction"]).all())
 
 
 def test_the_usage_penalty_raises_features_that_are_too_rare():

@@ -28,6 +28,7 @@ from linnaeus.workloads.dictionary.model.straight_through import OnSphere
 USAGE_RATE = 0.01  # of the moving average of the usage, per update
 WEISZFELD_STEPS = 100
 CONVERGED = 1e-7  # of the norm of the median
+SLOPE = 0.01  # of negative activities in the auxiliary loss, so that a feature that is nowhere positive has a gradient
 
 
 class Reconstruction(NamedTuple):
@@ -172,7 +173,10 @@ class SparseDictionary(Model):
         self._fired[-1] += real.sum()
 
     def _auxiliary_loss(self, pre: Tensor, error: Tensor, decoder: Tensor) -> Tensor:
-        """Return the squared distance [N] of the error from its best reconstruction by the most active dead features."""
+        """Return the squared distance [N] of the error from its reconstruction by the most active dead features.
+
+        Negative activities hardly count. In full, they would train the features to be linear components, which find less: on planted
+        features a matryoshka dictionary had 0.03 lower MCC."""
         dead, most = self.dead, self.config.auxiliary_features or max(self.width // 2, 1)
         share = (dead.sum() / most).clamp(max=1)
         if pre.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
@@ -181,7 +185,7 @@ class SparseDictionary(Model):
                 return torch.zeros_like(error[:, 0])
             pre, decoder, dead = pre[:, columns], decoder[columns], dead[columns]
         values, index = torch.where(dead, pre, -torch.inf).topk(min(most, pre.shape[1]), dim=1)
-        values = torch.where(values.isfinite(), values, 0)
+        values = F.leaky_relu(torch.where(values.isfinite(), values, 0), SLOPE)
         found = torch.zeros_like(pre).scatter(1, index, values) @ decoder
         return share * squared_error(error.detach(), found)
 

@@ -89,10 +89,10 @@ def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
 
 
 def losses(name: str, full: Results, half: Results) -> list[str]:
-    """Return the lines of a table: the accuracy at the finest rank that each kind loses without half of the labels.
+    """Return the lines of a table: how far the accuracy of each kind at the finest rank falls if half of the labels are removed.
 
-    `full`, `half`: results with all labels and without half of them. The last column is the loss of linnaeus minus half of the loss of the
-    kind: below 0, linnaeus loses less than half as much."""
+    `full`, `half`: results with all labels and without half of them. The last column is the fall of linnaeus minus half of the fall of the
+    kind, with its interval. Below 0, the accuracy of linnaeus falls less than half as far."""
     key = f"{SETS[name].finest}/top1"
     lost = {kind: [a[key] - b[key] for a, b in zip(full[kind], half[kind], strict=True)] for kind in KINDS}
     lines = ["| | all labels | half of the labels | lost | loss of linnaeus - half of this loss |", "|---|---:|---:|---:|---:|"]

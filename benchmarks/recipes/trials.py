@@ -90,9 +90,9 @@ class Study:
         return max(int((MARGIN * self.seconds(name) - cost["rest"]) / cost["epoch"]), 1)
 
     def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
-        """Call `work` with a new folder and append its result to the file of results.
+        """Return the result of a trial; `name` and `words` identify it.
 
-        If the file has the result of these words already, return that instead."""
+        If the file of results has it, return that. Otherwise call `work` with a new folder, and append its result to the file."""
         trial = {"set": name, "cpu_seconds": self.seconds(name), "unlabelled": self.unlabelled, "words": [*words]}
         for line in self.results.read_text().splitlines() if self.results.exists() else []:
             finished = json.loads(line)

@@ -27,7 +27,7 @@ class CsvTable:
         self.columns: list[str] = []
 
     def replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write the file anew with `rows`."""
+        """Write a file that contains only `rows`, in place of the present file."""
         self.columns = list(dict.fromkeys(["global_step", *(name for row in rows for name in row)]))
         self.path.parent.mkdir(exist_ok=True)
         write_atomic(self.path, _lines([dict(zip(self.columns, self.columns)), *map(_cells, rows)], self.columns))
@@ -44,14 +44,14 @@ class CsvTable:
 
 
 class CsvLogger:
-    """Sink of rows that writes both tables in `directory/csv`. The first error ends it with one line in the log."""
+    """Sink of rows that writes both tables in `directory/csv`. After its first error, which is logged, it writes nothing."""
 
     def __init__(self, directory: Path) -> None:
         self._tables = {name: CsvTable(Path(directory) / FOLDER / f"{name}.csv") for name in STREAMS}
         self._soft = SoftFailure("logger.csv", "no more rows are written to csv/")
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
-        """Write both tables with the rows of earlier launches, up to the step from which the run continues."""
+        """Write both tables with the rows `earlier`, those of earlier launches up to `global_step`, from which the run continues."""
         with self._soft.guard():
             write_tables(self._tables, earlier)
 
@@ -61,14 +61,14 @@ class CsvLogger:
                 self._tables[stream].add({"global_step": global_step, **row})
 
     def sync(self) -> None:
-        """Do nothing: every row is passed to the operating system at once, and a resumed run writes the tables anew."""
+        """Do nothing: every row is passed to the operating system at once, and a resumed run writes complete tables again."""
 
     def close(self) -> None:
         """Do nothing: the files are closed after every row."""
 
 
 def write_tables(tables: Mapping[str, CsvTable], rows: Iterable[Row]) -> None:
-    """Write every table anew with the rows of its stream."""
+    """Replace the file of every table by one with all rows of its stream."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
     for stream, _, row in rows:
         found[stream].append(row)
@@ -77,7 +77,7 @@ def write_tables(tables: Mapping[str, CsvTable], rows: Iterable[Row]) -> None:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in which null is NaN, which it means in metrics.jsonl (`format_row`)."""
+    """Return the row with NaN in place of None: metrics.jsonl contains null for NaN (`format_row`)."""
     return {name: math.nan if value is None else value for name, value in row.items()}
 
 

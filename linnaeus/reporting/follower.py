@@ -1,8 +1,9 @@
-"""Feed MLflow or trackio while a run trains, by a process beside it: `linnaeus replay RUN --to TARGET --follow`.
+"""Send rows to MLflow or trackio while a run trains, by a second process: `linnaeus replay RUN --to TARGET --follow`.
 
-The packages and their network stay out of the training process: they cannot block it, and if the process is killed the run goes on. The
-process reads the rows from the files of the run directory, so nothing is queued here. Its stdin is a pipe that nobody writes to. The pipe
-ends when the run closes it or is killed; the process then sends the rows that are left and exits.
+The training process does not import these packages and makes no network calls, so they cannot block it. If the second process is killed,
+training continues. The second process reads the rows from the files of the run directory, so the training process has no queue of rows.
+Its stdin is a pipe to which nothing is written. When the run closes the pipe or is killed, the second process sends the remaining rows and
+exits.
 """
 
 import contextlib
@@ -20,8 +21,10 @@ END_TIMEOUT = 30.0  # seconds for which the end of the run waits for the last ro
 
 
 class Follower:
-    """Sink of rows that starts the process and watches it. `target` is mlflow or trackio; `options` are further words of its command, and
-    `environment` are variables for it (an address with a password must not be on a command line)."""
+    """Sink of rows that starts the second process and checks that it runs.
+
+    target: mlflow or trackio. options: further arguments of its command. environment: further environment variables of the process; an
+    address with a password is passed here, because other users can read a command line."""
 
     def __init__(self, directory: Path, target: str, options: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._command = [sys.executable, "-m", "linnaeus", "replay", str(directory), "--to", target, "--follow", *options]
@@ -31,21 +34,21 @@ class Follower:
         self._soft = SoftFailure(f"logger.{target}", f"{target} gets no more rows in this launch (`linnaeus replay` sends the rest)")
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
-        """Start the process, which reads the rows up to `global_step` from the files."""
+        """Start the process. The arguments are not used: the process reads all rows from the files, which end at `global_step`."""
         with self._soft.guard(), open(self._output, "wb") as output:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
             )
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
-        """Log a line if the process has ended. The row itself is in the file already."""
+        """Log a warning, once, if the process has failed. The row is not used: it is in the file, which the process reads."""
         self._check()
 
     def sync(self) -> None:
         self._check()
 
     def close(self) -> None:
-        """Let the process send the last rows, for at most `END_TIMEOUT` seconds."""
+        """Close the pipe, and wait for at most `END_TIMEOUT` seconds until the process has sent the last rows."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -61,7 +61,10 @@ class Notifier:
             self.send("start", text)
 
     def send(self, event: str, text: str, kind: str | None = None) -> None:
-        """Queue a message about `event`. `kind`: key of `TYPES`; None: `event`. It is left out if 20 messages wait already."""
+        """Queue a message about `event`, one of `EVENTS`; leave it out if `QUEUE` messages are waiting.
+
+        kind: key of `TYPES` that gives apprise's type of the message; None: `event` is the key. The type is "info" for a key that `TYPES`
+        does not have."""
         if self._thread is not None and self.active and event in self._events:
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait((TYPES.get(kind or event, "info"), hide(text)))

@@ -1,12 +1,13 @@
-"""Send the rows of run directories to another destination, each once, however often this is done.
+"""Send the rows of run directories to another destination. A row that is already there is not sent again.
 
     linnaeus replay outputs/biota/1a2b3c4d5e --to mlflow
     linnaeus replay outputs/biota/* --to wandb --offline
 
-The rows are those of metrics.jsonl and timings.jsonl, under the same names. A replay compares what the destination holds with the files and
-sends the difference, so it may be repeated, interrupted, or made while the run trains.
+The rows are those of metrics.jsonl and timings.jsonl, under the same names. A replay compares the rows at the destination with the files
+and sends the difference, so it may be repeated, interrupted, or made while the run trains.
 
-With `--follow` the program keeps sending until its stdin ends: a run starts it so for `logger.mlflow` and `logger.trackio` (`follower.py`).
+With `--follow` the program sends new rows until its stdin is closed. A run with `logger.mlflow` or `logger.trackio` starts the program with
+this option (`follower.py`).
 """
 
 import argparse
@@ -51,7 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Replay each run of the command line and print a line about it. Return the exit status.
 
-    A mistake ends the program with one line and status 2, a destination that fails with status 1."""
+    The program ends with one line and status 2 after a mistake of the user, and with status 1 if a destination fails."""
     from linnaeus.config.messages import user_errors
 
     options = parse(arguments)
@@ -79,7 +80,9 @@ def replay(path: Path, options: argparse.Namespace) -> str:
 
 
 def follow(path: Path, options: argparse.Namespace) -> None:
-    """Send the rows of a run as they are written, until stdin ends, which happens when the run ends in any way. Then send the rest."""
+    """Send the rows of a run while it writes them, until stdin is closed. Then send the remaining rows.
+
+    stdin is a pipe from the process of the run, so it is closed when that process ends or is killed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group of the run, which may log more rows before it ends
     run = open_run(path)
@@ -107,8 +110,8 @@ def _size(path: Path) -> int:
 
 @contextlib.contextmanager
 def exclusive(path: Path, target: str) -> Iterator[None]:
-    """Hold a lock within the block, so that two replays of a run to one target follow each other. The kernel releases it if the process is
-    killed."""
+    """Return a context manager that holds the lock of (run, target). It waits until another replay to the same target has ended. The kernel
+    releases the lock if the process is killed."""
     descriptor = no_follow(path / f".replay-{target}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -119,7 +122,9 @@ def exclusive(path: Path, target: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failing_in_one_line(target: str) -> Iterator[None]:
-    """Raise `RunFailed` with one line for any error of a destination: each package has exceptions of its own, and the network adds more."""
+    """Return a context manager that raises `RunFailed` with one line for any exception other than `ConfigError`.
+
+    All exceptions are caught, because each package raises exceptions of its own, and the network adds more."""
     try:
         yield
     except (ConfigError, RunFailed):

@@ -19,8 +19,9 @@ STREAMS = ("metrics", "timings")
 class SavedRows:
     """Rows of the run in `path`, read by `read`.
 
-    run_id: that of run.json, the same for all launches. title: `<experiment>/<name>`. config: config.yaml, in which values from the
-    environment are `${oc.env:...}`. created: seconds since 1970 of the first launch. rows: those of both files, by their steps."""
+    run_id: from run.json, the same for all launches. title: `<experiment>/<name of the run directory>`. config: content of config.yaml;
+    a value from an environment variable is the text `${oc.env:...}`. created: time of the first launch, in seconds since 1970. rows: rows
+    of metrics.jsonl and timings.jsonl, sorted by step."""
 
     path: Path
     run_id: str
@@ -34,8 +35,10 @@ class SavedRows:
         self.rows = list(merge_rows({name: read_rows(self.path / f"{name}.jsonl") for name in STREAMS}))
 
     def timed(self) -> Iterator[tuple[Row, float]]:
-        """Yield (row, seconds since 1970) of each row. Rows of metrics have no clock, so the time is that of the last row of timings up to
-        their step; it is a little early for rows between two of these."""
+        """Yield (row, seconds since 1970) for each row.
+
+        Rows of metrics.jsonl do not contain a time. They get that of the last row of timings.jsonl up to their step, which is a little
+        early; before the first such row, they get the time of the first launch."""
         clock = [(row["global_step"], row["time/wall_seconds"]) for _, _, row in self.rows if row.get("time/wall_seconds") is not None]
         for found in self.rows:
             index = bisect.bisect_right(clock, found[2]["global_step"], key=lambda entry: entry[0])
@@ -43,7 +46,7 @@ class SavedRows:
 
     @property
     def status(self) -> str:
-        """Return the status in summary.json; `running` without one."""
+        """Return the status in summary.json; `running` if the file is missing or has no status."""
         return str((read_json(self.path / "summary.json") or {}).get("status", "running"))
 
     @property
@@ -53,7 +56,8 @@ class SavedRows:
 
 
 def open_run(path: Path) -> SavedRows:
-    """Return the rows of a run directory. Raise `ConfigError` if it is none, or if its configuration or its record is lost."""
+    """Return the rows of a run directory. Raise `ConfigError` if `path` is not a run directory, or if its config.yaml or run.json
+    cannot be read."""
     if not path.is_dir() or not any((path / name).exists() for name in ("run.json", "metrics.jsonl")):
         raise ConfigError(f"{path} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")
     (config, _), (record, _) = read_configuration(path), read_record(path)

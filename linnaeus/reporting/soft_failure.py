@@ -7,22 +7,23 @@ from linnaeus.reporting.console import LOGGER
 
 
 class SoftFailure:
-    """State of a destination that must not end the run. `name` is its key, such as `logger.csv`; `lost` says what is missing from now on.
+    """State of a destination whose failure must not end the run.
 
-    `failed` is True after the first error; the next launch tries again."""
+    name: key of the destination, such as `logger.csv`. lost: consequence of a failure, for the warning, such as "no more messages are
+    sent". `failed` is True after the first error; the next launch tries again."""
 
     def __init__(self, name: str, lost: str) -> None:
         self.name, self.lost, self.failed = name, lost, False
 
     def fail(self, reason: object) -> None:
-        """Log the reason, the first time only."""
+        """Set `failed`. Log the reason as a warning, the first time only."""
         first, self.failed = not self.failed, True
         if first:
             LOGGER.warning(f"{self.name}: {self.lost}, training continues ({reason})")
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Run the `with` block. If a package is missing or a disk fails, log it instead of raising it."""
+        """Return a context manager that calls `fail` for an `ImportError`, `OSError` or `UnicodeEncodeError` instead of raising it."""
         try:
             yield
         except (ImportError, OSError, UnicodeEncodeError) as error:  # the last: a path that is not UTF-8

@@ -112,7 +112,7 @@ class WandbLogger:
 
     @property
     def complete(self) -> bool:
-        """True after `close` if W&B has taken every row."""
+        """Return True, after `close`, if W&B has received every row."""
         return self._responded and not self._killed
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
@@ -140,7 +140,8 @@ class WandbLogger:
         self._wait(lambda: self._handled >= target, self._time_to_wait())
 
     def drain(self) -> None:
-        """Wait until W&B has received all rows so far, for a program that only sends rows. End if it takes none for `SEND_TIMEOUT`."""
+        """Wait until W&B has received all rows so far, for a program that only sends rows. Stop if it receives none for
+        `SEND_TIMEOUT` seconds."""
         target, handled = self._queued, -1
         while handled < self._handled and not self._wait(lambda: self._handled >= target, SEND_TIMEOUT):
             handled = self._handled
@@ -214,9 +215,10 @@ def _kill_children_of(thread: threading.Thread) -> None:
 
 
 class SentRows:
-    """Number of rows of each stream that were sent to W&B. With `saved`, it is that of all online launches of the run, stored as
-    wandb/sent.json. Used by one thread. The file is written before a row is sent, so a row that the resumed run logs again is not sent
-    again."""
+    """Number of rows of each stream that were sent to W&B. Used by one thread.
+
+    With `saved`, it counts the rows of all online launches of the run, and is stored in wandb/sent.json. The file is written before a row
+    is sent, so a row that the resumed run logs again is not sent again."""
 
     def __init__(self, run: Path, saved: bool) -> None:
         self._path = run / "wandb" / "sent.json"

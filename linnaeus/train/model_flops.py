@@ -4,8 +4,8 @@ Torch's `FlopCounterMode` counts matrix products, convolutions and attention, fo
 Element-wise operations, norms and softmax count nothing, as in the usual formulas (nanoGPT, PaLM). The model runs without compilation, its
 weights replaced by meta tensors: nothing is computed, and the model, its gradients and the generators are not changed.
 
-With activation checkpointing the backward repeats parts of the forward. Operations that are needed are those of MFU; with the repeated ones
-they are those of HFU (hardware FLOPs utilisation). Repeated ones run in the backward with gradients enabled, all others without.
+With activation checkpointing the backward repeats parts of the forward. MFU counts operations without these repetitions, HFU (hardware
+FLOPs utilisation) with them. During the backward, gradients are enabled in repeated operations only, which identifies them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ HEAVY = ("mm", "conv", "attention", "linear", "rnn", "lstm", "gru")  # in the na
 
 @dataclass(frozen=True)
 class Counted:
-    """Operations of forward and backward for one sample. `repeated`: further ones of activation checkpointing. `unknown`: names of
-    operations that are probably large and were not counted, such as custom kernels."""
+    """Operations of forward and backward. per_sample: for one sample, without repetitions. repeated: for one sample, those that activation
+    checkpointing repeats. unknown: names of operations that are probably large and were not counted, such as custom kernels."""
 
     per_sample: float
     repeated: float = 0.0
@@ -67,7 +67,7 @@ def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> 
 
 
 class _ForwardBackward(nn.Module):
-    """Forward and backward in one call, so that a forward that is repeated in the backward also uses the replaced weights."""
+    """Run forward and backward in one call of `functional_call`: a forward that is repeated in the backward then also uses meta weights."""
 
     def __init__(self, model: nn.Module, phase: _Phase) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def convolution_backward_flops(
 
 
 class _Phase:
-    """Count the operations that are repeated in the backward."""
+    """Sum of the operations that are repeated in the backward. backward: True from the start of the backward on. repeated: the sum."""
 
     def __init__(self) -> None:
         self.backward, self.repeated = False, 0
@@ -111,7 +111,7 @@ class _Phase:
 
 
 class _Uncounted(TorchDispatchMode):
-    """Mode that collects the names of operations without a formula that are not torch's own, or whose names sound like a large one."""
+    """Mode that collects the names of operations without a formula: custom ones, and those of torch whose name has a word of `HEAVY`."""
 
     def __init__(self, formulas: Mapping[Any, Any]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Profile a range of updates, for `profile=steps:50-60`: times of the parts of an update, and a trace by torch's profiler.
 
-Torch's profiler slows down an update, often by half and more. So the first half of the range is timed without it, and it traces the second
-half. Both halves of a range of one update are that update.
+Torch's profiler slows down an update, often by half and more. So the first half of the range is timed without it, and the second half is
+traced with it. In a range of one update, that update is both timed and traced.
 
 The folder `profile` of the run directory then contains `summary.txt` (one screen), `parts.json` (the times of each timed update),
 `trace.json` (for Perfetto or chrome://tracing) and `operations.txt` (the operations with the longest times).

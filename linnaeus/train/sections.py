@@ -1,8 +1,8 @@
 """Time the parts of an update: waiting, inputs, forward, loss, backward, weighting, update, and so on.
 
-Nothing is timed as a rule. While a user of `Sections` asks for the times of an update (the profile of `profile=`, or the comparison of the
-processes of a group), the methods that the loop calls are replaced by timed ones, and restored afterwards. The loop then costs about 10 us
-more an update.
+By default nothing is timed. While a user of `Sections` asks for the times of an update (the profile of `profile=`, or the comparison of the
+processes of a group), the methods that the loop calls are replaced by timed ones, and restored afterwards. Timing adds about 10 us to an
+update.
 
 A mark is a moment at which one part ends and the next one begins, so the parts add up to the update without a gap. On the CPU a moment is
 read from the clock. On a GPU it is an event in the stream, so a part is the time until the device reaches its end; the host does not wait.

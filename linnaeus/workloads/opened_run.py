@@ -46,9 +46,9 @@ def open_run(
     """Return the run in or around the directory `run`, with its model on `device`.
 
     scratch: folder for files that the datasets write, such as a list of unreadable photographs. checkpoint: "best", "newest" or a step;
-    None: the best if one was validated, otherwise the newest. settings: KEY=VALUE that replace those of the run, such as data.path=FOLDER.
-    split: rows that the validation set has, "validation" or "test". Raise `ConfigError` for a path that is not a run, and for data,
-    settings or a checkpoint that do not fit it."""
+    None: the best one, or the newest if the run was not validated. settings: KEY=VALUE that replace settings of the run, such as
+    data.path=FOLDER. split: "validation" or "test", the rows of the validation set. Raise `ConfigError` for a path that is not a run, and
+    for data, settings or a checkpoint that do not agree with the run."""
     from linnaeus import workloads
     from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, training_length
     from linnaeus.workloads.model_building import build_model
@@ -88,5 +88,5 @@ def load_run_weights(weights: InitialWeights, workload: Workload, model: Model) 
 
 
 def named_key(error: ConfigError, key: str) -> ConfigError:
-    """Return an error of `open_run` with the name of the key or argument that gave the path."""
+    """Return a copy of an error of `open_run` whose text begins with `key`, the key or argument that contains the path."""
     return ConfigError(f"{key}: {str(error).removeprefix('RUN: ').removeprefix('run.from: ')}")

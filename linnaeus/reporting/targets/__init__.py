@@ -1,7 +1,7 @@
 """Destinations of `linnaeus replay`: one module each, imported only when its rows are sent.
 
-A target makes a place outside metrics.jsonl hold the rows of a run, each once, however often it is called. It reads what the place holds
-and sends what is missing. Places that are files of ours are written anew.
+A target reads the rows that its destination contains, and sends the missing ones. After that the destination has each row of the run once,
+even if the target is called several times. Destinations that are files in the run directory are replaced by complete ones instead.
 """
 
 from typing import Any, Protocol
@@ -14,10 +14,11 @@ FOLLOWED = ("mlflow", "trackio")  # targets that a process beside the run feeds 
 
 
 class Target(Protocol):
-    """A place for the rows of one run.
+    """Destination of the rows of one run.
 
-    `send` makes it hold exactly `run.rows` and returns the number of rows or values that it did not hold. `place` names it for a line of
-    output. Errors of the network, of a disk or of the package are raised as they come."""
+    place: name of the destination, for a line of output. `send` changes the destination so that it contains exactly `run.rows`, and returns
+    the number of rows (MLflow: values) that were missing. `close` ends the run at the destination with `status`, from summary.json.
+    Exceptions of the network, of a disk or of the package are not caught."""
 
     place: str
 

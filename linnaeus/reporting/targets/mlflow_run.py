@@ -1,8 +1,8 @@
-"""Target MLflow: a run of the experiment of the same name, found again by its tag `linnaeus.run_id`.
+"""Target MLflow: a run in the MLflow experiment with the name of `run.experiment`. Its tag `linnaeus.run_id` identifies it.
 
-A value is (name, step, value). The server is asked what it holds, and the values it lacks are sent, so a replay that was cut off is
-completed by the next one. If it holds a value of metrics.jsonl that the file no longer has (the run fell back to an older checkpoint and
-continued otherwise), its run is deleted and a new one gets every row. Values that are not numbers are left out: MLflow has no such metrics.
+All values (name, step, value) of the run are read from the server, and those that are missing there are sent, so a replay completes an
+interrupted one. The server may have a value of a metric that metrics.jsonl no longer has, if the run continued from an older checkpoint;
+then its run is deleted, and all rows are sent to a new one. Values that are not numbers are left out, because an MLflow metric is a number.
 """
 
 import logging
@@ -22,7 +22,8 @@ Value = tuple[str, int, float | str]
 
 
 class MlflowRun:
-    """A run at an MLflow server or in a local database. `uri` None: MLFLOW_TRACKING_URI, or MLflow's own default."""
+    """A run at an MLflow server or in a local database. `uri`: its address; None: that in MLFLOW_TRACKING_URI, or
+    else MLflow's default."""
 
     def __init__(self, run: SavedRows, uri: str | None) -> None:
         logging.getLogger("alembic").setLevel(logging.WARNING)  # 60 lines when it makes a database
@@ -88,7 +89,10 @@ def _values(run: SavedRows) -> Iterator[tuple[Value, float]]:
 
 
 def _comparable(value: float) -> float | str:
-    """Return a value as the server gives it back: infinities are its largest number. NaN is a text, since it does not equal itself."""
+    """Return the value in a form in which values of the run and of the server can be compared.
+
+    The server stores an infinity as the largest float64, so an infinity becomes that number. NaN becomes the text "nan", because NaN is not
+    equal to NaN."""
     number = float(value)
     return "nan" if math.isnan(number) else min(max(number, -LARGEST), LARGEST)
 

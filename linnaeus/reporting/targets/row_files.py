@@ -1,4 +1,5 @@
-"""Targets that are files in the run directory: CSV tables and TensorBoard event files. Each replay writes them anew."""
+"""Targets that are files in the run directory: CSV tables and TensorBoard event files. Each replay replaces them by complete
+ones."""
 
 import tempfile
 from pathlib import Path
@@ -24,7 +25,8 @@ class CsvFiles:
 
 
 class EventFiles:
-    """Folder tensorboard/ of a run, replaced by one with a single event file that has every row. Times are those of the run."""
+    """Folder tensorboard/ of a run. `send` replaces it by a folder with one event file that contains every row, with its time in the
+    run."""
 
     def __init__(self, run: SavedRows) -> None:
         self.place = str(run.path / "tensorboard")

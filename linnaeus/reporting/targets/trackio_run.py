@@ -1,8 +1,8 @@
 """Target trackio: a run of a local project, in trackio's own database (its dashboard: `trackio show`). `trackio sync` uploads the project.
 
-The database is read before rows are written. Rows it lacks are added; if it holds a row that the run no longer has, the run is deleted and
-written anew. Its public functions cannot name the step and the time of many rows at once, so its storage is used, as in trackio's own CSV
-import; pyproject.toml pins the release.
+The rows of the run are read from the database, and those that are missing there are added. If the database has a row that the run no longer
+has, its run is deleted, and all rows are added to a new one. trackio's public functions do not accept many rows with their steps and times
+in one call, so its class `SQLiteStorage` is called, as trackio's own CSV import does; pyproject.toml pins the release.
 """
 
 import math
@@ -59,6 +59,6 @@ class TrackioRun:
 
 
 def _identity(row: dict[str, Any]) -> str:
-    """Return a text that is equal for a row of ours and for the same row as trackio gives it back."""
+    """Return a text that is the same for a row of the run and for that row after it was read from trackio's database."""
     step = row.get("global_step", row.get("step"))
     return f"{step} " + to_json({name: row[name] for name in sorted(row) if name not in OWN}, None)

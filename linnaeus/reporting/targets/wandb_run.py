@@ -1,4 +1,4 @@
-"""Target W&B: the same sender as in training (`wandb_logger`), given every row.
+"""Target W&B: pass every row of the run to the sender that is used in training (`wandb_logger`).
 
 Online, rows that a launch or an earlier replay has sent are not sent again (wandb/sent.json). Offline, one folder with every row replaces
 the earlier ones; `wandb sync` uploads it.

@@ -1,4 +1,4 @@
-"""Sparse dictionaries: explain the activations of a trained model, of any workload, as sums of a few of many features."""
+"""Sparse dictionaries: explain the activations of a trained model, of any workload, as sparse sums of features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def build_workload(config: Config) -> DictionaryWorkload:
-    """Return the workload of `config`; opens the run that is read. Raise `ConfigError` for a run or settings that cannot be used."""
+    """Return the workload of `config`. Open the run `dictionary.run`, if one is given. Raise `ConfigError` for a run or settings that
+    cannot be used."""
     from linnaeus.workloads.dictionary.workload import DictionaryWorkload
 
     return DictionaryWorkload(config)

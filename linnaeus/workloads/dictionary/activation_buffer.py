@@ -23,7 +23,9 @@ class ActivationBuffer:
 
     @torch.no_grad()
     def add(self, activations: Tensor) -> None:
-        """Add activations [..., dim] in their order; of more than `size`, the last `size` stay. Raise `ValueError` for another width."""
+        """Add activations [..., dim] in their order. Of more than `size` activations only the last `size` are kept.
+
+        Raise `ValueError` if their last dimension is not `dim`."""
         size, dim = self.rows.shape
         if not activations.dim() or activations.shape[-1] != dim:
             raise ValueError(f"activations are {list(activations.shape)}; the last dimension must be {dim}")

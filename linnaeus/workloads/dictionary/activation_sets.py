@@ -1,5 +1,5 @@
-"""Datasets of activations, whose batches have `activation` float32 [B, d], `weight` float32 [B], `sample` int64 [B] and, in training with a
-sparsity penalty, `ramp` float32 [B], its factor at the update that uses the batch.
+"""Datasets of activations. Batches have `activation` float32 [B, d], `weight` float32 [B] and `sample` int64 [B]. In training with a
+sparsity penalty they also have `ramp` float32 [B], the factor of the penalty at the update that uses the batch.
 
 Activations of a model are read in the order `block_order`: a random permutation of blocks, then of the activations of a window of blocks.
 Both are functions of (seed, epoch). Planted activations are new in each epoch and are read in the order in which they are made.
@@ -27,7 +27,10 @@ VALIDATION = 1 << 40  # number of the first planted sample for validation
 
 
 class Reader(Protocol):
-    """Source of activations by number. width: d. block_offsets: int64 [blocks + 1], number of the first activation of each block."""
+    """Source of activations by number. width: d. block_offsets: int64 [blocks + 1], number of the first activation of each block.
+
+    `block` returns the activations of a block. `rows` returns the activations `numbers`, int64 [N], as (float32 [N, d], bool [N]); the
+    second is False for an activation that has no weight in the loss."""
 
     width: int
     block_offsets: np.ndarray
@@ -69,7 +72,7 @@ class TrainingActivations(PositionedDataset):
         return batch if self.warmup is None else batch | {"ramp": sparsity_ramp(step, self.warmup)}
 
     def scale_sample(self) -> Tensor:
-        """Return activations from blocks all over the data, at most `SAMPLE`, on the device of the reader, [N, d]."""
+        """Return at most `SAMPLE` activations [N, d] from evenly spaced blocks, on the device of the reader."""
         blocks = len(self.reader.block_offsets) - 1
         chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, SAMPLE_BLOCKS)).astype(np.int64))
         buffer = None
@@ -84,9 +87,10 @@ class TrainingActivations(PositionedDataset):
 
 
 class PlantedActivations(PositionedDataset):
-    """Planted activations. first: number of the first one. new: True if each epoch has others. `codes`: add the planted activities [B, F].
+    """Planted activations, `size` in an epoch. first: number of the first one.
 
-    warmup: as for `TrainingActivations`."""
+    new: True: each epoch has new activations; False: every epoch has the same. codes: True: batches also have `codes`, the planted
+    activities [B, F]. warmup: as for `TrainingActivations`."""
 
     def __init__(self, planted: PlantedDictionary, size: int, first: int, new: bool, codes: bool, warmup: int | None = None) -> None:
         self.planted, self.size, self.first, self.new, self.codes, self.warmup = planted, size, first, new, codes, warmup

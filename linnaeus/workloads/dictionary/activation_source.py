@@ -1,8 +1,8 @@
 """Define `ActivationSource`: the activations of one module of a trained model, for the training samples of its own run.
 
 The activations of a sample have consecutive numbers, and the samples are in the order of the data. A sample has one activation if the
-module returns [B, d], T if it returns [B, T, d], less its padding, and H W if it returns [B, C, H, W]. `source_batch` consecutive samples
-are a block. A block is always computed at once, so that its activations have the same bits wherever they are used.
+module returns [B, d], H W if it returns [B, C, H, W], and T if it returns [B, T, d], without those of padding. `source_batch` consecutive
+samples are a block. A block is always computed in one forward pass, so its activations are bitwise the same whenever they are computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from linnaeus.workloads.opened_run import OpenedRun
 
 
 class Block(NamedTuple):
-    """Activations of a block, float32 [n, d] on the device of the model, and which of them count, bool [n] on the host: not those of a
+    """Activations of a block. rows: float32 [n, d] on the device of the model. counts: bool [n] on the host, False for the activations of a
     sample that cannot be decoded."""
 
     rows: Tensor
@@ -30,12 +30,13 @@ class Block(NamedTuple):
 
 
 class ActivationSource:
-    """Reader of the module `name` of an opened run. width: d.
+    """Reader of the output of the module `name` in the model of an opened run. width: d.
 
-    offsets: int64 [S + 1], number of the first activation of each sample, and the number of all."""
+    offsets: int64 [S + 1], number of the first activation of each of S samples; the last entry is the number of all activations."""
 
     def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None) -> None:
-        """samples: number of training samples to read; None: all. Raise `ConfigError` for a module that cannot be read."""
+        """samples: number of training samples to read, the first ones; None: all. Raise `ConfigError` if the run has no training samples,
+        or if the module does not exist or its output cannot be read."""
         self.run, self.name, self.source_batch = run, name, source_batch
         self.device = next(run.model.parameters()).device
         self.module = find_module(run.model, name)
@@ -57,7 +58,7 @@ class ActivationSource:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of all that determines the activations."""
+        """Return a hash of the weights, the data, the module name and the settings that determine the activations."""
         precision, data = self.run.config.trainer.precision, self.run.workload.fingerprint
         facts = {"weights": self.run.weights.digest, "data": data, "module": self.name, "precision": precision}
         return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 1})
@@ -76,7 +77,7 @@ class ActivationSource:
         return tap
 
     def read(self, block: int) -> Block:
-        """Return the activations of a block. Raise `ConfigError` if the module returns another number of them than for the first block."""
+        """Return the activations of a block. Raise `ConfigError` if the shape of the output does not agree with that of the first block."""
         host = self.host_batch(block)
         tap = self.tapped(host)
         weight = host["weight"] > 0
@@ -92,16 +93,17 @@ class ActivationSource:
         return Block(rows, counts)
 
     def mask(self, host: Batch, tap: Tap) -> Tensor | None:
-        """Return which positions of an output [B, T, d] are real, bool [B, T]; None: all."""
+        """Return a mask of the positions of an output [B, T, d], bool [B, T], False for padding; None if no position is padding."""
         real = self.run.workload.real_positions(host) if len(tap.shape) == 3 else None
         return real if real is not None and real.shape == tap.shape[:2] else None
 
     def samples_of(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the sample of each of the activations `rows`, int64 [N]."""
+        """Return the number of the sample, int64 [N], to which each activation belongs. rows: numbers of N activations."""
         return np.searchsorted(self.offsets, np.asarray(rows, dtype=np.int64), side="right") - 1
 
     def _offsets(self, first: Batch, tap: Tap) -> np.ndarray:
-        """Return `offsets`. Padding is counted in all samples, without running the model."""
+        """Return `offsets`. If outputs have padding, read all samples to count their real positions; the model runs for the first block
+        only."""
         each = len(tap.rows) // len(first["sample"])
         if self.mask(first, tap) is None:
             return np.arange(self.count + 1, dtype=np.int64) * each

@@ -1,4 +1,4 @@
-"""Define `ComputedActivations`: activations that are made by the frozen model when they are read."""
+"""Define `ComputedActivations`: activations that the frozen model computes when they are read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from linnaeus.workloads.dictionary.activation_source import ActivationSource, Bl
 
 
 class ComputedActivations:
-    """Activations of `source`, computed block by block. The newest are kept in a ring for two windows of the order, so that each block is
-    computed once per epoch. The ring is a cache: what is read does not depend on it, and it is not part of a checkpoint.
+    """Activations of `source`, computed block by block.
 
-    With several processes each computes what it reads."""
+    The newest are kept in a ring with room for two windows of the order, so each block is computed once per epoch. The ring is only a
+    cache: the returned values do not depend on it, and it is not part of a checkpoint. Each of several processes computes the blocks that
+    it reads."""
 
     def __init__(self, source: ActivationSource, window: int) -> None:
         """window: number of blocks in a window of the order."""
@@ -29,7 +30,9 @@ class ComputedActivations:
         return self.source.read(number)
 
     def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the activations `numbers`, int64 [N]: float32 [N, d] on the device of the model, and which count, bool [N] on the host."""
+        """Return the activations `numbers`, int64 [N], as (float32 [N, d] on the device of the model, bool [N] on the host).
+
+        The second is False for activations of a sample that cannot be decoded."""
         blocks = np.searchsorted(self.block_offsets, numbers, side="right") - 1
         distinct = np.unique(blocks)
         buffer = self._with(distinct)
@@ -40,7 +43,7 @@ class ComputedActivations:
         return buffer.rows[at], counts
 
     def _with(self, blocks: np.ndarray) -> ActivationBuffer:
-        """Return the ring with all of `blocks` in it."""
+        """Compute the missing ones of `blocks`, and return the ring, which then contains all of `blocks`."""
         needed = int((self.block_offsets[blocks + 1] - self.block_offsets[blocks]).sum())
         buffer = self._buffer
         if buffer is None or needed > len(buffer.rows):

@@ -1,15 +1,17 @@
-"""Metrics of dictionaries in a validation pass, over all activations and processes. With several dictionaries each has its name in front.
+"""Metrics of dictionaries in a validation pass, over all activations and processes. With several dictionaries, the name of each is a
+prefix.
 
-loss                   mean of the training objective, in which the number of active features is limited or has a price
-l0                     active features per activation, as in use
+loss                   mean of the training objective, in which the number of active features is limited to k or penalised
+l0                     active features per activation, chosen as in evaluation (`encode`)
 explained_variance     1 - squared error / squared distance from the mean activation
 nmse                   squared error / squared norm of the activations, both summed
 cosine                 mean cosine of activation and reconstruction
 dead, dense            shares of features that are active in no activation, and in more than 10 %
 density/1e-4           share of features whose frequency is from 1e-4 to below 1e-3, and so on; density/0: never active
 decoder_cosine         cosine of a decoder vector and the nearest other one: mean, _p90 (90th percentile) and _max
-loss_recovered         (loss with zeros - loss with the reconstruction) / (loss with zeros - loss of the model), by the loss of the model
-original/, zero/, spliced/   the metrics of the workload of the model: as it is, with zeros, with the reconstruction
+loss_recovered         (zero/loss - spliced/loss) / (zero/loss - original/loss)
+original/, zero/, spliced/   metrics of the model that is read, by its own workload; the output of the module is unchanged, replaced by
+                       zeros, or replaced by the reconstruction
 """
 
 from __future__ import annotations
@@ -53,12 +55,13 @@ class DictionaryTrainingMetrics(TrainingMetrics):
 
 
 class DictionaryMetrics(Metrics):
-    """Metrics of one validation pass. inner: workload of the model that is read; None for activations without a model."""
+    """Metrics of one validation pass. inner: workload of the model that is read; None for planted activations."""
 
     def __init__(
         self, names: Sequence[str], features: Sequence[int], width: int, device: torch.device, inner: Workload | None, model: Any
     ) -> None:
-        """names, features: of each dictionary. width: dimensions of the activations. model: `DictionarySet`, None before it is built."""
+        """names: name of each dictionary. features: number of features of each. width: dimensions of the activations. model: the
+        `DictionarySet`; None before it is built."""
         self.names, self.model, self.dimensions = tuple(names), model, width
         runs = ("original", "zero", *(f"{prefix(name, names)}spliced" for name in names)) if inner is not None else ()
         self.inner: dict[str, Metrics] = {run: inner.metrics(device) for run in runs if inner is not None}
@@ -74,8 +77,8 @@ class DictionaryMetrics(Metrics):
             metrics.begin(current, [current])
 
     def sums(self, outputs: Spliced, batch: Batch) -> Tensor:
-        """Return float64 [K]: number of activations, their sum [d] and sum of squares; for each dictionary OWN sums and its decoder cosines
-        times the number of activations; the sums of the metrics of the model that is read."""
+        """Return float64 [K], the concatenation of: the number of activations, their sum [d] and the sum of their squares; the `_sums` of
+        each dictionary; the decoder cosines of each, times the number of activations; the sums of the metrics of the model that is read."""
         weight, x = outputs.weight.double(), outputs.activation.double()
         own = [_sums(one, x, weight) for one in outputs.reconstructions]
         if self._structure is None:  # of the weights that are validated, which are swapped back after the pass
@@ -123,7 +126,7 @@ class DictionaryMetrics(Metrics):
 
 
 def prefix(name: str, names: Sequence[str]) -> str:
-    """Return the beginning of the metrics of a dictionary: its name and a slash, or nothing if there is one dictionary."""
+    """Return the prefix of the metrics of a dictionary: its name and a slash, or "" if `names` has one name."""
     return f"{name}/" if len(names) > 1 else ""
 
 
@@ -156,7 +159,9 @@ def decoder_cosines(decoder: Tensor) -> Tensor:
 
 
 def _sums(one: Reconstruction, x: Tensor, weight: Tensor) -> Tensor:
-    """Return the OWN sums of a dictionary, float64 [3]. x: float64 [N, d]."""
+    """Return the weighted sums of the loss, the squared error and the cosine of a dictionary, float64 [3].
+
+    x: activations, float64 [N, d]. weight: float64 [N]."""
     loss = torch.stack([part.double() for part in one.losses.values()]).sum(0)
     found = one.reconstruction.double()
     error, square = (found - x).square().sum(1), x.square().sum(1)

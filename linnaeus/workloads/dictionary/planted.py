@@ -2,18 +2,20 @@
 
     x = sum over the active features f of a_f D_f + bias
 
-The rows of D [F, d] have norm 1 and nearly the smallest possible sum of squared cosines. The numbers of the features are their ranks of
-frequency, by a Zipf law. The first features are the roots of trees, followed level by level by their descendants; a child is active only
-with its parent, and at most one child of a parent is active. The other features have no parent. A feature without a parent is active where
-a standard normal score is above its threshold; of the children of an active feature, a score chooses one or none. Scores have common
-factors (low-rank correlations), so that some features are active together more often than by chance, and others less often. Activities are
-normal around a mean for each feature.
+The rows of D [F, d] have norm 1 and nearly the smallest possible sum of squared cosines. The frequencies of the
+features fall with their numbers, by a Zipf law. The first features form trees: all roots first, then their children, then the children of
+these. A child is active only if its parent is active, and at most one child of a parent is active. The other features have no parent.
 
-Source of the family: SynthSAEBench, arXiv 2602.14687. There, several children can be drawn, of which one is kept; here one choice is made
-among them, so that frequencies are exact if nothing is correlated.
+A feature without a parent is active if its score, a standard normal number, is above the threshold of the feature. For an active parent,
+one more score chooses one of its children, or none. Scores have common factors (low-rank correlations), so that some features are active
+together more often than by chance, and others less often. The activity of an active feature is normal, with a mean and a standard deviation
+for each feature, and at least a tenth of that mean.
 
-Sample n is a pure function of (settings, seed, n). The active features have the same bits for any division into calls: common factors and
-their weights are small integers, whose float32 sums are exact in any order, and the other operations are single roundings.
+Source of the family: SynthSAEBench, arXiv 2602.14687. There, several children can be drawn, of which one is kept; here one score chooses
+among all children, so that the frequencies are exact without correlations.
+
+Sample n is a pure function of (settings, seed, n). The choice of active features is bitwise the same for any division into calls: common
+factors and their weights are small integers, whose float32 sums are exact in any order, and each other operation rounds once.
 
 Cost: 5 us of CPU time a sample of the set `small`, 70 us of `large` (one core of an AMD EPYC), less than an update of a dictionary takes.
 """
@@ -81,7 +83,7 @@ class PlantedDictionary:
     # -- samples ---------------------------------------------------------------------------------------------------------------
 
     def _codes(self, first: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the sample, counted from `first`, the feature and the activity of all active features, in the order of the first two."""
+        """Return (sample minus `first`, feature, activity) of all active features, a tensor [n] each, sorted by sample, then by feature."""
         step = CHUNK // max(len(self._parentless), 1) + 1 if self.device.type == "cpu" else max(count, 1)
         parts = [self._chunk(first, start, min(step, count - start)) for start in range(0, max(count, 1), step)]
         rows, columns, values = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -106,7 +108,9 @@ class PlantedDictionary:
         return rows + start, columns, torch.maximum(mean + change, mean / 10)
 
     def _children(self, position: Tensor, factors: Tensor, rows: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows and the features of the children that are chosen for active parents, at most one for each."""
+        """Return (row, feature) of the active children, at most one for each active parent.
+
+        position: sample of each row. factors: common factors of each row. rows, parents: row and feature of each active parent."""
         common = (factors[rows] * self._choice_weight[parents]).sum(1, keepdim=True)
         bound = (self._choice_threshold[parents] - common * self._step) * self._choice_own[parents].unsqueeze(1)
         score = self._normals_at(CHOICE, position[rows] * self._parents + parents)
@@ -126,22 +130,24 @@ class PlantedDictionary:
         return key(self.seed, SYNTHETIC, use)
 
     def _normals_of_rows(self, use: int, position: Tensor, number: int) -> Tensor:
-        """Return standard normal numbers float32 [N, number] for positions [N]: four of each 64-bit hash."""
+        """Return standard normal numbers float32 [N, number] for positions [N]. Each 64-bit hash gives four of them."""
         words = -(-number // 4)
         index = position.unsqueeze(1) * words + torch.arange(words, device=self.device)
         bits = hashes_on(self._stream(use), index.flatten()).view(torch.int16).view(len(position), 4 * words)[:, :number]
         return self._normals.index_select(0, bits.to(torch.int32).bitwise_and_(0xFFFF).flatten()).view(bits.shape)
 
     def _normals_at(self, use: int, index: Tensor) -> Tensor:
-        """Return a standard normal number for each index, float32 of its shape."""
+        """Return a standard normal number for each index, float32 in the shape of `index`."""
         return self._normals[hashes_on(self._stream(use), index) & 0xFFFF]
 
     def _drawn(self, use: int, rows: int, columns: int) -> Tensor:
         return self._normals_of_rows(use, torch.arange(rows, device=self.device), columns).cpu().double()
 
     def _weights(self, use: int, number: int) -> tuple[Tensor, Tensor]:
-        """Return the weights of the common factors in scores, whole numbers of steps, float32 [number, rank], and the reciprocals of the
-        standard deviations of the rest of the scores [number]."""
+        """Return the weights of the common factors in `number` scores, float32 [number, rank], as multiples of a step, and 1 / standard
+        deviation of the part of each score that is not common, float32 [number].
+
+        Set `_step`, by which the product of weights and factors, both whole numbers, must be multiplied."""
         weight = self.config.correlation * self._drawn(use, number, self.config.correlation_rank)
         weight *= ((1 - OWN) / weight.square().sum(1, keepdim=True).clamp(min=1 - OWN)).sqrt()
         largest = 2.0**24 / (LARGEST_FACTOR * self.config.correlation_rank**0.5)  # sums stay below 2^24
@@ -155,7 +161,9 @@ class PlantedDictionary:
 
 
 def _tree_sizes(config: PlantedSettings) -> tuple[int, int]:
-    """Return the number of features that have children, and of those in trees."""
+    """Return (number of features that have children, number of features in trees).
+
+    Raise `ConfigError` if the trees have more features than `features`."""
     sizes = [config.roots * config.branching**level for level in range(config.depth + 1)]
     if sum(sizes) > config.features:
         raise ConfigError(
@@ -168,7 +176,8 @@ def _tree_sizes(config: PlantedSettings) -> tuple[int, int]:
 def _frequencies(config: PlantedSettings) -> tuple[Tensor, Tensor]:
     """Return the frequencies [F], and the probabilities [parents, children] of each child while its parent is active.
 
-    The Zipf law gives the frequencies. Where it gives the children of a parent more than the parent has, all of them are lowered."""
+    The Zipf law gives the frequencies. If those of the children of a parent add up to more than that of the parent, they are scaled down to
+    this sum. Raise `ConfigError` if `rarest` is above `frequency`."""
     if config.rarest > config.frequency:
         raise ConfigError(f"data.rarest is {config.rarest:g}; set it to at most data.frequency ({config.frequency:g})")
     rank = torch.arange(1, config.features + 1, dtype=torch.float64)

@@ -1,10 +1,10 @@
 """Measure how well a dictionary recovers planted features: directions, detection of the active ones, and reconstruction.
 
-mcc                 mean |cosine| between decoder vectors and planted features, matched one to one so that the sum is largest
+mcc                 mean |cosine| between decoder vectors and planted features, matched one to one so that their sum is largest
                     (mean correlation coefficient; the assignment problem, Kuhn 1955, "The Hungarian Method")
-uniqueness          number of different planted features that are the nearest one of some decoder vector, over the number of vectors
-precision, recall,  of each decoder vector as a detector of its nearest planted feature, a mean over the vectors; a vector that is never
-f1                  active, or whose feature never is, counts 0
+uniqueness          number of planted features that are nearest to at least one decoder vector, divided by the number of decoder vectors
+precision, recall,  means over the decoder vectors, each as a detector of its nearest planted feature; 0 for a vector that is never active
+f1                  or whose feature is never active
 dead                share of the vectors that are never active
 shrinkage           mean of |reconstruction| / |activation|
 l0, true_l0         mean numbers of active vectors and of active planted features
@@ -106,8 +106,8 @@ def matched_mean(similarity: Tensor) -> float:
 def assign(cost: np.ndarray) -> np.ndarray:
     """Return the column of each row in the assignment with the smallest sum of costs, int64 [n]. cost: [n, m] with n <= m.
 
-    One row after another is added along the shortest augmenting path of reduced costs (Jonker and Volgenant 1987, "A Shortest Augmenting
-    Path Algorithm for Dense and Sparse Linear Assignment Problems"): at most n^2 operations on vectors of m columns."""
+    Rows are assigned one after another, each along the shortest augmenting path of reduced costs (Jonker and Volgenant 1987, "A Shortest
+    Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems"): at most n^2 operations on vectors of m columns."""
     rows, columns = cost.shape
     row_price, column_price = np.zeros(rows), np.zeros(columns)
     row_of = np.full(columns, -1)

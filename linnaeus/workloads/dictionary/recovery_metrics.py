@@ -1,6 +1,6 @@
 """Metrics of dictionaries on planted activations, in addition to those of `dictionary_metrics.py`; `recovery.py` defines them.
 
-mcc, uniqueness, precision, recall, f1, shrinkage, and true_l0, the active planted features per activation
+mcc, uniqueness, precision, recall, f1, shrinkage, and true_l0, the number of active planted features per activation
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class RecoveryMetrics(DictionaryMetrics):
         self._matched: list[tuple[float, float]] = []
 
     def sums(self, outputs: Spliced, batch: Batch) -> Tensor:
-        """Return float64 [K]: those of `DictionaryMetrics`, then OWN sums of each dictionary."""
+        """Return float64 [K]: the sums of `DictionaryMetrics`; then for each dictionary mcc and uniqueness, both times the number of
+        activations, the sum of |reconstruction| / |activation|, and the number of activations in that sum."""
         self._compare()
         number, norm = outputs.weight.double().sum(), outputs.activation.norm(dim=1).double()
         real = (outputs.weight > 0) & (norm > SMALLEST_NORM)
@@ -69,7 +70,8 @@ class RecoveryMetrics(DictionaryMetrics):
 
     @torch.no_grad()
     def _compare(self) -> None:
-        """Compare the decoder vectors with the planted features, at the first batch: later the weights may be others."""
+        """Compare the decoder vectors with the planted features, once, at the first batch: after the pass the model may have other
+        weights."""
         if self._nearest:
             return
         planted = F.normalize(self.planted.features, dim=1)

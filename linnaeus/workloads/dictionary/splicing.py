@@ -1,4 +1,4 @@
-"""Put reconstructed activations back into the model that they come from, to measure its loss with them: `loss recovered`.
+"""Run a model with its activations replaced by their reconstructions, to measure the metric `loss_recovered`.
 
 original   the model as it is
 spliced    the output of the module is replaced by its reconstruction, for each dictionary
@@ -20,9 +20,11 @@ from linnaeus.workloads.dictionary.tapping import Edit, Tap
 
 
 class Spliced(NamedTuple):
-    """Outputs for a validation batch of samples. activation: float32 [N, d], those that are not padding; weight: float32 [N].
+    """Outputs for a validation batch. activation: float32 [N, d], without padding. weight: float32 [N]. reconstructions: one per
+    dictionary.
 
-    original, zero: outputs of the model that is read. spliced: its outputs with the reconstruction of each dictionary."""
+    original: outputs of the model that is read. zero: its outputs with zeros in place of the activations. spliced: for each dictionary, its
+    outputs with the reconstruction in place of the activations. Planted activations: original and zero None, spliced []."""
 
     activation: Tensor
     weight: Tensor
@@ -51,8 +53,8 @@ def splice(source: ActivationSource, dictionaries: DictionarySet, batch: Batch) 
 
 
 def reconstruct(dictionary: Any, device: str) -> Edit:
-    """Return the function that reconstructs activations [N, d] with a dictionary, in the precision that is set at this call: the model that
-    is read may have another one."""
+    """Return a function that reconstructs activations [N, d] with a dictionary, under the autocast state of this call. The model that calls
+    the function may run under another one."""
     dtype, precision = dictionary.decoder.dtype, torch.get_autocast_dtype(device)
     enabled = torch.is_autocast_enabled(device)
 

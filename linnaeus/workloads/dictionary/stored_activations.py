@@ -1,11 +1,12 @@
 """Store activations on disk once, and read them by number from memory-mapped files.
 
     FOLDER/shard-00000.npy   float32 [n, d], the activations of some consecutive blocks
-    FOLDER/shard-00000.json  which of them do not count; written after the shard, which is complete if this file exists
-    FOLDER/offsets.npy       int64 [S + 1], number of the first activation of each sample, and of all
-    FOLDER/store.json        content and fingerprint; written last
+    FOLDER/shard-00000.json  the rows of the shard that are left out (samples that cannot be decoded); written after the shard, which is
+                             complete if this file exists
+    FOLDER/offsets.npy       int64 [S + 1], number of the first activation of each sample; the last entry is the number of activations
+    FOLDER/store.json        description, such as width and fingerprint; written last
 
-With several processes each writes its own shards. A start after a kill writes the missing ones.
+Each of several processes writes a part of the shards. A start after a kill writes the missing ones.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class StoredActivations:
         return Block(*self.rows(np.arange(*self.block_offsets[number : number + 2])))
 
     def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the activations `numbers`, int64 [N], as (float32 [N, d], bool [N], which of them count), on the host."""
+        """Return the activations `numbers`, int64 [N], as (float32 [N, d], bool [N]) on the host. The second is False for those left
+        out."""
         found = np.empty((len(numbers), self.width), dtype=np.float32)
         shards = np.searchsorted(self.shard_offsets, numbers, side="right") - 1
         for shard in np.unique(shards):
@@ -64,9 +66,11 @@ class StoredActivations:
 
 
 def store_activations(source: ActivationSource, folder: Path) -> StoredActivations:
-    """Write the activations of `source` to `folder`, unless they are there, and return them. Each process calls this.
+    """Write the activations of `source` to `folder`, except shards that are complete. Return the stored activations. Call this on every
+    process.
 
-    Raise `ConfigError` if the folder contains something else, cannot be written, or does not fit on the disk."""
+    Raise `ConfigError` if the folder contains other files or activations of another source, if it cannot be written, or if the activations
+    do not fit on the disk."""
     context, content = DistributedContext(), _content(source)
     shards = _shards(source)
     try:
@@ -96,7 +100,7 @@ def _shards(source: ActivationSource) -> list[range]:
 
 
 def _content(source: ActivationSource) -> dict[str, Any]:
-    """Return the content of store.json that is known before the activations are."""
+    """Return the part of store.json that does not depend on the values of the activations."""
     facts = {"format": "linnaeus-activations", "fingerprint": source.fingerprint, "run": str(source.run.path), "module": source.name}
     sizes = {"weights": source.run.weights.source, "width": source.width, "rows": int(source.offsets[-1]), "samples": source.count}
     shards = [int(source.block_offsets[blocks.stop] - source.block_offsets[blocks.start]) for blocks in _shards(source)]

@@ -92,7 +92,7 @@ class DictionaryWorkload(Workload):
         self.fingerprint = content_digest({"planted": 1, **{name: getattr(data, name) for name in names}})
 
     def _read_run(self, split: str) -> None:
-        """Open the run and set `activations`. Rows of `split` are validated."""
+        """Open the run and set `activations`. Samples of `split` are used for validation. Raise `ConfigError` if the run cannot be read."""
         dictionary, data = self.config.dictionary, self.config.data
         device = DistributedContext().device or torch.device("cpu")
         try:
@@ -110,7 +110,7 @@ class DictionaryWorkload(Workload):
         self.notes = (f"activations of {dictionary.module} ({each}): {samples}; {run.weights.source}",)
 
     def _scratch(self) -> Path:
-        """Return the folder for files that the data of the run that is read write, such as the list of unreadable photographs."""
+        """Return the folder for files that are written when data are read, such as the list of unreadable photographs."""
         return Path(self.config.run.root) / STORES
 
     def prepare_evaluation(self, run: Path, split: str) -> None:
@@ -135,7 +135,7 @@ class DictionaryWorkload(Workload):
         self.validation_set = self.activations.run.workload.validation_set
 
     def _reader(self, source: ActivationSource, window: int) -> Reader:
-        """Return the training activations, stored or made when they are read. A plan and an evaluation do not store them."""
+        """Return the training activations, stored or computed when they are read. A plan and an evaluation do not store them."""
         data = self.config.data
         if not data.stored or self.config.plan or self._evaluates:
             return ComputedActivations(source, window)
@@ -201,7 +201,7 @@ class DictionaryWorkload(Workload):
         return {f"{prefix(name, self.tasks)}dead": share for name, share in zip(self.tasks, shares, strict=True)}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the names of activations: that of the sample of the model that is read, and the number of the activation in it."""
+        """Return the name of each activation: the name of its sample, a slash, and the number of the activation within the sample."""
         if self.activations is None:
             return [f"planted-{sample}" for sample in samples]
         owners = self.activations.samples_of(samples)

@@ -42,7 +42,8 @@ class DictionarySet(Model):
             self[number].after_update(skipped)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return the decoder and bias of the first dictionary; the dictionaries share none."""
+        """Return the decoder and bias of the first dictionary. The dictionaries have no common parameters, and the list must not be
+        empty."""
         return self[0].shared_parameters()
 
     @property

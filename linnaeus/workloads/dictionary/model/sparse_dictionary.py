@@ -34,8 +34,8 @@ SLOPE = 0.01  # of negative activities in the auxiliary loss, so that a feature 
 class Reconstruction(NamedTuple):
     """Result of a forward pass over N samples.
 
-    In evaluation the reconstruction and the activities are those of `encode` and `decode`. The losses are those of the training objective,
-    in which the number of active features is limited or has a price."""
+    In training all fields are of `training_activities`. In evaluation the reconstruction and the activities are of `encode` and `decode`,
+    and the losses are still of `training_activities`, whose number of active features is limited to k or penalised."""
 
     reconstruction: Tensor  # [N, d], in the units of the activations
     activities: Tensor  # [N, F], 0 for a feature that is not active
@@ -73,9 +73,10 @@ class SparseDictionary(Model):
         """Return the activities [N, F] of the pre-activations [N, F]."""
 
     def training_activities(self, pre: Tensor, weight: Tensor) -> Tensor:
-        """Return the activities [N, F] of which the loss is computed, of BatchTopK and Matryoshka a choice among several samples.
+        """Return the activities [N, F] from which the loss is computed. In BatchTopK and Matryoshka they depend on the other samples of the
+        block.
 
-        weight [N]: 0 for samples that do not count."""
+        weight [N]: 0 for samples that are left out."""
         return self.activities(pre)
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
@@ -155,7 +156,7 @@ class SparseDictionary(Model):
     def after_update(self, skipped: Tensor) -> None:
         """Normalise the decoder vectors and update `silent` and `usage`.
 
-        After a skipped update nothing changes but the counts since the last update."""
+        After a skipped update only reset the counts since the last update."""
         norm = self.decoder.norm(dim=1, keepdim=True)
         self.decoder.div_(torch.where(skipped > 0, torch.ones_like(norm), norm))
         counts = DistributedContext().all_reduce(self._fired)
@@ -222,7 +223,8 @@ class SparseDictionary(Model):
         return {name for name, _ in self.named_parameters()}
 
     def flops_per_sample(self) -> float:
-        """Return 2 multiplications and additions for each weight of the encoder forward and backward, and of the decoder."""
+        """Return 10 F d: 2 operations per weight in each of 5 matrix products, the two of the forward, the gradients of the two matrices,
+        and the gradient of the activities."""
         return 2.0 * 5 * self.features * self.width
 
 

@@ -66,8 +66,10 @@ class TopKDictionary(SparseDictionary):
 
 
 class BatchTopKDictionary(SparseDictionary):
-    """Of each block of n samples the k n largest activities stay. A micro-batch has whole blocks, so the choice does not depend on the
-    division of a global batch. `threshold`: the moving average of the smallest of them, above which a feature is active in evaluation."""
+    """Keep the k n largest activities of each block of n samples, and set the others to 0.
+
+    A micro-batch consists of whole blocks, so the choice does not depend on the division of a global batch. threshold: moving average of
+    the smallest activity that is kept in a block; in evaluation a feature is active above it."""
 
     threshold: Tensor
     updates: Tensor
@@ -103,10 +105,11 @@ class BatchTopKDictionary(SparseDictionary):
 
 
 def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int) -> tuple[Tensor, Tensor]:
-    """Return the activities [N, F] of `positive` [N, F] that are among the k n largest of their block, 0 for the others, and the smallest
-    of them for each block [N / block], 0 for a block without real samples.
+    """Return (activities [N, F], smallest [N / block, rounded up]).
 
-    n: number of real samples of a block. real: bool [N]. The last block may have fewer than `block` samples."""
+    activities: `positive` [N, F] where it is among the k n largest of its block, otherwise 0. smallest: the smallest activity that is kept
+    in each block; 0 for a block without real samples. n: number of real samples of the block. real: bool [N]. The last block may have fewer
+    than `block` samples."""
     samples, features = positive.shape
     blocks = -(-samples // block)
     padding = blocks * block - samples
@@ -137,7 +140,7 @@ class MatryoshkaDictionary(BatchTopKDictionary):
 
 
 class JumpReLUDictionary(SparseDictionary):
-    """Learn a threshold per feature. The parameter is the threshold itself: Adam would hardly move its logarithm."""
+    """Learn a threshold per feature. The parameter is the threshold, not its logarithm, which Adam would hardly change."""
 
     folds = (*SparseDictionary.folds, "threshold")
 

@@ -45,8 +45,8 @@ class DictionaryTrainingMetrics(TrainingMetrics):
         self.counts = {"active": torch.zeros(len(names), dtype=torch.int64, device=device)}
 
     def count(self, outputs: list[Reconstruction], batch: Batch) -> None:
-        real = (batch["weight"] > 0).unsqueeze(1)
-        self.counts["active"] += torch.stack([((one.activities > 0) & real).sum() for one in outputs])
+        real = batch["weight"] > 0
+        self.counts["active"] += torch.stack([(one.active * real).sum() for one in outputs])
 
     def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         results = super().compute(loss_sums, valid, counts)

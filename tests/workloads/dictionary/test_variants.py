@@ -265,3 +265,21 @@ def test_losses_in_evaluation_are_those_of_the_objective(trained, name):
         assert torch.equal(sum(loss.sum() for loss in dense.losses.values()), before)
     elif name != "topk":
         assert "sparsity" in model(batch_of(x)).losses
+
+
+@pytest.mark.parametrize("name", ["topk", "batch_topk", "matryoshka"])
+def test_the_pass_through_active_features_has_the_results_of_the_dense_one(trained, name):
+    found = []
+    for dense in (False, True):
+        model = copy.deepcopy(trained[name]).double().train()
+        model.silent[:9] = 10**6  # the auxiliary loss has something to do
+        model.limited = not dense
+        weight = torch.ones(70)
+        weight[[3, 69]] = 0
+        result = model({"activation": activations(70, seed=3).double(), "weight": weight})
+        sum((loss * weight).sum() for loss in result.losses.values()).backward()
+        counts = [model._fired, *([model._smallest] if name != "topk" else [])]
+        gradients = [parameter.grad for parameter in model.parameters()]
+        found.append([result.reconstruction, result.activities, result.active, *result.losses.values(), *counts, *gradients])
+    for sparse, whole in zip(*found, strict=True):
+        assert torch.allclose(sparse.double(), whole.double(), rtol=1e-10, atol=1e-10)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.workloads.base import Model
+from linnaeus.workloads.dictionary.model.sparse_pass import Active, SparseEncode, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import OnSphere
 
 USAGE_RATE = 0.01  # of the moving average of the usage, per update
@@ -40,6 +41,7 @@ class Reconstruction(NamedTuple):
     reconstruction: Tensor  # [N, d], in the units of the activations
     activities: Tensor  # [N, F], 0 for a feature that is not active
     losses: dict[str, Tensor]  # [N] each, by name; their sum is the loss of a sample
+    active: Tensor  # int64 [N], number of active features
 
 
 class SparseDictionary(Model):
@@ -50,6 +52,7 @@ class SparseDictionary(Model):
     silent: Tensor
     usage: Tensor
     _fired: Tensor
+    limited = False  # True for variants in which few features are active and an activity equals its pre-activation
     folds: tuple[str, ...] = ("encoder_bias", "bias")  # parameters and buffers that are in units of the scaled activations
 
     def __init__(self, config: Any, width: int, features: int) -> None:
@@ -99,6 +102,8 @@ class SparseDictionary(Model):
     def forward(self, batch: Batch) -> Reconstruction:
         weight = batch["weight"]
         scaled = batch["activation"].to(self.decoder.dtype) * self.scale
+        if self.limited and self.training and scaled.device.type == "cpu" and not self.config.usage_penalty:
+            return self._forward_active(scaled, weight)
         pre = self.pre_activations(scaled)
         activities = self.training_activities(pre, weight)
         decoder = OnSphere.apply(self.decoder)
@@ -110,11 +115,32 @@ class SparseDictionary(Model):
         if self.config.usage_penalty and self.training:
             losses["usage"] = self.config.usage_penalty * self._usage_loss(pre)
         if self.config.auxiliary and self.training:
-            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(pre, scaled - found, decoder)
+            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(scaled, scaled - found, decoder, pre)
         if self.training:
-            return Reconstruction(found / self.scale, activities, losses)
+            return Reconstruction(found / self.scale, activities, losses, (activities > 0).sum(1))
         activities = self.activities(pre)
-        return Reconstruction(self.decode(activities), activities, losses)
+        return Reconstruction(self.decode(activities), activities, losses, (activities > 0).sum(1))
+
+    def _forward_active(self, scaled: Tensor, weight: Tensor) -> Reconstruction:
+        """Return the same as `forward` in training, computed through the active features only. The activities have no gradient."""
+        x = scaled - self.bias
+        with torch.no_grad():
+            pre = F.linear(x, self.encoder, self.encoder_bias)
+            activities = self.training_activities(pre, weight)
+        active, decoder = active_places(activities), OnSphere.apply(self.decoder)
+        real = weight > 0
+        self._fired[:-1] += torch.bincount(active.feature[real[active.sample]], minlength=self.features)
+        self._fired[-1] += real.sum()
+        values = SparseEncode.apply(x, self.encoder, self.encoder_bias, pre, active)
+        found, losses = self.reconstruct_active(active, values, scaled, decoder)
+        if self.config.auxiliary:
+            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(scaled, scaled - found, decoder)
+        return Reconstruction(found / self.scale, activities, losses, torch.bincount(active.sample, minlength=len(scaled)))
+
+    def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what `reconstruct` returns, from the activities `values` [P] at the active places."""
+        found = weighted_sum(active, values, decoder) + self.bias
+        return found, {"reconstruction": squared_error(scaled, found)}
 
     def reconstruct(self, activities: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the scaled reconstruction [N, d] and its losses [N] by name."""
@@ -173,18 +199,23 @@ class SparseDictionary(Model):
         self._fired[:-1] += ((activities > 0) & real.unsqueeze(1)).sum(0)
         self._fired[-1] += real.sum()
 
-    def _auxiliary_loss(self, pre: Tensor, error: Tensor, decoder: Tensor) -> Tensor:
+    def _auxiliary_loss(self, scaled: Tensor, error: Tensor, decoder: Tensor, pre: Tensor | None = None) -> Tensor:
         """Return the squared distance [N] of the error from its reconstruction by the most active dead features.
 
         Negative activities hardly count. In full, they would train the features to be linear components, which find less: on planted
-        features a matryoshka dictionary had 0.03 lower MCC."""
+        features a matryoshka dictionary had 0.03 lower MCC. pre: pre-activations [N, F]; None: those of dead features are computed."""
         dead, most = self.dead, self.config.auxiliary_features or max(self.width // 2, 1)
         share = (dead.sum() / most).clamp(max=1)
-        if pre.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
+        if scaled.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
             columns = dead.nonzero().squeeze(1)
             if not len(columns):
                 return torch.zeros_like(error[:, 0])
-            pre, decoder, dead = pre[:, columns], decoder[columns], dead[columns]
+            decoder, dead = decoder[columns], dead[columns]
+            if pre is None:
+                pre = F.linear(scaled - self.bias, self.encoder[columns], self.encoder_bias[columns])
+            else:
+                pre = pre[:, columns]
+        assert pre is not None
         values, index = torch.where(dead, pre, -torch.inf).topk(min(most, pre.shape[1]), dim=1)
         values = F.leaky_relu(torch.where(values.isfinite(), values, 0), SLOPE)
         found = torch.zeros_like(pre).scatter(1, index, values) @ decoder

@@ -21,6 +21,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.dictionary.model.config import DictionaryConfig, MatryoshkaConfig, TopKConfig
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, squared_error
+from linnaeus.workloads.dictionary.model.sparse_pass import Active, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 
 
@@ -60,6 +61,8 @@ class GatedDictionary(SparseDictionary):
 
 
 class TopKDictionary(SparseDictionary):
+    limited = True
+
     def activities(self, pre: Tensor) -> Tensor:
         values, index = pre.relu().topk(int(self.config.k), dim=1, sorted=False)
         return torch.zeros_like(pre).scatter(1, index, values)
@@ -71,6 +74,7 @@ class BatchTopKDictionary(SparseDictionary):
     A micro-batch consists of whole blocks, so the choice does not depend on the division of a global batch. threshold: moving average of
     the smallest activity that is kept in a block; in evaluation a feature is active above it."""
 
+    limited = True
     threshold: Tensor
     updates: Tensor
     _smallest: Tensor
@@ -113,7 +117,9 @@ def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int) -> t
     samples, features = positive.shape
     blocks = -(-samples // block)
     padding = blocks * block - samples
-    masked = F.pad(positive * real.unsqueeze(1), (0, 0, 0, padding)).view(blocks, block * features)
+    if positive.device.type != "cpu" or not bool(real.all()):  # the product costs as much as the choice
+        positive = positive * real.unsqueeze(1)
+    masked = F.pad(positive, (0, 0, 0, padding)).view(blocks, block * features)
     present = F.pad(real, (0, padding)).view(blocks, block).sum(1)
     number = ((present * k).long().clamp(min=1) * (present > 0)).clamp(max=block * features)
     most = min(max(int(k * block), 1), block * features)
@@ -135,6 +141,14 @@ class MatryoshkaDictionary(BatchTopKDictionary):
         found, inner = self.bias.to(scaled.dtype).expand_as(scaled), []
         for start, end in pairwise(self.edges):
             found = found + (activities[:, start:end] @ decoder[start:end]).to(scaled.dtype)
+            inner.append(squared_error(scaled, found))
+        return found, {"reconstruction": inner[-1], "inner": torch.stack(inner).sum(0) - inner[-1]}
+
+    def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        found, inner = self.bias.expand_as(scaled), []
+        for start, end in pairwise(self.edges):
+            inside = (active.feature >= start) & (active.feature < end)
+            found = found + weighted_sum(active, values * inside, decoder)
             inner.append(squared_error(scaled, found))
         return found, {"reconstruction": inner[-1], "inner": torch.stack(inner).sum(0) - inner[-1]}
 

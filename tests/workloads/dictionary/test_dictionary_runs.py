@@ -15,6 +15,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.train.evaluation import evaluate
 from linnaeus.workloads.dictionary import splicing
 from linnaeus.workloads.dictionary.dictionary_metrics import decoder_cosines, densities
+from linnaeus.workloads.dictionary.model import variants
+from linnaeus.workloads.dictionary.model.variants import largest_of_blocks
 from tests import runs
 
 MODULES = {"biota": "trunk.stem", "language": "blocks.1", "loadout": "layers.0"}
@@ -130,3 +132,18 @@ def test_a_mistake_is_one_line_and_writes_nothing(trained, tmp_path, line):
     with pytest.raises(ConfigError, match=line) as error:
         runs.start(compose(list(merged.values())))
     assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+def weights(root: Path, micro: int) -> torch.Tensor:
+    run = runs.run("planted", root, "trainer.precision=float64", "trainer.length=3steps", f"trainer.micro_batch_size={micro}")
+    return torch.cat([value.double().flatten() for _, value in sorted(runs.newest(run).model_state.items())])
+
+
+def test_blocks_and_not_micro_batches_choose(tmp_path):
+    assert float((weights(tmp_path / "a", 32) - weights(tmp_path / "b", 8)).abs().max()) < 1e-10
+
+    def whole(positive, real, k, block):
+        return largest_of_blocks(positive, real, k, len(real))
+
+    with mock.patch.object(variants, "largest_of_blocks", whole):  # the negative control
+        assert float((weights(tmp_path / "c", 32) - weights(tmp_path / "d", 8)).abs().max()) > 1e-4

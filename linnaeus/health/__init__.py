@@ -5,6 +5,7 @@ the checkpoint. Everything here is a function of the configuration, so a resumed
 """
 
 from linnaeus.health.alarm import Alarm
+from linnaeus.health.conditions import RowNumbers
 from linnaeus.health.monitor import HealthMonitor, Updates
 
-__all__ = ["Alarm", "HealthMonitor", "Updates"]
+__all__ = ["Alarm", "HealthMonitor", "RowNumbers", "Updates"]

@@ -10,6 +10,12 @@ KINDS = {  # kind -> what a person should look at first
     "loss_spike": "look at these samples; if it happens again, lower optimizer.lr or trainer.max_grad_norm",
     "gradient_spike": "look at these samples; trainer.max_grad_norm limits the damage",
     "not_finite": "the update was skipped; look at these samples, then at trainer.precision and optimizer.lr",
+    "learning_rate": "lower optimizer.lr, or lengthen lr_scheduler.warmup",
+    "divergence": "lower optimizer.lr, and look at the losses before this step",
+    "dead_task": "check the labels and the weight of the task, and that the loss depends on its output layer",
+    "task_weights": "look at train/<task>/weight; weighting=fixed keeps them constant",
+    "no_progress": "check that the labels belong to the samples, then try other values of optimizer.lr",
+    "validation_gap": "check that both sets have the same classes and labels; if they have, the model overfits",
 }
 SHOWN = 3  # samples named in the text of an alarm
 LISTED = 64  # samples in a row of alarms.jsonl; the text has their number
@@ -46,9 +52,13 @@ class Alarm:
         known = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
         return cls(**(known | {name: tuple(row.get(name) or ()) for name in ("tasks", "samples")}))
 
+    def headline(self) -> str:
+        """Return the update and the trouble, without the place and the advice."""
+        return f"step {self.step:,}: {self.text}"
+
     def describe(self) -> str:
         """Return a line for the log: the trouble, its place, and advice."""
-        return f"step {self.step:,}: {self.text}{self._place()}; {KINDS[self.kind]}"
+        return f"{self.headline()}{self._place()}; {KINDS[self.kind]}"
 
     def _place(self) -> str:
         parts = [] if self.process_rank is None else [f"process rank {self.process_rank}"]

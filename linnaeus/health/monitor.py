@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from linnaeus.health.alarm import Alarm, dominant_process
+from linnaeus.health.conditions import Conditions, RowNumbers
 from linnaeus.health.running_scale import GRADIENT, LOSS, WINDOW, RunningScale, Spike
 
 DENSE_ROWS = 5  # rows of metrics after an alarm that are also reported
 QUIET_UPDATES = WINDOW  # updates without the trouble after which it is news again
+LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with lasting trouble before it is said, rows without it after which it is news again
 SCALE_SEARCH = 8  # non-finite gradients in a row that the search for the loss scale of fp16 explains: 2**16 falls to 2**8
 
 
@@ -37,20 +39,45 @@ class HealthMonitor:
 
     `count`: number of alarms so far. `dense_rows`: number of further rows of metrics that are reported because of an alarm."""
 
-    def __init__(self, tasks: Sequence[str], scaled: bool = False) -> None:
-        """`scaled`: True if a loss scale is searched (fp16), so that single skipped updates are normal."""
+    def __init__(self, tasks: Sequence[str], scaled: bool = False, warm: bool = False) -> None:
+        """`scaled`: True if a loss scale is searched (fp16), so that single skipped updates are normal. `warm`: True if the run starts from
+        given weights."""
         self.tasks, self.scaled = tuple(tasks), scaled
         self.count = self.dense_rows = 0
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
         self._scales = {name: RunningScale(limits) for name, limits in signals.items()}
         self._last_seen: dict[str, int] = {}  # kind of trouble -> the newest update that had it
         self._skipped_in_a_row = 0
+        self._conditions = Conditions(tasks, warm)
+        self._lasting: dict[str, tuple[int, int, bool]] = {}  # trouble -> (rows with it, rows without it since, True if it was said)
 
     def observe(self, updates: Updates) -> list[Alarm]:
         """Return the new alarms of the updates of a row, the earliest first."""
         self.dense_rows = max(0, self.dense_rows - 1)
+        self._conditions.update(updates.total)
         found = [*self._not_finite(updates), *self._loss_spikes(updates), *self._gradient_spikes(updates)]
         return self._raise(sorted(found, key=lambda alarm: alarm.step))
+
+    def observe_row(self, row: RowNumbers) -> list[Alarm]:
+        """Return the new alarms about lasting trouble: such as is present in `LASTING_ROWS` rows in a row. Call this after `observe`."""
+        present = {"/".join((alarm.kind, *alarm.tasks)): alarm for alarm in self._conditions.in_row(row, self._scales["loss"])}
+        new = []
+        for name in sorted({*present, *self._lasting}):
+            rows, absent, said = self._lasting.get(name, (0, 0, False))
+            rows, absent = (rows + 1, 0) if name in present else (0, absent + 1)
+            if rows >= LASTING_ROWS and not said:
+                new.append(present[name])
+                said = True
+            self._lasting[name] = rows, absent, said
+            if absent > QUIET_ROWS:
+                del self._lasting[name]
+        return self._count(new)
+
+    def observe_validation(self, step: int, loss: float) -> list[Alarm]:
+        """Return the new alarm after a validation with this `loss`: said once in a run."""
+        found = [alarm for alarm in self._conditions.in_validation(step, loss, self._scales["loss"]) if alarm.kind not in self._last_seen]
+        self._last_seen |= {alarm.kind: alarm.step for alarm in found}
+        return self._count(found)
 
     def _raise(self, found: Sequence[Alarm]) -> list[Alarm]:
         """Return those of `found` that are news, and count them."""
@@ -60,6 +87,9 @@ class HealthMonitor:
             if seen is None or alarm.step - seen > QUIET_UPDATES:
                 new.append(alarm)
             self._last_seen[alarm.kind] = max(alarm.step, seen or 0)
+        return self._count(new)
+
+    def _count(self, new: list[Alarm]) -> list[Alarm]:
         self.count += len(new)
         self.dense_rows = DENSE_ROWS if new else self.dense_rows
         return new
@@ -106,12 +136,15 @@ class HealthMonitor:
             "dense_rows": self.dense_rows,
             "skipped_in_a_row": self._skipped_in_a_row,
             "last_seen": dict(self._last_seen),
+            "conditions": self._conditions.state_dict(),
+            "lasting": dict(self._lasting),
             "scales": {name: scale.state_dict() for name, scale in self._scales.items()},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.count, self.dense_rows, self._skipped_in_a_row = state["count"], state["dense_rows"], state["skipped_in_a_row"]
-        self._last_seen = dict(state["last_seen"])
+        self._last_seen, self._lasting = dict(state["last_seen"]), dict(state["lasting"])
+        self._conditions.load_state_dict(state["conditions"])
         for name, scale in self._scales.items():
             scale.load_state_dict(state["scales"][name])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -58,10 +59,9 @@ class RunningScale:
         self._scale: tuple[float, float] | None = None  # (median, limit above which a value is a spike)
         self._first: float | None = None  # median at the first measurement
 
-    @property
-    def usual(self) -> float:
-        """Return the median of the window at the start of the block; NaN before there are enough values."""
-        return self._scale[0] if self._scale is not None else math.nan
+    def recent(self, count: int) -> float:
+        """Return the median of the newest `count` values; NaN if there are fewer."""
+        return statistics.median(self._window[-count:]) if len(self._window) >= count else math.nan
 
     def spikes(self, first_step: int, values: Sequence[float], settled: Sequence[bool] = ()) -> list[Spike]:
         """Add the `values` of consecutive updates, the first of them `first_step`. Return those that are spikes.

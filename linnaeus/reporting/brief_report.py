@@ -50,6 +50,8 @@ def brief_numbers(report: ReportData) -> list[str]:
     texts = [first] if first else []
     if "recent/samples_per_second" in clocks:
         texts.append(f"{format_rate(clocks['recent/samples_per_second'])} samples/s")
+    if row.get("train/alarms"):
+        texts.append(counted(round(row["train/alarms"]), "alarm"))
     texts += smoothed
     if "train/lr" in row:
         texts.append(f"lr {row['train/lr']:.3g}")

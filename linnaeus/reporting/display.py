@@ -24,6 +24,8 @@ from linnaeus.reporting.progress_report import ReportData
 
 log = logging.getLogger("linnaeus")
 
+NEWS = 5  # reports that show an alarm in the panel
+MOST_LOSSES = 1000  # reports whose losses are drawn
 LONG_PASS = 60.0  # seconds between two lines about a validation pass without a panel
 
 
@@ -37,7 +39,9 @@ class View:
     report: the last progress report.
     accuracy: the newest top-1 of each task, 0 to 1.
     notice: a line for the reader, such as a request to stop.
-    validated: the step and the text of the newest validation; None before the first one."""
+    validated: the step and the text of the newest validation; None before the first one.
+    losses: the losses of all reports of this launch by name, the oldest first.
+    trouble: the newest alarm, while it is news."""
 
     total_steps: int
     step: int = 0
@@ -48,6 +52,8 @@ class View:
     accuracy: Mapping[str, float] = field(default_factory=dict)
     notice: str = ""
     validated: tuple[int, str] | None = None
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    trouble: str = ""
 
 
 class ProgressDisplay:
@@ -66,6 +72,7 @@ class ProgressDisplay:
         self._view = View(total_steps)
         self._next_redraw = 0.0
         self._report: ReportData | None = None
+        self._news = 0  # further reports for which the newest alarm is shown
 
     def __enter__(self) -> ProgressDisplay:
         if not self.live:
@@ -106,6 +113,17 @@ class ProgressDisplay:
             log.info(brief_report(data, previous), extra=CONSOLE_ONLY)
             return
         self._view.report, self._view.step = data, data.step
+        self._news -= 1
+        if self._news < 0:
+            self._view.trouble = ""
+        for name in ("train/loss", *(f"train/{task}/loss" for task in data.tasks)):
+            if name in data.row:
+                self._view.losses.setdefault(name, []).append(data.row[name])
+                del self._view.losses[name][:-MOST_LOSSES]
+
+    def alarm(self, text: str) -> None:
+        """Show an alarm in the panel, in place of the numbers, until it has been in `NEWS` reports."""
+        self._view.trouble, self._news = text, NEWS
 
     def start(self, step: int) -> None:
         """Show `step`, the number of updates that earlier launches have made, as the state of the run."""

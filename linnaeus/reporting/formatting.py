@@ -2,8 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 WIDTH = 130  # columns of a line of a report, without its time stamp
+BARS = "▁▂▃▄▅▆▇█"
 INDENT = " " * 8  # of the second and later lines of a report, so that only percentages stand at the left edge
 
 
@@ -80,6 +82,17 @@ def fit(texts: Sequence[str], width: int) -> str:
             break
         line += f"  {text}" if line else text
     return line
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Return a line of at most `width` bars for the finite ones of `values`, the lowest bar for the least of them. If there are more values
+    than bars, each bar shows the mean of consecutive ones."""
+    finite = [value for value in values if math.isfinite(value)]
+    count = min(width, len(finite))
+    edges = [len(finite) * number // count for number in range(count + 1)] if count > 0 else []
+    means = [sum(finite[first:last]) / (last - first) for first, last in pairwise(edges)]
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    return "".join(BARS[round((len(BARS) - 1) * (mean - low) / (high - low))] if high > low else BARS[0] for mean in means)
 
 
 def pass_words(key: str) -> str:

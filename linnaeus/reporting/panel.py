@@ -1,7 +1,8 @@
 """Draw the panel of a run on a terminal: at most ten rows, fitted to the width.
 
-It has bars for the run, for the validation pass in progress and for the time not spent waiting for data; the numbers of the last report;
-and a table of the tasks. Only the named colours of the terminal are used, so it can be read on light and dark backgrounds.
+It has bars for the run, for the validation pass in progress and for the time not spent waiting for data; the losses of the run, where no
+pass is in progress; the numbers of the last report, or the newest alarm; and a table of the tasks. Only the named colours of
+the terminal are used, so it can be read on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from linnaeus.reporting.brief_report import brief_numbers
-from linnaeus.reporting.formatting import fit, format_duration, format_loss, format_percent
+from linnaeus.reporting.formatting import fit, format_duration, format_loss, format_percent, sparkline
 from linnaeus.reporting.progress_report import ReportData
 
 if TYPE_CHECKING:
@@ -29,8 +30,11 @@ def render(view: View, width: int) -> Group:
     """Return the panel for a terminal of `width` columns."""
     rows: list[Table | Text] = [_bars(view, width)]
     if view.report is not None:
-        rows.append(Text(" " * (NAME + GAP) + fit(brief_numbers(view.report), width - NAME - GAP), no_wrap=True, overflow="ellipsis"))
-        rows += _tasks(view.report, view.accuracy, width)
+        if view.trouble:
+            rows.append(Text(f"{'alarm':<{NAME + GAP}}{view.trouble}", style="bold yellow", no_wrap=True, overflow="ellipsis"))
+        else:
+            rows.append(Text(" " * (NAME + GAP) + fit(brief_numbers(view.report), width - NAME - GAP), no_wrap=True, overflow="ellipsis"))
+        rows += _tasks(view, view.report, width)
     if view.notice:
         rows.append(Text(view.notice, style="bold", no_wrap=True, overflow="ellipsis"))
     return Group(*rows)
@@ -65,7 +69,10 @@ def _bars(view: View, width: int) -> Table:
         text = f"{name}, {format_duration(left)} left" if left is not None else name
         grid.add_row("validation", *_bar(done / max(total, 1)), text)
     else:
-        grid.add_row(Text("validation", style="dim"), "", "", Text(_last_validation(view), style="dim"))
+        column = max(0, width - NAME - 5 - min(46, width // 2) - 3 * GAP)
+        trend = sparkline(view.losses.get("train/loss", []), column)
+        name, text = ("loss", f"validation: {_last_validation(view)}") if trend else ("validation", _last_validation(view))
+        grid.add_row(Text(name, style="dim"), Text(trend, style="cyan", no_wrap=True), "", Text(text, style="dim"))
     waiting = view.report.clocks.get("recent/waiting_for_data") if view.report is not None else None
     if waiting is not None:
         grid.add_row("data ready", *_bar(1 - waiting), f"training waits {format_percent(waiting, 0)} of the time")
@@ -95,9 +102,11 @@ def _last_validation(view: View) -> str:
 # -- the table of tasks --------------------------------------------------------------------------------------------------------
 
 
-def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> list[Text]:
+def _tasks(view: View, report: ReportData, width: int) -> list[Text]:
     """Return the lines of the table of tasks: a header, and the rows loss, top-1 and weight, with a column for each task that fits, the
-    finest task first. Return [] before the first loss."""
+    finest task first. If all weights are 1, the losses of all reports so far are drawn in the place of the weights. Return [] before the
+    first loss."""
+    accuracy = view.accuracy
     all_names, column = list(reversed(report.tasks)), NUMBER + GAP
     fits = NAME + len(all_names) * column <= width
     names = all_names if fits else all_names[: max(1, (width - NAME - LEFT_OUT) // column)]
@@ -106,6 +115,9 @@ def _tasks(report: ReportData, accuracy: Mapping[str, float], width: int) -> lis
         "top-1": [_number(accuracy, name, format_percent) for name in names],
         "weight": [_number(report.row, f"train/{name}/weight", "{:.3g}".format) for name in names] if len(report.tasks) > 1 else [],
     }
+    if all(report.row.get(f"train/{name}/weight", 1.0) == 1 for name in report.tasks) and len(report.tasks) > 1:
+        del rows["weight"]
+        rows = {"loss": rows["loss"], "trend": [sparkline(view.losses.get(f"train/{name}/loss", []), NUMBER) for name in names], **rows}
     shown = {title: cells for title, cells in rows.items() if any(cells)}
     left_out = len(all_names) - len(names)
     head = _row("task", names) + (f"  +{left_out}" if left_out else "")

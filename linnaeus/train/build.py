@@ -33,6 +33,7 @@ from linnaeus.optim import Optimizers, build_optimizer
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth, build_growth
 from linnaeus.optim.update import Precision, Update
+from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping
@@ -121,7 +122,8 @@ def build_training(
         early_stopping=build_early_stopping(config),
         tracker=tracker,
         step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss, (context.rank, context.world_size)),
-        health=HealthMonitor(workload.tasks, scaled=precision.scaler is not None),
+        health=HealthMonitor(workload.tasks, scaled=precision.scaler is not None, warm=config.run.init_from is not None),
+        update_ratio=UpdateRatio([group for optimizer in optimizers.optimizers for group in optimizer.groups]),
         stop=stop,
         watchdog=watchdog,
         sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),

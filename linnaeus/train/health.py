@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.health import Alarm, Updates
+from linnaeus.health import Alarm, RowNumbers, Updates
 from linnaeus.health.alarm import LISTED
 from linnaeus.health.running_scale import WINDOW
 from linnaeus.metrics.update_sums import UpdateLosses
@@ -18,22 +19,50 @@ from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
 
+OF_ONE_UPDATE = ("loss_spike", "gradient_spike", "not_finite")  # alarms whose samples are named
 SAME_MIXTURE = 0.02  # change of the share of a source within the window that does not make its losses incomparable
 
 
-def check_health(t: Training) -> dict[str, float]:
-    """Look for trouble in the updates since the last row, report it, and return entries for the row. Call this once per row, on all ranks.
+def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
+    """Look for trouble in the updates since the last row, report it, and return further entries for `row`. Call this once per row, on all
+    ranks.
 
     This waits for the device. The gradient norms of these updates are forgotten afterwards."""
     norms = t.update.norms.read().double()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
-    row = {} if limit is None or not len(norms) else {"train/clip_rate": (norms > limit).double().mean().item()}
+    more = {} if limit is None or not len(norms) else {"train/clip_rate": (norms > limit).double().mean().item()}
     if not t.config.logger.alarms or t.tracker.losses is None:
-        return row
+        return more
     found = updates(t.progress.global_step, t.tracker.losses, norms)
     raise_alarms(t, t.health.observe(dataclasses.replace(found, settled=settled(t, found.first_step, len(found.norms)))))
-    return row | {"train/alarms": t.health.count}
+    ratios = t.update_ratio.read()
+    raise_alarms(t, t.health.observe_row(row_numbers(t, row, ratios, applied=bool(len(norms)) and bool(norms[-1].isfinite()))))
+    more |= {f"train/update_ratio/{group}": ratio for group, ratio in ratios.items()}
+    return more | {"train/alarms": t.health.count}
+
+
+def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, float], applied: bool) -> RowNumbers:
+    """Return the numbers of a row in which lasting trouble shows. `applied`: True if the last update was not skipped."""
+    tasks = t.workload.tasks
+    losses = [row.get(f"train/{task}/loss", row["train/loss"]) for task in tasks]
+    weights = [row[f"train/{task}/weight"] for task in tasks]
+    heads = head_norms(t.model.head_parameters()) if applied else []
+    return RowNumbers(t.progress.global_step, t.progress.get_progress_fraction(), ratios, heads, losses, weights)
+
+
+def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
+    """Return the gradient norm of the parameters of each task; NaN if none of them is trained. This waits for the device."""
+    trained = [[parameter for parameter in head if parameter.requires_grad] for head in heads]
+    grads = [parameter.grad for head in trained for parameter in head if parameter.grad is not None]
+    values = iter(torch.stack(torch._foreach_norm(grads)).tolist() if grads else [])
+    return [max((0.0 if p.grad is None else next(values) for p in head), default=math.nan) for head in trained]
+
+
+def check_validation(t: Training, results: Mapping[str, float]) -> None:
+    """Compare the loss of a validation of the raw weights with the training loss, and report trouble. Call this on all ranks."""
+    if t.config.logger.alarms and "val/loss" in results:
+        raise_alarms(t, t.health.observe_validation(t.progress.global_step, results["val/loss"]))
 
 
 def updates(step: int, losses: UpdateLosses, norms: Tensor) -> Updates:
@@ -60,7 +89,7 @@ def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:
     if not t.context.is_master:
         return
     for alarm in alarms:
-        located = with_samples(t, alarm)
+        located = with_samples(t, alarm) if alarm.kind in OF_ONE_UPDATE else alarm
         log.warning(located.describe())
         t.output.alarm(t.progress.global_step, located)
 

@@ -121,6 +121,8 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
         seed_micro_batch(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
             forward_backward(t, batch, scales)
+    if t.config.logger.alarms and t.ops.should_log_metrics(step + 1):
+        t.update_ratio.start()
     t.optimizers.lr = t.lr.at(step)
     if t.output.writer is not None and t.output.writer.copying:
         saving.wait_for_copy(t)

@@ -102,8 +102,9 @@ class Outputs:
         self.sinks.log(step, row)
 
     def alarm(self, step: int, alarm: Alarm) -> None:
-        """Write an alarm that was raised at `step`."""
+        """Write an alarm that was raised at `step`, and show it in the panel."""
         self.alarms.log(step, alarm)
+        self.display.alarm(alarm.headline())
 
     # -- validation results ----------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from linnaeus.optim import LRSchedule, Optimizers
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth
 from linnaeus.optim.update import Precision, Update
+from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, ValidationPass
 from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.clipped_updates import ClippedUpdates
@@ -138,6 +139,7 @@ class Training:
     tracker: MetricsTracker
     step_logger: StepMetricsLogger
     health: HealthMonitor
+    update_ratio: UpdateRatio
     stop: StopRequest
     watchdog: Watchdog
     sync: RankSync

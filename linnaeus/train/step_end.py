@@ -79,7 +79,7 @@ def log_metrics(t: Training) -> None:
 
     Raise `FloatingPointError` after too many skipped updates in a row."""
     step, row = t.progress.global_step, readings.metrics_row(t)
-    row |= check_health(t)
+    row |= check_health(t, row)
     t.output.row(step, row)
     t.clipped.add(row["train/grad_norm"], t.config.trainer.max_grad_norm)
     t.run.stop(t.ops.should_stop_early(step, learning_rate=row["train/lr"], grad_norm=row["train/grad_norm"]))

@@ -25,6 +25,7 @@ from linnaeus.schedule.length import validation_batch_size
 from linnaeus.schedule.validation_passes import PARTIAL
 from linnaeus.train import readings, saving
 from linnaeus.train.freezing import set_training
+from linnaeus.train.health import check_validation
 from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
@@ -116,6 +117,7 @@ def apply_results(t: Training, results: dict[str, float]) -> None:
     step, monitor = t.progress.global_step, schedule.best_monitor
     if t.tracker.update_validation(step, results, monitor, schedule.best_mode):
         t.output.notifier.send("best", f"best {monitor} so far: {results[monitor]:.4g} at step {step:,}")
+    check_validation(t, results)
     t.lr.observe(results)
     t.run.stop(t.ops.should_stop_early(t.progress.global_step, results=results))
     monitored = results.get(schedule.early_stop.monitor)

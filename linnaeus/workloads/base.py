@@ -43,6 +43,11 @@ class Model(nn.Module, ABC):
         """Return all parameters that all tasks share, for `weighting.place=trunk`. If the list is empty, that setting is refused."""
         return []
 
+    def head_parameters(self) -> Sequence[Sequence[nn.Parameter]]:
+        """Return the parameters of the output layer of each task, in the order of the tasks. A task whose output layer has no gradient is
+        reported. If the list is empty, this is not checked."""
+        return []
+
     def compiled_parts(self) -> list[nn.Module]:
         """Return the parts that `trainer.compile` compiles one by one.
 

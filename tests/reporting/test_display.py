@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from linnaeus.reporting.brief_report import brief_report, brief_validation
 from linnaeus.reporting.display import ProgressDisplay, View
 from linnaeus.reporting.ending import describe_end
-from linnaeus.reporting.formatting import format_seconds, pass_words
+from linnaeus.reporting.formatting import format_seconds, pass_words, sparkline
 from linnaeus.reporting.panel import render
 from linnaeus.reporting.progress_report import ReportData
 from tests import runs
@@ -57,6 +58,37 @@ def test_the_panel_shows_one_remaining_time_of_the_run_and_one_of_the_pass() -> 
     assert [line.split()[:2] for line in lines[5:]] == [["loss", "2.5000"], ["top-1", "88.5"], ["weight", "0.25"]]
     assert sum("left" in line for line in lines) == 2
     assert "110 of 400, 3m05s + validation left" in panel(80, View(400, 110, 185.0, True))[0]
+
+
+def test_the_panel_draws_losses_and_shows_trouble_without_further_rows() -> None:
+    even = {f"train/{task}/weight": 1.0 for task in TASKS}
+    losses = {"train/loss": [4.0, 3.0, 2.0, 1.0], "train/species/loss": [1.0, 8.0]}
+    report = dataclasses.replace(REPORT, row={**ROW, **even})
+    before = panel(80, View(400, 110, 185.0, report=REPORT, accuracy={"species": 0.5}))  # the weights differ: shown, as a row
+    view = View(400, 110, 185.0, report=report, accuracy={"species": 0.5}, losses=losses, validated=(100, "loss 2.4"))
+    after = panel(80, dataclasses.replace(view, trouble="step 103: the loss is 9.1, 3.8 x the usual 2.4"))
+    assert after[1].split() == ["loss", "█▆▃▁", "validation:", "step", "100:", "loss", "2.4"]
+    assert after[3].split() == ["alarm", "step", "103:", "the", "loss", "is", "9.1,", "3.8", "x", "the", "usual", "2.4"]
+    assert after[6].split() == ["trend", "▁█"] and len(after) == len(before)
+    assert "weight" in panel(80, dataclasses.replace(view, report=REPORT))[-1], "weights that differ are shown instead"
+    assert "1 alarm" in " ".join(panel(120, dataclasses.replace(view, report=dataclasses.replace(report, row={**ROW, "train/alarms": 1}))))
+
+
+def test_the_panel_shows_an_alarm_for_a_few_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_terminal(monkeypatch)
+    display = ProgressDisplay(400)
+    display.alarm("step 103: trouble")
+    shown = []
+    for _ in range(7):
+        display.report(REPORT)
+        shown.append(bool(display._view.trouble))
+    assert shown == [True] * 5 + [False] * 2 and display._view.losses["train/loss"] == [2.5] * 7
+
+
+def test_sparkline() -> None:
+    assert sparkline([], 5) == sparkline([1.0], 0) == sparkline([math.nan], 3) == ""
+    assert sparkline([1.0, 1.0], 5) == "▁▁" and sparkline([0.0, math.inf, 7.0], 5) == "▁█"
+    assert sparkline([0, 0, 7, 7, 3, 3], 3) == "▁█▄" and len(sparkline(range(100), 7)) == 7
 
 
 class Terminal(io.StringIO):

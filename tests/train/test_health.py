@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
-from linnaeus.health import HealthMonitor, Updates
+from linnaeus.health import Alarm, HealthMonitor, RowNumbers, Updates
+from linnaeus.optim.param_groups import Parameter, ParamGroup
+from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import loop
+from linnaeus.workloads.taxonomy.heads.head import LinearHead
 from tests import runs
 
 STEPS = 110
@@ -133,3 +139,94 @@ def test_the_process_with_the_excess_is_named():
         losses[step - 1] = sum(parts[step - 1])
     found = monitor.observe(Updates(1, [[loss] for loss in losses], losses, parts, losses))
     assert [(alarm.step, alarm.process_rank) for alarm in found if alarm.kind == "loss_spike"] == [(100, 1)]
+
+
+# -- lasting trouble -------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(monitor: HealthMonitor, values: Sequence[float], /, **numbers: Any) -> list[Alarm]:
+    """Return the alarms of a run of one task that logs every 10 updates, whose rows all have these `numbers`."""
+    found = []
+    for step in range(10, len(values) + 1, 10):
+        part = list(values[step - 10 : step])
+        found += monitor.observe(Updates(step - 9, [[loss] for loss in part], part, [[loss] for loss in part], [1.0] * 10))
+        row = RowNumbers(step, step / len(values), head_norms=[1.0], losses=[part[-1]], weights=[1.0])
+        found += monitor.observe_row(dataclasses.replace(row, **numbers))
+    return found
+
+
+LASTING = {  # name -> (losses, numbers of the rows, expected alarms)
+    "healthy": (normal(300), {}, []),
+    "rate far too high, nothing learned": ([3.0] * 100, {"update_ratios": {"default": 0.1}}, [("learning_rate", 50)]),
+    "rate far too high at first": (normal(300), {"update_ratios": {"default": 0.1}}, []),
+    "norms and biases may move much": (normal(300), {"update_ratios": {"default_no_decay": 5.0}}, []),
+    "weights replaced": (normal(100), {"update_ratios": {"default": 0.7}}, [("learning_rate", 20)]),
+    "diverged": ([1.0] * 10 + [9.0] * 90, {}, [("divergence", 50)]),
+    "nothing learned": ([3.0] * 200, {}, [("no_progress", 110)]),
+    "no gradient": (normal(100), {"head_norms": [0.0]}, [("dead_task", 20)]),
+    "no gradient, loss 0": (normal(100), {"head_norms": [0.0], "losses": [0.0]}, []),
+    "no gradient, weight 0": (normal(100), {"head_norms": [0.0], "weights": [0.0]}, []),
+    "not trained": (normal(100), {"head_norms": [math.nan]}, []),
+}
+
+
+@pytest.mark.parametrize("name", LASTING)
+def test_lasting_trouble_is_said_once(name):
+    losses, numbers, expected = LASTING[name]
+    assert [(alarm.kind, alarm.step) for alarm in rows_of(HealthMonitor(["a"]), losses, **numbers)] == expected
+
+
+def test_a_run_from_given_weights_may_stay_at_its_first_loss():
+    assert rows_of(HealthMonitor(["a"], warm=True), [3.0] * 200) == []
+
+
+def test_runaway_weights_and_lasting_trouble_after_a_pause():
+    monitor = HealthMonitor(["a", "b"])
+    row = lambda step, weight: monitor.observe_row(RowNumbers(step, weights=[weight, 2 - weight]))
+    found = [[alarm.kind for alarm in row(step, 1.9 if step in (3, 4, 5, 15, 16) else 1.0)] for step in range(1, 20)]
+    assert [step for step, kinds in enumerate(found, 1) if kinds == ["task_weights"]] == [4, 16]
+
+
+def test_a_validation_worse_than_the_untrained_model_is_named_once():
+    monitor = HealthMonitor(["a"])
+    assert monitor.observe_validation(1, 99.0) == []  # the loss of the untrained model is not known yet
+    rows_of(monitor, [3.0] * 10 + [0.5] * 40)
+    assert monitor.observe_validation(50, 3.2) == []
+    assert [alarm.kind for alarm in monitor.observe_validation(50, 3.4)] == ["validation_gap"]
+    assert monitor.observe_validation(60, 3.4) == []
+
+
+def test_update_ratio_of_groups():
+    weights = [torch.nn.Parameter(torch.ones(4, 3)), torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.ones(40, 1000))]
+    parameters = [Parameter(str(index), weight, torch.nn.Identity()) for index, weight in enumerate(weights)]
+    groups = [ParamGroup("default", (parameters[0], parameters[2]), 1.0, 0.1), ParamGroup("default", (parameters[1],), 1.0, 0.0)]
+    ratio = UpdateRatio(groups)
+    assert ratio.read() == {}
+    ratio.start()
+    with torch.no_grad():
+        weights[0] += 0.5
+        weights[2] += 0.5
+        weights[1] += 1
+    found = ratio.read()
+    assert found["default"] == pytest.approx(0.5) and math.isnan(found["default_no_decay"])
+    assert sum(part.numel() for part in ratio.parts["default"]) == 12 + 16_000, "a part of a large tensor"
+
+
+TINY = ["schedule.mixup_prob.start=0", "schedule.mixup_prob.end=0", "trainer.length=3steps", "trainer.global_batch_size=8"]
+TINY += ["data.train_samples=24", "data.validation_samples=4", "schedule.validate=[]", "schedule.validate_at_end=false"]
+TINY += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]", "schedule.partial_combinations=[]"]
+
+
+def test_a_dead_task_of_the_classifier_is_named(tmp_path):
+    """A detached output layer of the species is named at the second row."""
+    forward = LinearHead.forward
+
+    def detached(self: LinearHead, features: Any) -> Any:
+        scores = forward(self, features)
+        scores.logits = (*scores.logits[:3], scores.logits[3].detach())
+        return scores
+
+    with mock.patch.object(LinearHead, "forward", detached):
+        run = runs.run("biota", tmp_path, *TINY)
+    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [("dead_task", 2, ("species",))]
+    assert all(row["train/update_ratio/default"] > 0 for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row)

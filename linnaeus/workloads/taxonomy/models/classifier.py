@@ -14,6 +14,7 @@ from linnaeus.data.samples import Batch
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
+from linnaeus.workloads.taxonomy.heads.head import LinearHead
 
 TOKEN_STD = 0.02
 
@@ -65,6 +66,10 @@ class Classifier(Model):
         """Return scale and bias of the final norm. Their gradient at the start of the training is not zero, unlike that of the last
         convolution in a residual branch whose scale is initialised to zero."""
         return [self.norm.weight, self.norm.bias]
+
+    def head_parameters(self) -> list[list[nn.Parameter]]:
+        """Return the parameters of the output layer of each rank if the head has one for each (`head=linear`); otherwise []."""
+        return [list(layer.parameters()) for layer in self.head.ranks] if isinstance(self.head, LinearHead) else []
 
     def trunk_parameters(self) -> list[nn.Parameter]:
         """Return all parameters that all ranks share, for exact gradients of each task."""

@@ -1,0 +1,107 @@
+"""Find lasting trouble in the numbers of a row of metrics: a learning rate that is far too high, a task that is not trained, and others.
+
+The losses are compared with that of the untrained model, the median of its first updates. For cross-entropy it is about the logarithm of
+the number of classes, and a constant prediction cannot be much better.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from linnaeus.health.alarm import Alarm
+from linnaeus.health.running_scale import RunningScale
+
+FIRST = 3  # updates whose median loss is that of the untrained model; a warm-up has hardly moved the weights by then
+RECENT = 32  # updates whose median is the present loss
+# Size of an update relative to the weights. In healthy runs the largest was 0.043 (a small GPT at the end of its warm-up); with a 30 times
+# higher learning rate that ruined the training it was 0.10 to 0.12, and smaller later because the weights had grown.
+LARGE_UPDATE, HUGE_UPDATE = 0.06, 0.5
+NO_BETTER, DIVERGED = 0.9, 1.5  # present loss over that of the untrained model
+STUCK, STUCK_FROM = 0.95, 0.5  # the same for a run without other trouble, from this part of the run on
+RUNAWAY = 0.9  # share of one task in the sum of all task weights
+LEARNED, WORSE = 0.5, 1.1  # training loss and validation loss over the loss of the untrained model
+
+
+@dataclass(frozen=True)
+class RowNumbers:
+    """Numbers of a row of metrics.
+
+    step: `global_step`. fraction: part of the run that is done. update_ratios: per group of parameters, see `optim.update_ratio`.
+    head_norms: gradient norm of the output layer of each task at the last update, NaN if it is unknown. losses: mean of each task since
+    the last row. weights: task weights."""
+
+    step: int
+    fraction: float = 0.0
+    update_ratios: Mapping[str, float] = field(default_factory=dict)
+    head_norms: Sequence[float] = ()
+    losses: Sequence[float] = ()
+    weights: Sequence[float] = ()
+
+
+class Conditions:
+    """Lasting trouble of a run. `update` must have the losses of all updates in order; `in_row` and `in_validation` yield the trouble that
+    is present.
+
+    `warm`: True if the run starts from given weights, so that its first loss is not that of an untrained model."""
+
+    def __init__(self, tasks: Sequence[str], warm: bool) -> None:
+        self.tasks, self.warm = tuple(tasks), warm
+        self._first: list[float] = []
+        self._largest_update = 0.0
+
+    @property
+    def untrained(self) -> float:
+        """Return the loss of the untrained model; NaN if it is not known yet or not positive, or if the run starts from given weights."""
+        value = statistics.median(self._first) if len(self._first) == FIRST and not self.warm else math.nan
+        return value if value > 0 else math.nan
+
+    def update(self, losses: Sequence[float]) -> None:
+        """Add the losses of the updates since the last row."""
+        missing = FIRST - len(self._first)
+        self._first += [loss for loss in losses if math.isfinite(loss)][:missing]
+
+    def in_row(self, row: RowNumbers, scale: RunningScale) -> Iterator[Alarm]:
+        """Yield the trouble in a row. `scale`: the newest losses."""
+        yield from self._loss(row, scale.recent(RECENT))
+        for task, norm, loss, weight in zip(self.tasks, row.head_norms, row.losses, row.weights):
+            if norm == 0 and loss > 0 and weight > 0:
+                text = f"the output layer of {task} has no gradient, and its loss is {loss:.4g}"
+                yield Alarm("dead_task", row.step, text, None, (task,), loss)
+        total = sum(row.weights)
+        for task, weight in zip(self.tasks, row.weights):
+            if len(self.tasks) > 1 and not weight <= RUNAWAY * total:
+                yield Alarm("task_weights", row.step, f"the weight of {task} is {weight:.3g} of {total:.3g} in all", None, (task,), weight)
+
+    def _loss(self, row: RowNumbers, recent: float) -> Iterator[Alarm]:
+        ratios = {name: ratio for name, ratio in row.update_ratios.items() if not name.endswith("_no_decay") and math.isfinite(ratio)}
+        group = max(ratios, key=lambda name: ratios[name], default="")
+        self._largest_update = max(self._largest_update, ratios.get(group, 0.0))
+        untrained = self.untrained
+        level = f"the loss is {recent:.4g}, and that of the untrained model was {untrained:.4g}"
+        if ratios.get(group, 0.0) > HUGE_UPDATE:
+            text = f"an update changes the weights of group {group} by {100 * ratios[group]:.0f} % of their size"
+            yield Alarm("learning_rate", row.step, text, None, (), ratios[group], HUGE_UPDATE)
+        elif self._largest_update > LARGE_UPDATE and recent > NO_BETTER * untrained:
+            text = f"{level}, although updates changed the weights by up to {100 * self._largest_update:.0f} % of their size"
+            yield Alarm("learning_rate", row.step, text, None, (), recent, untrained)
+        elif recent > DIVERGED * untrained:
+            yield Alarm("divergence", row.step, level, None, (), recent, untrained)
+        elif row.fraction >= STUCK_FROM and recent > STUCK * untrained:
+            yield Alarm("no_progress", row.step, f"{level}: nothing has been learned", None, (), recent, untrained)
+
+    def in_validation(self, step: int, loss: float, scale: RunningScale) -> Iterator[Alarm]:
+        """Yield the trouble after a validation with this `loss`."""
+        recent, untrained = scale.recent(RECENT), self.untrained
+        if loss > WORSE * untrained and recent < LEARNED * untrained:
+            text = f"the validation loss is {loss:.4g}, more than that of the untrained model ({untrained:.4g}); training: {recent:.4g}"
+            yield Alarm("validation_gap", step, text, None, (), loss, untrained)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"first": list(self._first), "largest_update": self._largest_update}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._first, self._largest_update = list(state["first"]), state["largest_update"]

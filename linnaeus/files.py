@@ -20,7 +20,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -90,13 +90,14 @@ def to_json(content: Any, indent: int | None = 2) -> str:
     return json.dumps(finite(content), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return rows with the same keys as CSV text with a header line, or "" if there are no rows."""
-    text = io.StringIO()
-    if rows:
-        table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+    text, table = io.StringIO(), None
+    for row in rows:
+        if table is None:
+            table = csv.DictWriter(text, list(row), lineterminator="\n")
+            table.writeheader()
+        table.writerow(row)
     return text.getvalue()
 
 

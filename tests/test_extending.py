@@ -87,7 +87,9 @@ def test_a_data_source(lab: Path):
 
 def test_a_workload(lab: Path):
     real = functools.partial(subprocess.run, capture_output=True, text=True, check=False)
-    train(lab, "experiment=lines", "run.name=lines", "logger.report=false", run=real)
+    train(lab, "experiment=lines", "run.name=lines", "logger.report=true", run=real)
+    (page,) = lab.glob("outputs/*/lines/report.html")
+    assert "The line is off by" in page.read_text()
     assert summary(lab, "lines")["best"]["val/line/mae"]["value"] > 0
     (path,) = lab.glob("outputs/*/lines/metrics.jsonl")
     (row, *_) = [row for row in map(json.loads, path.read_text().splitlines()) if "train/loss" in row]

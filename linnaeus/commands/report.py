@@ -1,8 +1,71 @@
-"""`linnaeus report RUN...`: write report.html of runs from their files, at any time."""
+"""`linnaeus report RUN...`: write report.html of a run from its files, at any time, or one page that compares several runs or a sweep.
 
-from linnaeus.reporting.results import main
+linnaeus report outputs/biota/1a2b3c4d5e
+linnaeus report outputs/biota/1a2b3c4d5e outputs/biota/6f7a8b9c0d --output comparison.html
+linnaeus report outputs/sweeps/<name>
+"""
 
-__all__ = ["main"]
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from linnaeus.config.command_line import OneLineParser
+from linnaeus.config.run_command import run_command
+from linnaeus.errors import ConfigError
+
+if TYPE_CHECKING:
+    from linnaeus.reporting.report.html_parts import Section
+    from linnaeus.reporting.report.run_files import RunFiles
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command. Return 0, or 130 after Ctrl-C. Exit with status 2 and one line on stderr after a user's mistake."""
+    return run_command(arguments, parse, write)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the parsed command line."""
+    about = "Write report.html of a run from the files in its directory, or one page that compares several runs."
+    parser = OneLineParser(prog="linnaeus report", description=about)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory, such as outputs/biota/1a2b3c4d5e, or a sweep's")
+    output = "file of the comparison (comparison.html in the folder that contains the runs, or in that of the sweep)"
+    parser.add_argument("--output", type=Path, metavar="FILE", help=output)
+    return parser.parse_args(arguments)
+
+
+def write(options: argparse.Namespace) -> list[str]:
+    """Write the page that the options ask for. Return its path as the lines to print."""
+    from linnaeus.reporting.report.comparison.compared_runs import find_runs
+    from linnaeus.reporting.report.comparison.comparison_page import comparison_path, write_comparison
+    from linnaeus.reporting.report.run_report import write_report
+
+    runs = find_runs(options.runs)
+    try:
+        if len(runs) > 1:
+            return [str(write_comparison(runs, options.output or comparison_path(options.runs)))]
+        if options.output is not None:
+            raise ConfigError("--output has no effect for a single run: its page is report.html in its directory")
+        return [str(write_report(runs[0], sections_of(runs[0])))]
+    except OSError as error:
+        path = options.output or (runs[0].path / "report.html" if len(runs) == 1 else comparison_path(options.runs))
+        raise ConfigError(f"{path} cannot be written ({error.strerror or error})") from None
+
+
+def sections_of(run: RunFiles) -> list[Section]:
+    """Return the sections of the run's workload; [] if its configuration is lost or its package cannot be imported here."""
+    from linnaeus import workloads
+    from linnaeus.config.registry import import_plugins
+
+    name = (run.config.get("workload") or {}).get("name")
+    try:
+        import_plugins(run.config.get("plugins") or ())
+        return workloads.report_sections(str(name), run) if name else []
+    except (ConfigError, ModuleNotFoundError):
+        return []
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -6,7 +6,7 @@ The results of a validation pass do not depend on the number of processes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,9 +52,15 @@ class Metrics(ABC):
         cannot be monitored for the best checkpoint or early stopping. `counts` as in `compute`."""
         return {}
 
-    def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return a table row (column name -> value) for each class, for `linnaeus evaluate`. `counts` as in `compute`."""
-        return []
+    def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+        """Return tables of the last validation of a run by name, each as its rows (column name -> value). Each is written as CSV to
+        `validation/step-N/<pass>-<table>.csv`, and `linnaeus evaluate` writes those of the first pass. `counts` as in `compute`.
+
+        Two names have a meaning for report.html. `samples` has a row per validation sample, in dataset order, with its name in the column
+        `sample` and, if samples belong together, a `group`. The mean of the numbers in a column that is named like a metric
+        (`species/top1`) is that metric, so runs can be compared sample by sample. `baselines` has the columns `metric`, `constant` (always
+        the most frequent answer of the training data) and `shuffled` (the answers of the model in random order)."""
+        return {}
 
 
 class TrainingMetrics:

@@ -1,7 +1,7 @@
 """Draw charts as SVG text: scales, ticks and elements. A plotting library would add about a second of imports to every start.
 
-report.html (`curves.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) use this module. Colours are SVG
-attributes, which the style sheet of report.html overrides by class, so that its charts follow the light or dark theme of the page.
+report.html (`report/line_chart.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) use this module. Colours are SVG
+attributes, which the style sheet of report.html overrides by class and by value, so that its charts follow the light or dark theme.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def element(name: str, content: str = "", /, **attributes: float | str) -> str:
 def document(width: float, height: float, parts: Iterable[str]) -> str:
     """Return a complete SVG file that contains the elements `parts` on a white background."""
     head = {"xmlns": "http://www.w3.org/2000/svg", "viewBox": f"0 0 {width:g} {height:g}", "font-family": FONT, "font-size": "12"}
-    background = element("rect", width="100%", height="100%", fill="white")
+    background = element("rect", class_="ground", width="100%", height="100%", fill="white")
     return element("svg", background + "\n".join(parts), width=width, height=height, **head) + "\n"
 
 
@@ -96,7 +96,8 @@ class Chart:
 
     def text(self, x: float, y: float, text: str, anchor: str = "start", colour: str = GREY, **attributes: float | str) -> None:
         """Write `text` on a baseline through the pixel (`x`, `y`), which is its start, middle or end, depending on `anchor`."""
-        self.add("text", escape(text), class_="axis", x=x, y=y, text_anchor=anchor, fill=colour, **attributes)
+        class_ = {GREY: "axis", INK: "axis ink"}.get(colour, "axis coloured")
+        self.add("text", escape(text), class_=class_, x=x, y=y, text_anchor=anchor, fill=colour, **attributes)
 
     def line(self, x1: float, y1: float, x2: float, y2: float, colour: str = RULE, **attributes: float | str) -> None:
         """Draw a straight line from the pixel (`x1`, `y1`) to the pixel (`x2`, `y2`)."""

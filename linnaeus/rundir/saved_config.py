@@ -76,7 +76,7 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
     schema = config_class(workload)
     if variants is None or not any(True for _ in _missing_keys(schema, found, "", variants)):
         return found, []
-    defaults = _defaults_for(found, config_dir)
+    defaults = defaults_for(found, config_dir)
     names = []
     for key, node, default in _missing_keys(schema, found, "", variants, defaults):
         name = key.rpartition(".")[2]
@@ -138,7 +138,7 @@ def _missing_keys(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any
             yield from _missing_keys(nested, node[name], key + ".", variants, None if other_choice else default)
 
 
-def _defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tree:
+def defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tree:
     """Return the default configuration, composed with the option of each group (model, optimizer, ...) that the saved configuration `tree`
     has.
 
@@ -148,7 +148,8 @@ def _defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tre
     choices = []
     for group, files in group_files(config_dir).items():
         name = tree[group].get("name") if isinstance(tree.get(group), dict) else None
-        stem = next((file.stem for file in files if name is not None and _group_name(file) == name), None)
+        same = [file.stem for file in files if name is not None and _group_name(file) == name]
+        stem = name if name in same else next(iter(same), None)  # several options may set other values of one name
         if stem is not None:
             choices.append(f"{group}={stem}")
     return compose_tree(choices, config_dir, missing_ok=True)

@@ -1,8 +1,8 @@
 """Evaluate the model of a run on its validation or test samples, without training: `linnaeus evaluate RUN` without `--manifest`.
 
-The passes and metrics are those of the run's validation. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and classes.csv
-with a row for each class. With `--image-size` or `--tta` the model is evaluated with each combination of their values, and the results of
-each go to a subfolder, such as 192px-flip. No other file of the run is changed.
+The passes and metrics are those of the run's validation. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and the tables of
+the workload as CSV, such as classes.csv with a row for each class. With `--image-size` or `--tta` the model is evaluated with each
+combination of their values, and the results of each go to a subfolder, such as 192px-flip. No other file of the run is changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Scored(NamedTuple):
     rows: int  # number of evaluated samples
     all_rows: int
     metrics: dict[str, float]
-    classes: list[dict[str, Any]]  # rows of classes.csv
+    tables: Mapping[str, Iterable[dict[str, Any]]]  # name -> rows of a CSV file, such as `classes`
     table: list[str]  # lines to print
 
 
@@ -87,10 +87,10 @@ def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: Ini
         for file in run.glob("quarantine.jsonl"):
             shutil.copy(file, scratch)
         training = _build(run, split, given, weights, Path(scratch))
-        results, classes = _score(training)
+        results, tables = _score(training)
     workload = training.workload
     table = workload.summary(results) or [f"{name}  {value:.5g}" for name, value in results.items() if not math.isnan(value)]
-    return Scored(variant, given, workload.tasks, validation_size(training), len(workload.validation_set), results, classes, table)
+    return Scored(variant, given, workload.tasks, validation_size(training), len(workload.validation_set), results, tables, table)
 
 
 def _rows(scored: Scored, split: str) -> str:
@@ -102,7 +102,7 @@ def _rows(scored: Scored, split: str) -> str:
 
 
 def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
-    """Write metrics.json and classes.csv to `folder`. Return their paths. `record`: further entries of metrics.json.
+    """Write metrics.json and the tables to `folder`. Return their paths. `record`: further entries of metrics.json.
 
     Raise `ConfigError` if the folder cannot be written."""
     from linnaeus.reporting.results import strict
@@ -111,10 +111,11 @@ def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "metrics.json", to_json(strict(record)))
-        write_atomic(folder / "classes.csv", to_csv(scored.classes))
+        for name, rows in scored.tables.items():
+            write_atomic(folder / f"{name}.csv", to_csv(rows))
     except OSError as error:
         raise ConfigError(f"--output: {folder} cannot be written ({error.strerror}); choose another folder") from None
-    return [str(folder / "metrics.json"), *([str(folder / "classes.csv")] if scored.classes else [])]
+    return [str(folder / name) for name in ("metrics.json", *(f"{name}.csv" for name in scored.tables))]
 
 
 def compare(scored: Sequence[Scored]) -> list[str]:
@@ -149,18 +150,18 @@ def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeig
     return training
 
 
-def _score(training: Training) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return (the metrics of all validation passes, the rows for classes.csv from the first pass, in which nothing is masked).
+def _score(training: Training) -> tuple[dict[str, float], dict[str, Iterable[dict[str, Any]]]]:
+    """Return (the metrics of all validation passes, the tables of the first pass, in which nothing is masked).
 
     Raise `ConfigError` if the rows cannot be read at present."""
     from linnaeus.train.validation import measure_pass
 
     results: dict[str, float] = {}
-    classes: list[dict[str, Any]] = []
+    tables: dict[str, Iterable[dict[str, Any]]] = {}
     for pass_ in training.passes:
         totals = measure_pass(training, pass_)
         if totals is None:
             raise ConfigError(f"data: the rows cannot be read at present ({training.run.reason}); try again later")
         results |= totals.results(at_end=True)
-        classes = classes or totals.metrics.class_rows(totals.counts)
-    return results, classes
+        tables = tables or totals.metrics.tables(totals.counts)
+    return results, tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,11 @@ def show_result(t: Training) -> None:
         log.debug(line)
     if not final and not t.run.interrupted:
         log.info("nothing was validated: schedule.validate is [] and schedule.validate_at_end is false")
-    report = t.output.write_report(t.workload.report_sections(final) if final else None)
+    if final and not t.run.interrupted and t.config.logger.report:
+        validated = t.ema.swapped_in(t.model) if t.ema is not None and t.config.trainer.ema_validate else contextlib.nullcontext()
+        with log_write_errors(path / "validation"), validated:
+            t.workload.save_examples(path, step, t.model)
+    report = t.output.write_report()
     if t.run.interrupted:
         log.log(RESULT, stopped_text(t))
     files = ({"report": report} if report is not None else {}) | {"tables": path / "train.log"}

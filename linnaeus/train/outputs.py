@@ -10,7 +10,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from linnaeus.config.environment import hide
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError, RunFailed
-from linnaeus.files import to_json, write_atomic
+from linnaeus.files import to_csv, to_json, write_atomic
 from linnaeus.health import Alarm
 from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file
 from linnaeus.reporting.alarm_log import AlarmLog
@@ -28,11 +28,14 @@ from linnaeus.reporting.batch_record import BatchRecord
 from linnaeus.reporting.brief_report import brief_validation
 from linnaeus.reporting.console import CONSOLE_ONLY
 from linnaeus.reporting.notifications import Notifier
-from linnaeus.reporting.results import write_report, write_summary
+from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.reporting.report.run_report import write_report
+from linnaeus.reporting.results import write_summary
 from linnaeus.reporting.run_reports import RunReports
 from linnaeus.rundir import RunDirectory
 from linnaeus.rundir.finished_run import read_summary
 from linnaeus.rundir.validation_results import ValidationResults
+from linnaeus.workloads import report_sections
 from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
@@ -124,6 +127,14 @@ class Outputs:
             with log_write_errors(self.results.path(step, key)):
                 self.results.write(step, key, metrics, weights)
 
+    def write_tables(self, step: int, key: str, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
+        """Write the tables of the validation pass `key`, name -> rows, as CSV."""
+        for name, rows in tables.items():
+            path = self.results.path(step, key).with_name(f"{key}-{name}.csv")
+            with log_write_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomic(path, to_csv(rows))
+
     def show_validation(self, step: int, key: str, metrics: Mapping[str, float], tasks: tuple[str, ...]) -> None:
         """Log the losses and top-1 accuracies of a finished validation pass, and a warning if a loss is not finite."""
         if not self.context.is_master:
@@ -163,16 +174,13 @@ class Outputs:
 
     # -- the end ---------------------------------------------------------------------------------------------------------
 
-    def write_report(self, sections: list[tuple[str, str]] | None) -> Path | None:
-        """Write report.html from the files of the run and `sections` of the workload, (title, HTML). Return its path.
-
-        `sections=None` keeps the sections of the existing page. Return None without `logger.report`, and after a failure, which is logged.
-        """
+    def write_report(self) -> Path | None:
+        """Write report.html from the files of the run, and return its path. Return None without `logger.report`, and after a failure, which
+        is logged."""
         if self.config.logger.report:
-            title = f"{self.config.run.experiment} / {self.directory.path.name}"
-            shown = None if sections is None else [(name, hide(body)) for name, body in sections]
             with log_write_errors(self.directory.path / "report.html"):
-                return write_report(self.directory.path, title, shown)
+                run = RunFiles(self.directory.path)
+                return write_report(run, report_sections(self.config.workload.name, run), hide)
         return None
 
     def summary(self, status: str, global_step: int, **values: Any) -> None:

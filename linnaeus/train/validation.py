@@ -138,8 +138,12 @@ def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _s
 
     Names begin with the key of the pass (`val/...`, or `val_ema/...` for averaged weights). `show` is called between batches, with the
     number of batches done."""
-    totals = measure_pass(t, pass_, show)
-    return None if totals is None else totals.results(at_end=may_be_last(t))
+    totals, at_end = measure_pass(t, pass_, show), may_be_last(t)
+    if totals is None:
+        return None
+    if at_end and t.context.is_master:  # before the result: a pass with a result is not run again
+        t.output.write_tables(t.progress.global_step, pass_.key, totals.metrics.tables(totals.counts))
+    return totals.results(at_end)
 
 
 def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> PassTotals | None:

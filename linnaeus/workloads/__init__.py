@@ -12,6 +12,8 @@ from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
 
 if TYPE_CHECKING:  # --help imports the schemas of a workload without torch
+    from linnaeus.reporting.report.html_parts import Section
+    from linnaeus.reporting.report.run_files import RunFiles
     from linnaeus.workloads.base import Workload
 
 
@@ -25,3 +27,9 @@ def build_workload(config: Config) -> Workload:
     check_arguments(module.build_workload, ("config",), f"{module.__name__}.build_workload")
     workload = module.build_workload(config)
     return check_members(workload, Workload, f"{module.__name__}.build_workload returns", pending=("train_set", "validation_set"))
+
+
+def report_sections(name: str, run: RunFiles) -> list[Section]:
+    """Return the sections that the workload `name` adds to report.html, made from the files of `run`; [] if it defines none."""
+    module = importlib.import_module(workload_module(name))
+    return module.report_sections(run) if hasattr(module, "report_sections") else []

@@ -1,8 +1,8 @@
 """The abstract classes that a workload and its model implement. The loop uses a research program only through them (law 8).
 
-A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`. The
-workload provides data, model, losses, metrics and validation passes. The loop provides sample order, windows, devices, precision,
-gradients, task weights, schedules, checkpoints and logs.
+A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`. A function
+`report_sections(run)` there adds sections to report.html. The workload provides data, model, losses, metrics and validation passes. The
+loop provides sample order, windows, devices, precision, gradients, task weights, schedules, checkpoints and logs.
 
 The loader makes a batch (`data.samples.Batch`) on the host, and the loop moves it to the device and passes it to the workload.
 """
@@ -220,9 +220,10 @@ class Workload(ABC):
         if split != "validation":
             raise ConfigError(f"--split={split}: the data of this workload have no {split} rows; use validation")
 
-    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        """Return additional sections of report.html as (title, HTML). `final`: the newest result of each validation metric."""
-        return []
+    def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
+        """Write examples for report.html, such as photographs or generated text, to `run`/validation/step-N/. The report is made from files
+        alone. Called on rank 0 at the end of a run whose last validation was made at `step`. The default writes nothing."""
+        return None
 
 
 def check_no_decay(module: Any) -> None:

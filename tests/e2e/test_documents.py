@@ -16,7 +16,7 @@ from torch.distributed.run import parse_args
 
 import linnaeus.__main__
 import main
-from linnaeus.commands import COMMANDS, evaluate
+from linnaeus.commands import COMMANDS, evaluate, report
 from linnaeus.config import compose, typed_config
 from linnaeus.config.command_line import parse_command_line
 from linnaeus.config.load import compose_tree
@@ -144,11 +144,13 @@ def check(words: list[str]) -> None:
             source_config(prepare_store.parse(rest))
         case ["linnaeus", "doctor", *rest]:
             source_config(doctor_cli.parse(rest))
-        case ["linnaeus", "replay"]:
+        case ["linnaeus", "replay" | "report"]:
             pass  # the name of the command, in a sentence
         case ["linnaeus", "replay", *rest]:
             replay_rows.parse(rest)
-        case ["linnaeus", "report" | "evaluate", *runs]:
+        case ["linnaeus", "report", *rest]:
+            assert report.parse(rest).runs
+        case ["linnaeus", "evaluate", *runs]:
             assert runs
         case ["linnaeus", "--help-keys"]:
             assert "--help-keys" in linnaeus.__main__.USAGE

@@ -116,7 +116,7 @@ PLACES = (
     Place(END, "summary written, not renamed", "os:replace", within="summary"),
     Place(END, "after the summary", "linnaeus.reporting.results:write_summary", after=True),
     Place(END, "before the report", "linnaeus.train.outputs:Outputs.write_report"),
-    Place(END, "report drawn, not written", "linnaeus.reporting.page:page", after=True),
+    Place(END, "report drawn, not written", "linnaeus.reporting.report.page:page", after=True),
     Place(END, "report written, not renamed", "os:replace", within="report"),
     Place(END, "after the report", "linnaeus.train.outputs:Outputs.write_report", after=True),
     Place(END, "all written", "linnaeus.train.finish:finish", after=True),

@@ -51,7 +51,7 @@ def test_the_last_report_shows_the_results_of_the_end(whole: dict[str, Path], na
     found = reports(whole[name])
     last, step = found[-1], len(found) - 1
     assert [row["global_step"] for row in found] == list(range(step + 1)) and last["progress/percent"] == 100
-    results = [json.loads(path.read_text()) for path in (whole[name] / f"validation/step-{step:08d}").iterdir()]
+    results = [json.loads(path.read_text()) for path in (whole[name] / f"validation/step-{step:08d}").glob("*.json")]
     assert len(results) == (5 if name == SEVERAL else 1)
     for result in results:
         assert last[f"{result['pass']}/loss"] == result["metrics"][f"{result['pass']}/loss"]

@@ -115,7 +115,7 @@ def test_the_resolved_schedule_is_what_the_text_says(tmp_path):
 
 def test_all_combinations_run_at_the_end_only(tmp_path):
     run = runs.run("biota", tmp_path, *BIOTA)
-    found = {path.name: sorted(p.stem for p in path.iterdir()) for path in (run / "validation").iterdir()}
+    found = {path.name: sorted(p.stem for p in path.glob("*.json")) for path in (run / "validation").iterdir()}
     singles = ["val_mask_ELEVATION", "val_mask_SPATIAL", "val_mask_TEMPORAL"]
     assert [n for n in found["step-00000003"] if n not in ("val", "val_mask_meta")] == singles
     assert len(found["step-00000007"]) == 8 and "val_mask_SPATIAL_TEMPORAL" in found["step-00000007"]

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from linnaeus.commands.report import main
 from linnaeus.reporting import LogSinks
 from linnaeus.reporting.charts import Chart, Scale, nice_ticks
-from linnaeus.reporting.curves import line_chart, smooth, thin
-from linnaeus.reporting.metric_tables import column_name, final_tables, passes_and_tasks
-from linnaeus.reporting.results import main, write_report, write_summary
+from linnaeus.reporting.report.decimation import BLOCKS, Curve, read_curves
+from linnaeus.reporting.report.html_parts import Cell, Column, Section, table
+from linnaeus.reporting.report.line_chart import line_chart
+from linnaeus.reporting.report.metric_tables import final_tables
+from linnaeus.reporting.report.metric_words import column_name, meaning, passes_and_tasks, show_value
+from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.reporting.report.run_report import report_page, write_report
+from linnaeus.reporting.results import write_summary
 
 FINAL = {
     "val/order/top1": 0.9731,
@@ -48,15 +54,21 @@ def run(tmp_path: Path) -> Path:
 
 
 class Checker(HTMLParser):
-    """Checks that tags are balanced and collects every address that an element would load."""
+    """Checks that tags are balanced, and collects every address that an element would load and every value that a program can check."""
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
         self.addresses: list[str] = []
+        self.values: list[tuple[str, str]] = []
+        self.ids: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
         self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href", "data", "action", "srcset")]
+        self.ids += [found["id"] or ""] if "id" in found else []
+        if "data-key" in found:
+            self.values.append((found["data-key"] or "", found["data-value"] or ""))
         if tag not in ("meta", "br", "img", "link"):
             self.open.append(tag)
 
@@ -64,70 +76,84 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
+def charts_of(text: str) -> dict[str, list]:
+    found = re.findall(r'<figcaption>(?:<span[^>]*>)?([^<]*)<.*?data-series="([^"]*)"', text, re.S)
+    return {html.unescape(title): json.loads(html.unescape(data)) for title, data in found}
+
+
 def test_the_page_contains_the_data(run: Path) -> None:
-    text = write_report(run, "beetles & moths", [("Ceilings", "<p id='mine'>0.83</p>")]).read_text()
-    assert "<h1>beetles &amp; moths</h1>" in text and "<p id='mine'>0.83</p>" in text and 'id="sched"' in text
+    text = report_page(RunFiles(run), [Section("Ceilings & floors", "<p id='mine'>0.83</p>")])
+    assert "<h2>Ceilings &amp; floors</h2><p id='mine'>0.83</p>" in text and 'id="sched"' in text
     for shown in ("64.4 %", "97.3 %", "1.234", "1m15s", "321", "-10.0", "+0.266", "without metadata", "best val/loss 1.2 at step 100"):
         assert shown in text, shown
-    found = re.findall(r'aria-label="([^"]*)" data-series="([^"]*)"', text)
-    charts = {html.unescape(title): json.loads(html.unescape(data)) for title, data in found}
+    charts = charts_of(text)
     assert set(charts) >= {"Loss", "Top-1 accuracy", "Top-1 accuracy of species by pass", "Task weights", "Learning rate", "Throughput"}
     validation = next(s for s in charts["Loss"] if s["name"] == "validation")
-    assert [point[0] for point in validation["p"]] == [50, 100, 150] and validation["p"][0][2] == "1.2345"
+    assert validation["p"] == [[50, 1.2345], [100, 1.2345], [150, 1.2345]]
     training = next(s for s in charts["Loss"] if s["name"] == "training")  # a smoothed line, with the measured values
-    assert all(text == f"{3.0 / step:g}" for step, _, text in training["p"]) and len(training["p"]) > 60
-    assert [s["name"] for s in charts["Macro accuracy"]] == ["order", "species"]
+    assert len(training["p"]) == 149 and all(math.isclose(value, 3.0 / step, rel_tol=1e-4) for step, value in training["p"])
+    assert [s["name"] for s in charts["Macro top-1 accuracy"]] == ["order", "species"]
     assert [s["name"] for s in charts["Top-1 accuracy"]] == ["order", "species"]  # coarse to fine, in the order of the summary
-    assert charts["Throughput"][0]["p"][-1][0] == 150
+    assert charts["Throughput"][0]["p"][-1] == [150, 250]
+
+
+def test_every_figure_equals_the_summary(run: Path) -> None:
+    checker = Checker()
+    checker.feed(report_page(RunFiles(run), []))
+    assert {key for key, exact in checker.values if exact} == {key for key, value in FINAL.items() if value is not None}
+    for key, exact in checker.values:
+        assert (float(exact) if exact else None) == FINAL.get(key)
 
 
 def test_the_page_is_well_formed_and_loads_nothing(run: Path) -> None:
-    text = write_report(run, "x").read_text()
+    text = write_report(RunFiles(run), []).read_text()
     checker = Checker()
     checker.feed(text)
-    assert checker.open == [] and checker.addresses == []
+    assert checker.open == [] and all(address.startswith("#") for address in checker.addresses)
+    assert {address[1:] for address in checker.addresses} <= set(checker.ids) and len(set(checker.ids)) == len(checker.ids)
     assert "default-src 'none'" in text and "url(" not in text and "@import" not in text and "y.dtd" not in text
     assert "<script>alert(1)" not in text and "&lt;script&gt;alert(1)" in text
     outside = [address for address in re.findall(r"https?://[^\s'\"<]+", text) if address != "http://www.w3.org/2000/svg"]
     assert outside == []
+    script = re.search(r"<script>(.*)</script>", text, re.S)
+    assert script is not None and len(script[1]) < 15_000
 
 
 def test_missing_and_short_data(tmp_path: Path) -> None:
-    assert "No rows have been logged yet." in write_report(tmp_path, "empty").read_text()
+    assert "No rows have been logged yet." in report_page(RunFiles(tmp_path), [])
     (tmp_path / "metrics.jsonl").write_text(
         '{"global_step": 1, "train/loss": null}\n{"global_step": 2, "train/loss": 1e999, "x": "text"}\n{"glo'
     )
-    assert "No rows have been logged yet." in write_report(tmp_path, "nothing finite").read_text()
+    assert "No rows have been logged yet." in report_page(RunFiles(tmp_path), [])
     (tmp_path / "metrics.jsonl").write_text('{"global_step": 1, "train/loss": 2.5, "val/loss": 2.5, "train/grad_norm": 0.0}\n')
-    write_summary(tmp_path / "summary.json", "failed", 1, final={"val/mse": 0.25})  # of a workload without tasks
-    text = write_report(tmp_path, "one row").read_text()
-    assert "failed" in text and "mse" in text and "0.25" in text and "<circle" in text and "NaN" not in text and "nan" not in text
+    write_summary(tmp_path / "summary.json", "failed", 1, final={"val/mse": 0.25}, error="disk full")  # of a workload without tasks
+    (tmp_path / "alarms.jsonl").write_text('{"global_step": 1, "alarm": "loss spike", "value": 3.25}\n{"half')
+    (tmp_path / "train.log").write_text(
+        "2026-01-01 10:00:00 WARNING odd <b>\n2026-01-01 10:00:01 WARNING odd <b>\n2026-01-01 10:00:02 fine\n"
+    )
+    text = report_page(RunFiles(tmp_path), [])
+    for shown in ("failed", "disk full", "mse", "0.25", "<circle", "loss spike", "3.25", "odd &lt;b&gt;", "2 times"):
+        assert shown in text, shown
+    shown_text = text.partition("<script>")[0]
+    assert "NaN" not in shown_text and "fine" not in shown_text
 
 
 # -- the command ---------------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_the_page_again_and_keeps_the_sections_of_the_workload(run: Path, capsys: pytest.CaptureFixture) -> None:
-    (run / "run.json").write_text('{"run_id": "ab12"}')
-    first = write_report(run, f"{run.parent.name} / {run.name}", [("Ceilings", "<p>0.83</p>")]).read_text()
-    assert main([str(run)]) == 0 and capsys.readouterr().out.strip() == str(run / "report.html")
-    assert (run / "report.html").read_text() == first
-    write_report(run, "x", [])
-    assert "Ceilings" not in (run / "report.html").read_text()
-
-
 @pytest.mark.parametrize("status", ["running", "interrupted", "failed"])
-def test_the_command_shows_a_run_that_has_not_finished(run: Path, status: str) -> None:
+def test_the_command_shows_a_run_that_has_not_finished(run: Path, status: str, capsys: pytest.CaptureFixture) -> None:
     (run / "run.json").write_text("{" if status == "failed" else "{}")  # a damaged file makes a shorter page
-    write_summary(run / "summary.json", status, 120)
-    assert main([str(run)]) == 0
+    (run / "config.yaml").unlink()
+    write_summary(run / "summary.json", status, 120, total_steps=400)
+    assert main([str(run)]) == 0 and capsys.readouterr().out.strip() == str(run / "report.html")
     text = (run / "report.html").read_text()
-    assert f">{status}</span>" in text and "<b>120</b><span>updates" in text and "No validation has finished yet." in text
+    assert f">{status}</span>120 of 400 updates" in text and 'data-value="0.6437"' in text  # before the end: the newest row
 
 
 @pytest.mark.parametrize(
     "files, message",
-    [({}, "it has no run.json"), ({"run.json": "{", "report.html": None}, "cannot be written")],
+    [({}, "it has no run.json"), ({"run.json": "{", "report.html": None}, "cannot be written"), ({"sweep.json": "{}"}, "without a run")],
 )
 def test_an_error_of_the_command_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture, files: dict, message: str) -> None:
     for name, text in files.items():
@@ -160,26 +186,45 @@ def test_labels_that_would_overlap_are_left_out() -> None:
     assert "first" in drawn and "second" not in drawn and "third" in drawn and drawn.count("<line") == 3
 
 
-def test_thinning_keeps_spikes_and_ends() -> None:
-    points = [(float(i), 100.0 if i == 7777 else 0.0) for i in range(20000)]
-    thinned = thin(points)
-    assert len(thinned) <= 410 and (7777.0, 100.0) in thinned and thinned[0] == points[0] and thinned[-1] == points[-1]
+def test_decimation_keeps_spikes_ends_and_means(tmp_path: Path) -> None:
+    rows = (
+        {"global_step": i, "train/loss": 100.0 if i == 7777 else i % 3, **({"val/loss": i / 10} if i % 500 == 0 else {})}
+        for i in range(20001)
+    )
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curves = read_curves(tmp_path / "metrics.jsonl")
+    loss = curves["train/loss"]
+    assert len(loss.points) <= 2 * BLOCKS and (7777, 100.0) in loss.points and loss.count == 20001
+    assert loss.first == (0, 0.0) and loss.last == (20000, 20000 % 3)
+    assert math.isclose(sum(value for _, value in loss.means) / len(loss.means), 1.0, abs_tol=0.01)
+    assert curves["val/loss"].points == [(i, i / 10) for i in range(0, 20001, 500)]
 
 
 def test_smoothing_does_not_lag() -> None:
-    line = [(float(i), 2.0 * i) for i in range(100)]
-    assert all(math.isclose(y, 2 * x, abs_tol=1e-9) for x, y in smooth(line))
+    line = Curve.of([(float(i), 2.0 * i) for i in range(100)])
+    assert all(math.isclose(y, 2 * x, abs_tol=1e-9) for x, y in line.smooth())
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_charts_stay_in_their_frame(log: bool) -> None:
-    lines = {"a": [(0.0, 5.0), (3.0, 17.0)], "b": [], "c": [(float(i), i + 1.0) for i in range(99)]}
+    points = {"a": [(0.0, 5.0), (3.0, 17.0)], "b": [], "c": [(float(i), i + 1.0) for i in range(99)]}
+    lines = {name: Curve.of(found) for name, found in points.items()}
     drawn = line_chart("t", lines, smoothed=True, log=log)
     numbers = [float(n) for path in re.findall(r' d="M([^"]*)"', drawn) for n in re.split("[L ]", path)]
     assert numbers and all(0 <= n <= 560 for n in numbers)
     assert [line["name"] for line in json.loads(html.unescape(re.search('data-series="([^"]*)"', drawn)[1]))] == ["a", "c"]
     assert drawn.count("faint") == 1 and drawn.count("<circle") == 2
-    assert line_chart("t", {"a": []}) == "" == line_chart("t", {"a": [(1.0, -1.0)]}, log=True)
+    assert line_chart("t", {"a": Curve()}) == "" == line_chart("t", {"a": Curve.of([(1.0, -1.0)])}, log=True)
+
+
+# -- tables --------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_keeps_every_row_and_says_what_it_hides() -> None:
+    text = table("a & b", [Column("x", "why"), Column("y")], [[Cell(str(i), i), Cell("–")] for i in range(5)], shown=2)
+    assert text.count("<tr") == 6 and text.count('class="rest"') == 3 and "Show all 5 rows" in text
+    assert 'aria-label="a &amp; b"' in text and 'data-about="why"' in text and text.count("data-v=") == 5
+    assert table("t", [Column("x")], []) == ""
 
 
 def test_names() -> None:
@@ -191,6 +236,8 @@ def test_names() -> None:
     }
     assert {name: column_name(name) for name in names} == names
     assert passes_and_tasks({"val_mask_meta/x/top1": 1, "val/x/top1": 1, "train/loss": 1}) == (["val", "val_mask_meta"], ["x"])
+    assert show_value("val/species/top1", 0.5) == "50.0 %" and show_value("val/loss", 0.5) == "0.5" and show_value("x", None) == "–"
+    assert "first answer" in meaning("val/species/top1_low") and meaning("of_a_plugin") == ""
 
 
 @pytest.mark.parametrize(
@@ -205,7 +252,7 @@ def test_names() -> None:
     ],
 )
 def test_a_row_of_the_final_metrics_has_words(metric: str, words: str) -> None:
-    assert f"<td>{words}</td>" in final_tables({f"val/{metric}": 0.5})
+    assert f">{words}<" in final_tables({f"val/{metric}": 0.5})
 
 
 def test_only_differences_beyond_the_intervals_are_coloured_and_rows_have_words() -> None:
@@ -217,8 +264,20 @@ def test_only_differences_beyond_the_intervals_are_coloured_and_rows_have_words(
             final |= {f"{key}/{name}": value}
             if name != "loss":
                 final |= {f"{key}/{name}_low": value - 0.02, f"{key}/{name}_high": value + 0.02}
+
+    def coloured(text: str) -> list[tuple[str, str, str]]:
+        marks = r'data-key="val_mask_meta/([^"]*)"[^>]*>[^<]*</span><span class="delta (\w+)"><span class="hidden">\w+ </span>([^<]*)<'
+        return re.findall(marks, text)
+
     text = final_tables(final)
-    coloured = re.findall(r'<td>([\w ]+)</td>(?:<td>[^<]*</td>)<td>[^<]*<span class="delta (\w+)">([^<]*)<', text)
-    assert coloured == [("species", "bad", "-8.0"), ("Distance in the tree", "bad", "+0.4")]
+    assert coloured(text) == [("species/top1", "bad", "-8.0"), ("hd1", "bad", "+0.4")]
     assert all(f'delta">{change}<' in text for change in ("-1.0", "-1", "+1"))
-    assert "Least expected height: distance in the tree, mean of the first 5" in text and "hd5" not in text
+    paired = final_tables(final, differences={"val_mask_meta/species/top1": (-0.1, 0.01), "val_mask_meta/genus/top1": (-0.02, -0.001)})
+    assert coloured(paired) == [("genus/top1", "bad", "-1.0"), ("hd1", "bad", "+0.4")]
+    assert "Least expected height: distance in the tree, mean of the first 5" in text
+
+
+def test_predictions_without_skill_stand_beside_the_results() -> None:
+    rows = [{"metric": "species/top1", "constant": "0.125", "shuffled": "0.0625"}]
+    text = final_tables({"val/species/top1": 0.5, "val/loss": 1.0}, rows)
+    assert ">constant<" in text and "12.5 %" in text and "6.2 %" in text and text.count(">shuffled<") == 1

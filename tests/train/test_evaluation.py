@@ -16,7 +16,7 @@ from PIL import Image
 
 from linnaeus.__main__ import main
 from linnaeus.config.load import compose
-from linnaeus.reporting.metric_tables import final_tables
+from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 
@@ -65,9 +65,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluated(run: Path, capsys: pytest.CaptureFixture, *options: str) -> tuple[dict, list[dict], str]:
     assert main(["evaluate", str(run), *options]) == 0
     text = capsys.readouterr().out
-    metrics, classes = (Path(line) for line in text.splitlines()[-2:])
-    with open(classes, newline="") as file:
-        return json.loads(metrics.read_text()), list(csv.DictReader(file)), text
+    files = {Path(line).name: Path(line) for line in text.splitlines() if line.endswith((".json", ".csv"))}
+    assert set(files) == {"metrics.json", "samples.csv", "classes.csv", "confusions.csv", "reliability.csv", "baselines.csv"}
+    with open(files["classes.csv"], newline="") as file:
+        return json.loads(files["metrics.json"].read_text()), list(csv.DictReader(file)), text
 
 
 def test_the_metrics_of_the_run_to_the_last_digit(run: Path, capsys: pytest.CaptureFixture):
@@ -177,7 +178,7 @@ def test_a_workload_without_test_rows(tmp_path: Path, capsys: pytest.CaptureFixt
     run = runs.run("masked", tmp_path)
     assert main(["evaluate", str(run), "--checkpoint", "newest", "--output", str(tmp_path / "out")]) == 0
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["metrics"] == runs.summary(run)["final"]
-    assert not (tmp_path / "out" / "classes.csv").read_text(), "this workload has no classes"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["metrics.json"], "this workload has no tables"
     with pytest.raises(SystemExit):
         main(["evaluate", str(run), "--split", "test"])
     assert "the data of this workload have no test rows" in capsys.readouterr().err

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linnaeus.config.schema import Config
+    from linnaeus.reporting.report.html_parts import Section
+    from linnaeus.reporting.report.run_files import RunFiles
     from linnaeus.workloads.dictionary.workload import DictionaryWorkload
 
 
@@ -15,3 +17,10 @@ def build_workload(config: Config) -> DictionaryWorkload:
     from linnaeus.workloads.dictionary.workload import DictionaryWorkload
 
     return DictionaryWorkload(config)
+
+
+def report_sections(run: RunFiles) -> list[Section]:
+    """Return the sections of the dictionary workload for report.html."""
+    from linnaeus.workloads.dictionary import results_section
+
+    return results_section.report_sections(run)

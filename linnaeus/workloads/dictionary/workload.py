@@ -1,7 +1,6 @@
 """The dictionary workload: sparse dictionaries of the activations of a module of a trained model, or of planted ones. It implements
 `workloads.base.Workload`. Each dictionary is a task; `model.frontier` trains several at once."""
 
-import html
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from linnaeus.checkpoint.format import step_name
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
-from linnaeus.files import content_digest, to_json, write_atomic
+from linnaeus.files import content_digest, read_json, to_json, write_atomic
 from linnaeus.schedule import OpsSchedule, micro_batch_size
 from linnaeus.workloads.base import Workload
 from linnaeus.workloads.dictionary.activation_sets import VALIDATION, PlantedActivations, Reader, TrainingActivations
@@ -28,6 +28,7 @@ from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, bu
 from linnaeus.workloads.dictionary.model.variants import check_settings
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.recovery_metrics import RecoveryMetrics
+from linnaeus.workloads.dictionary.results_section import FEATURE_SECTIONS
 from linnaeus.workloads.dictionary.splicing import Spliced, splice
 from linnaeus.workloads.dictionary.stored_activations import store_activations
 from linnaeus.workloads.opened_run import OpenedRun, named_key, open_run
@@ -121,7 +122,6 @@ class DictionaryWorkload(Workload):
             self._read_run(split)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        self.directory = directory
         warmup, sizes = None, (schedule.resolved.total_steps, schedule.resolved.steps_per_epoch)
         if isinstance(self.config.model, PenalisedConfig):
             warmup = Duration.parse(self.config.model.sparsity_warmup, "model.sparsity_warmup").to_steps(*sizes)
@@ -244,18 +244,21 @@ class DictionaryWorkload(Workload):
             lines.append(line + ("" if recovered is None else f", {100 * recovered:.1f} % of the loss recovered"))
         return lines
 
-    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        """Return the table of the dictionaries and, for a model that was read, the pages of its features."""
-        sections = [("Dictionaries", f"<pre>{html.escape(chr(10).join([*self.notes, '', *self.summary(final)]))}</pre>")]
+    def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
+        """Write the sections of the features, which read the model and its samples, to feature_sections.json."""
         features, source = self.config.dictionary.report_features, self.activations
-        if source is None or not features or not self.config.logger.report:
-            return sections
+        if source is None or not features:
+            return
         from linnaeus.workloads.dictionary.reading.dictionary_sections import dictionary_sections
         from linnaeus.workloads.dictionary.trained.load_dictionary import load_dictionaries
 
-        found = load_dictionaries(self.directory, device=str(source.device))
+        final = (read_json(run / "summary.json") or {}).get("final") or {}
+        found = load_dictionaries(run, device=str(source.device))
         samples = self.config.dictionary.report_samples
-        return sections + dictionary_sections(source.run, source.module, found, self.directory, final, features, samples)
+        sections = dictionary_sections(source.run, source.module, found, run, final, features, samples)
+        folder = run / "validation" / step_name(step)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / FEATURE_SECTIONS, to_json({"sections": sections}, None))
 
     def next_commands(self, run: Path) -> list[str]:
         edit = [] if self.activations is None else [f"linnaeus edit {shlex.quote(str(run))} --feature 0 INPUT"]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linnaeus.config.schema import Config
+    from linnaeus.reporting.report.html_parts import Section
+    from linnaeus.reporting.report.run_files import RunFiles
     from linnaeus.workloads.language.workload import LanguageWorkload
 
 
@@ -14,3 +16,10 @@ def build_workload(config: Config) -> LanguageWorkload:
     from linnaeus.workloads.language.workload import LanguageWorkload
 
     return LanguageWorkload(config)
+
+
+def report_sections(run: RunFiles) -> list[Section]:
+    """Return the sections of the language workload for report.html."""
+    from linnaeus.workloads.language.language_sections import language_sections
+
+    return language_sections(run)

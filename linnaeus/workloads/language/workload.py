@@ -1,15 +1,15 @@
 """The language workload, with one task, `tokens`: predict the next token of a text. It implements `workloads.base.Workload`."""
 
-import html
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from linnaeus.checkpoint.format import step_name
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
@@ -20,9 +20,10 @@ from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.corpus import scan_texts
 from linnaeus.workloads.language.language_metrics import LanguageMetrics, LanguageTrainingMetrics, result_tables
-from linnaeus.workloads.language.model.gpt import build_gpt
+from linnaeus.workloads.language.model.gpt import GPT, build_gpt
 from linnaeus.workloads.language.model.token_loss import IGNORED
 from linnaeus.workloads.language.pretrained import adapt_weights
+from linnaeus.workloads.language.text_samples import save_texts
 from linnaeus.workloads.language.text_view import TextView
 from linnaeus.workloads.language.text_windows import TextWindows
 from linnaeus.workloads.language.token_files import check_token_files, open_token_files
@@ -125,10 +126,8 @@ class LanguageWorkload(Workload):
     def next_commands(self, run: Path) -> list[str]:
         return [f"linnaeus generate {shlex.quote(str(run))}", *super().next_commands(run)]
 
-    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        (title, lines), *others = result_tables(final, self.final_dimension_weights).items()
-        tables = [(title, [*self.notes, "", *lines]), *others]
-        return [(title, f"<pre>{html.escape(chr(10).join(lines))}</pre>") for title, lines in tables]
+    def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
+        save_texts(run / "validation" / step_name(step), self.store, cast(GPT, model))
 
 
 def build_store(config: Config) -> TokenStore:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from linnaeus.config.schema import Config
+    from linnaeus.reporting.report.html_parts import Section
+    from linnaeus.reporting.report.run_files import RunFiles
     from linnaeus.workloads.loadout.workload import LoadoutWorkload
 
 
@@ -14,3 +16,10 @@ def build_workload(config: Config) -> LoadoutWorkload:
     from linnaeus.workloads.loadout.workload import LoadoutWorkload
 
     return LoadoutWorkload(config)
+
+
+def report_sections(run: RunFiles) -> list[Section]:
+    """Return the sections of the loadout workload for report.html."""
+    from linnaeus.workloads.loadout.loadout_sections import loadout_sections
+
+    return loadout_sections(run)

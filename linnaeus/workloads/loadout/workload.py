@@ -2,7 +2,6 @@
 `tokens`."""
 
 import functools
-import html
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,9 +100,6 @@ class LoadoutWorkload(Workload):
     def next_commands(self, run: Path) -> list[str]:
         example = "--weapon splattershot --have 'swim_speed_up: main sub'"
         return [f"linnaeus complete {shlex.quote(str(run))} {example}", *super().next_commands(run)]
-
-    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        return [(title, f"<pre>{html.escape(chr(10).join(lines))}</pre>") for title, lines in result_tables(final).items()]
 
 
 def token_losses(logits: Tensor, batch: Batch) -> Tensor:

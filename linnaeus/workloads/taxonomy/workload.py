@@ -1,6 +1,5 @@
 """`TaxonomyWorkload`: train a classifier that predicts a class per taxonomic rank from photographs and metadata. Ranks are its tasks."""
 
-import html
 import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from linnaeus.checkpoint.format import step_name
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.choices import choice_lines
 from linnaeus.config.contracts import check_members
@@ -42,6 +42,7 @@ from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from linnaeus.workloads.taxonomy.photograph_view import PhotographView
 from linnaeus.workloads.taxonomy.plugin_checks import check_parts, checked_source
 from linnaeus.workloads.taxonomy.preparation import BatchPreparation
+from linnaeus.workloads.taxonomy.report.example_photographs import save_examples
 from linnaeus.workloads.taxonomy.store import store_source
 
 log = logging.getLogger("linnaeus")
@@ -204,6 +205,7 @@ class TaxonomyWorkload(Workload):
             is_hierarchical(self.config.head),
             self.nulls is not None,
             self.validation_metadata,
+            names=lambda: self.data_source.ids[self.validation_rows].tolist(),
         )
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
@@ -243,6 +245,6 @@ class TaxonomyWorkload(Workload):
     def headline(self, final: Mapping[str, float]) -> list[str]:
         return accuracy_headline(self.tasks, final, {} if self.ceilings is None else self.ceilings(self.config.data))
 
-    def report_sections(self, final: Mapping[str, float]) -> list[tuple[str, str]]:
-        table = "\n".join(self.summary(final))
-        return [("Accuracy by taxonomic rank", f"<pre>{html.escape(table)}</pre>")]
+    def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
+        ceilings = {} if self.ceilings is None else self.ceilings(self.config.data)
+        save_examples(run / "validation" / step_name(step), self.data_source, self.train_rows, self.validation_rows, ceilings)

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
-from linnaeus.workloads import build_workload
+from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.workloads import build_workload, report_sections
 from linnaeus.workloads.language.generation import Sampling, generate
 from linnaeus.workloads.language.trained import load_model
 from tests import runs
@@ -180,10 +181,23 @@ def test_record_log_summary_and_page(split):
     assert lines[1].split()[:2] == ["val", f"{final['val/loss']:.4f}"] and lines[2] == lines[7] == ""
     assert [line.split()[0] for line in lines[3:7]] == ["source", "letters", "digits", "signs"]
     assert [line.split()[:3] for line in lines[8:]][1] == ["x", "0.2500", f"{final['val/dimension/x/score']:+.5f}"]
-    sections = dict(workload.report_sections(final))
-    assert list(sections) == ["Prediction of the next token", "Sources", "Dimensions"]
-    assert lines[1] in sections["Prediction of the next token"] and lines[9] in sections["Dimensions"]
     assert all(line in log for line in lines)
+    sections = {section.title: section.body for section in report_sections("language", RunFiles(run))}
+    assert list(sections) == ["In short", "Sources and dimensions"]  # texts are saved with logger.report only
+    for key in ("val/loss", "val/source/letters/loss", "val/dimension/x/score"):
+        assert f'data-key="{key}" data-value="{final[key]!r}"' in "".join(sections.values())
+    assert ">0.25<" in sections["Sources and dimensions"]
+
+
+def test_the_page_has_continuations_and_losses_of_validation_text(tmp_path):
+    run = runs.run("language", tmp_path, "logger.report=true", "trainer.length=2steps")
+    texts = RunFiles(run).json("texts.json")
+    tokens = texts["windows"][0]
+    assert len(texts["continuations"]) == 4 and len(tokens) == 8 and all(loss > 0 for _, loss in tokens)
+    assert all(len(one["prompt"]) == 8 and len(one["model"]) == 160 for one in texts["continuations"])  # a token is a character
+    assert "".join(text for text, _ in tokens).startswith(texts["continuations"][0]["prompt"][1:])
+    page = (run / "report.html").read_text()
+    assert "The model continues" in page and 'class="hard"' in page and f"{texts['unigram_loss']:.3f} nats" in page
 
 
 def test_the_saved_weights_are_those_of_the_last_update(tmp_path):

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from linnaeus import randomness
+from linnaeus.metrics import bootstrap
+from linnaeus.metrics.bootstrap import intervals, times_drawn
 from linnaeus.train import validation
-from linnaeus.workloads.taxonomy.metrics import sample_record
-from linnaeus.workloads.taxonomy.metrics.sample_record import Samples, confidence_intervals, intervals, times_drawn
+from linnaeus.workloads.taxonomy.metrics.sample_record import Samples, confidence_intervals
 from tests import runs, watching
 
 RANKS = ("genus", "species")
@@ -67,9 +68,9 @@ def test_draws_are_fixed(monkeypatch):
     """They do not depend on the version of numpy or on the number of draws at once."""
     assert times_drawn(6, 0, 2).tolist() == GOLDEN
     sums = np.random.default_rng(0).integers(0, 100, (37, 3)).astype(float)
-    whole = sample_record.resampled_sums(sums)
-    monkeypatch.setattr(sample_record, "BLOCK", 37 * 9)
-    assert np.array_equal(sample_record.resampled_sums(sums), whole)
+    whole = bootstrap.resampled_sums(sums)
+    monkeypatch.setattr(bootstrap, "BLOCK", 37 * 9)
+    assert np.array_equal(bootstrap.resampled_sums(sums), whole)
 
 
 def test_intervals_of_groups_have_their_nominal_coverage():

@@ -10,7 +10,7 @@ import torch
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig
 from linnaeus.workloads.taxonomy.heads import LinearScores, build_head
 from linnaeus.workloads.taxonomy.metrics import TaxonomyMetrics, TaxonomyTrainingMetrics
-from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts
+from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts, main_labels
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.metric_reference import reference
 from tests.workloads.taxonomy.trees import KINDS, random_tree
@@ -192,8 +192,65 @@ def test_counts_are_integers_linear_in_taxa_and_samples():
         tree, _ = TaxonomyTree.from_lineages("abc", names)
         counts = fresh(tree, size=1000).counts
         assert all(count.dtype == torch.int64 for count in counts.values())
-        sizes[leaves] = sum(count.numel() for count in counts.values()) - 2 * sum(tree.sizes)
-    assert sizes[200] == sizes[400] <= 3 * 1000 + 500
+        sizes[leaves] = sum(count.numel() for count in counts.values()) - 3 * sum(tree.sizes)
+    assert sizes[200] == sizes[400] <= 8 * 1000 + 500
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_tables_have_the_metrics_as_means_and_sums(head):
+    """Columns of `samples` that are named like metrics, the bins of `reliability`, and the counts of `classes` give the metrics."""
+    tree, scores, batch = case(head, "both", seed=3)
+    metrics = fresh(tree, consistent=scores.consistent)
+    found = metrics.compute(feed(metrics, scores, batch), metrics.counts)
+    tables = {name: list(rows) for name, rows in metrics.tables(metrics.counts).items()}
+    for name in (*(f"{rank}/top1" for rank in tree.ranks), "chain", "hd1"):
+        values = [row[name] for row in tables["samples"] if row[name] is not None]
+        assert np.mean(values) == pytest.approx(found[name], rel=1e-12)
+    finest = tree.ranks[-1]
+    classes = set(tree.lineage_ids(len(tree.ranks) - 1))
+    wrong = [row for row in tables["samples"] if row[f"{finest}/top1"] == 0 and row["predicted"] in classes]
+    assert sum(row["count"] for row in tables["confusions"]) == len(wrong) > 0
+    for row in tables["samples"]:
+        assert row["answer_1"] in classes or not row["probability_1"]
+        assert row["probability_1"] >= row["probability_2"] >= row["probability_3"] >= 0
+        assert not row[f"{finest}/top1"] or row["label"] == row["predicted"]
+    for pair in tables["confusions"]:
+        shared = pair["common"]
+        assert pair["label"] != pair["predicted"] and all(pair[name].startswith(shared) for name in ("label", "predicted"))
+        assert pair["height"] == (
+            len(tree.ranks) if not shared else len(tree.ranks) - 1 - [len(s) for s in _ranks_of(tree, shared)].index(1)
+        )
+    for rank in tree.ranks:
+        bins = [row for row in tables["reliability"] if row["rank"] == rank]
+        error = sum(row["samples"] * abs(row["right"] - row["confidence"]) for row in bins) / sum(row["samples"] for row in bins)
+        assert error == pytest.approx(found[f"{rank}/ece"], rel=1e-9)
+    metrics.masked = True
+    assert list(metrics.tables(metrics.counts)) == ["samples"]
+
+
+def _ranks_of(tree, lineage):
+    """Return for each rank the classes with this lineage."""
+    return [[c for c, own in enumerate(tree.lineage_ids(r)) if own == lineage] for r in range(len(tree.ranks))]
+
+
+def test_baselines_are_those_of_predictions_without_skill():
+    """`constant` by its definition, `shuffled` as the mean over many random orders of the predictions."""
+    tree, scores, batch = case("linear", "both", seed=8)
+    metrics, seen = fresh(tree), training_counts(tree)
+    feed(metrics, scores, batch)
+    rows = {row["metric"]: row for row in metrics.tables(metrics.counts)["baselines"]}
+    path, rng = scores.path().numpy(), np.random.default_rng(0)
+    for r, rank in enumerate(tree.ranks):
+        label = main_labels(batch, torch.tensor(tree.sizes))[0][:, r].numpy()
+        known = label >= 0
+        label, predicted = label[known], path[known, r]
+        occurs = np.unique(label)
+        constant = rows[f"{rank}/top1"]["constant"], rows[f"{rank}/macro_top1"]["constant"]
+        assert constant == pytest.approx((np.mean(label == seen[r].argmax()), np.mean(occurs == seen[r].argmax())))
+        orders = [rng.permutation(predicted) == label for _ in range(2000)]
+        assert rows[f"{rank}/top1"]["shuffled"] == pytest.approx(np.mean(orders), abs=0.01)
+        macro = np.mean([[hits[label == c].mean() for c in occurs] for hits in orders[:500]])
+        assert rows[f"{rank}/macro_top1"]["shuffled"] == pytest.approx(macro, abs=0.02)
 
 
 def test_large_trees_are_processed_a_few_samples_at_a_time(monkeypatch):

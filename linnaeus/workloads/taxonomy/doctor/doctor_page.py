@@ -1,26 +1,22 @@
 """Make doctor.html: the findings with photographs of their rows, and a chart of the rows of each taxon. It is one file that makes no
 network request."""
 
-import base64
-import io
 from collections.abc import Sequence
 from html import escape
 
 import numpy as np
-from PIL import Image
 
 from linnaeus.errors import counted, escaped
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
 from linnaeus.reporting.formatting import format_tick
-from linnaeus.reporting.page import page
+from linnaeus.reporting.report.page import page
 from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected, cells_text
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.report.thumbnails import SIDE, image_element, thumbnail
 
 SHOWN, SHOWN_IN_ALL = 12, 240  # most rows shown with a photograph, per finding and per page; a photograph takes about 6 kB
-SIDE = 160  # pixels of the side of the square into which a photograph on the page fits
-QUALITY = 70  # of WebP
 WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 52, 34  # pixels of the chart
 POINTS = 200  # most points of a line of the chart
 
@@ -75,8 +71,8 @@ def _finding(number: int, finding: Finding, records: Inspected, most: int) -> st
         return f'<h3 id="finding{number}">{_badge(finding)} {escape(escaped(finding.check))}</h3>'
     shown = []
     for i, row in enumerate(finding.rows[:most].tolist()):
-        pictures = thumbnail(records.files, row, records)
-        pictures += thumbnail(records.files, int(finding.beside[i]), records) if finding.beside is not None else ""
+        pictures = photograph(records.files, row, records)
+        pictures += photograph(records.files, int(finding.beside[i]), records) if finding.beside is not None else ""
         detail = escape(escaped(finding.details[i] if finding.details else cells_text(records, finding, row)))
         name = escape(escaped(str(records.files.names[row])))
         words = "<br>".join(filter(None, (name, _taxon(records, row), detail)))
@@ -94,7 +90,7 @@ def _taxon(records: Inspected, row: int) -> str:
     return escape(escaped(records.tree.names[known[-1]][records.labels[row, known[-1]]])) if len(known) else "no label"
 
 
-def thumbnail(files: ImageFiles, row: int, records: Inspected) -> str:
+def photograph(files: ImageFiles, row: int, records: Inspected) -> str:
     """Return an HTML image with the photograph of a row, or a box with the reason if it cannot be shown."""
     if records.sizes[row] <= 0:
         return '<div class="none">no photograph</div>'
@@ -102,11 +98,7 @@ def thumbnail(files: ImageFiles, row: int, records: Inspected) -> str:
         pixels = files.decode(row, SIDE, records.config.max_image_pixels)
     except (NotAnImage, OSError):
         return '<div class="none">cannot be decoded</div>'
-    image = Image.fromarray(pixels)
-    image.thumbnail((SIDE, SIDE))
-    content = io.BytesIO()
-    image.save(content, "WEBP", quality=QUALITY)
-    return f'<img alt="" src="data:image/webp;base64,{base64.b64encode(content.getvalue()).decode()}">'
+    return image_element(thumbnail(pixels))
 
 
 def _rank_table(counts: Sequence[RankCounts]) -> str:

@@ -43,25 +43,28 @@ class Accuracy:
 
 class ClassAccuracy:
     """Metrics `<rank>/macro_top1`, `<rank>/many`, `<rank>/medium`, `<rank>/few`: means over classes, each with the same weight. They need
-    two integers per class."""
+    three integers per class: right predictions, labels, predictions."""
 
     def __init__(self, tables: TreeTables, device: torch.device, training_counts: Sequence[np.ndarray]) -> None:
         """`training_counts`: per rank int64 [C_r], the number of training labels of each class."""
         self.ranks = tables.ranks
         self.training_counts = [torch.as_tensor(count) for count in training_counts]
         assert tuple(len(count) for count in self.training_counts) == tables.sizes, "training counts of every class of every rank"
-        self.counts = {f"{rank}/classes": zero_counts(device, 2, size) for rank, size in zip(tables.ranks, tables.sizes, strict=True)}
+        self.counts = {f"{rank}/classes": zero_counts(device, 3, size) for rank, size in zip(tables.ranks, tables.sizes, strict=True)}
 
     def count(self, view: BatchView) -> None:
         """Add a batch to the counts. A missing label adds 0 to class 0; `bincount` is not used because it waits for the device."""
         for r, rank in enumerate(self.ranks):
+            own = self.counts[f"{rank}/classes"]
             votes = torch.stack([view.right[:, r], view.known[:, r]]).long()
-            self.counts[f"{rank}/classes"].index_add_(1, view.label[:, r].clamp(min=0), votes)
+            own[:2].index_add_(1, view.label[:, r].clamp(min=0), votes)
+            predicted = view.known[:, r] & (view.path[:, r] >= 0)
+            own[2].index_add_(0, view.path[:, r].clamp(min=0), predicted.long())
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         results = {}
         for rank, seen in zip(self.ranks, self.training_counts, strict=True):
-            share = ratio(*counts[f"{rank}/classes"])
+            share = ratio(*counts[f"{rank}/classes"][:2])
             results[f"{rank}/macro_top1"] = share.nanmean().item()
             buckets = {"many": seen > MANY, "medium": (seen >= FEW) & (seen <= MANY), "few": seen < FEW}
             results |= {f"{rank}/{name}": share[bucket].nanmean().item() for name, bucket in buckets.items()}
@@ -69,14 +72,30 @@ class ClassAccuracy:
 
     def rows(self, tree: TaxonomyTree, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         """Return a table row for each class: its rank, name and lineage, its number of training labels, the number of samples with this
-        label in the pass, how many of these are right, and top-1; `top1` is None for a class without samples."""
+        label in the pass, how many of these are right, how many labelled samples are predicted as this class, and top-1; `top1` is None for
+        a class without samples."""
         found = []
         for r, rank in enumerate(self.ranks):
             seen = self.training_counts[r].tolist()
             columns = zip(tree.names[r], tree.lineage_ids(r), seen, *counts[f"{rank}/classes"].tolist(), strict=True)
-            for name, lineage, training, right, known in columns:
+            for name, lineage, training, right, known, predicted in columns:
                 own = {"rank": rank, "class": name, "lineage": lineage, "training_count": training, "count": known, "right": right}
-                found.append(own | {"top1": right / known if known else None})
+                found.append(own | {"predicted": predicted, "top1": right / known if known else None})
+        return found
+
+    def baselines(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """Return rows with the `<rank>/top1` and `<rank>/macro_top1` that two predictions without any skill have: `constant`, always the
+        class with most training labels, and `shuffled`, the expectation when the predictions are exchanged at random among the samples."""
+        found = []
+        for rank, seen in zip(self.ranks, self.training_counts, strict=True):
+            _, known, predicted = (row.double() for row in counts[f"{rank}/classes"])
+            occurs, total, own = known > 0, known.sum(), predicted / predicted.sum().clamp(min=1)
+            if not total:
+                continue
+            constant = int(seen.argmax())
+            macro = {"constant": float(occurs[constant]) / float(occurs.sum()), "shuffled": float(own[occurs].mean())}
+            top1 = {"constant": float(known[constant] / total), "shuffled": float((own * known).sum() / total)}
+            found += [{"metric": f"{rank}/top1"} | top1, {"metric": f"{rank}/macro_top1"} | macro]
         return found
 
 

@@ -11,6 +11,7 @@ the highest threshold the mean coverage takes all values from 1 to 0, so the are
 Probabilities are those of the finest rank summed up the tree (`batch_view.py`), for samples labelled at that rank."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,6 +51,18 @@ class Calibration:
         samples, right, confidence = counts["calibration"].double().view(3, -1, BINS)
         error = (right - confidence / UNIT).abs().sum(1)
         return {f"{rank}/ece": v for rank, v in zip(self.ranks, ratio(error, samples.sum(1)).tolist(), strict=True)}
+
+    def rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """Return the rows of a reliability diagram: for each rank and bin its number of samples, its mean confidence and its share of right
+        predictions; bins without samples are left out."""
+        table = counts["calibration"].double().cpu().view(3, len(self.ranks), BINS)
+        found = []
+        for r, rank in enumerate(self.ranks):
+            for b, (samples, right, confidence) in enumerate(table[:, r].T.tolist()):
+                if samples:
+                    ends = {"rank": rank, "from": round(b / BINS, 4), "to": round((b + 1) / BINS, 4), "samples": int(samples)}
+                    found.append(ends | {"confidence": confidence / UNIT / samples, "right": right / samples})
+        return found
 
 
 class HierarchicalRisk:

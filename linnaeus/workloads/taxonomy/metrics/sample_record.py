@@ -10,11 +10,8 @@ confidence without information gives 1 - top1.
 computed in the passes that mask these components and in the normal pass. The difference of the two is the cost of the masking, without the
 samples that the masking does not change. It is NaN at a rank if all labelled samples have the metadata: the value would be that of `top1`.
 
-`<name>_low`, `<name>_high`: percentile intervals of the cluster bootstrap (Efron and Tibshirani 1993, ch. 8 and 13). G groups of samples
-(photographs of one observation, one observer, one site) are drawn with replacement from the G groups, a metric is the sum of its numerators
-over the sum of its denominators, and the interval is between the 2.5th and 97.5th percentile of 1000 such values. Without groups, every
-sample is a group. Draws are hashes of (resample, draw), so two runs on the same validation set can be compared draw by draw. The cost is 10
-to 25 us per sample; all sums are integers below 2^53.
+`<name>_low`, `<name>_high`: percentile intervals of the cluster bootstrap (`linnaeus/metrics/bootstrap.py`) over groups of samples, such as
+photographs of one observation. Without groups, every sample is a group.
 """
 
 import math
@@ -24,14 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus import randomness
+from linnaeus.metrics.bootstrap import group_sums, intervals
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.training_metrics import zero_counts
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 
 RECORD = "record"  # name of the counts: int64 [N, 3] of flags, height, confidence
-RESAMPLES, CONFIDENCE = 1000, 0.95
-BLOCK = 2**15  # number of draws computed at once, which fit into a CPU cache; blocks of eight times the size take three times as long
 
 
 class SampleRecord:
@@ -115,19 +110,6 @@ def confidence_intervals(
     return {f"{name}_{end}": float(values[i]) for i, name in enumerate(parts) for end, values in (("low", low), ("high", high))}
 
 
-Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> the terms of each sample in its numerator and its denominator, [N]
-
-
-def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of numerators and of denominators over each group, float64 [G, m] each, for the m metrics in `parts`.
-
-    `groups` is that of `confidence_intervals`. `size`: number of samples."""
-    group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
-    count = int(group.max(initial=-1)) + 1
-    sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
-    return sums[:, 0::2], sums[:, 1::2]
-
-
 def fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Return, for each metric that is a fraction, the terms of each sample in its numerator and in its denominator, both [N]."""
     known, right = samples.known, samples.right
@@ -147,63 +129,3 @@ def _fractions_of_rows(ranks: Sequence[str], samples: Samples, rows: Mapping[str
         chosen &= (chosen.sum(0) < samples.known.sum(0))[None, :]
         parts |= {f"{rank}/with_{name}_top1": (samples.right[:, r] & chosen[:, r], chosen[:, r]) for r, rank in enumerate(ranks)}
     return parts
-
-
-def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper ends [m] of the confidence intervals of m fractions, from the sums of numerators and denominators over
-    each group, [G, m]. NaN for a fraction if fewer than two groups have a denominator above 0."""
-    columns = numerator.shape[1]
-    few = (denominator > 0).sum(0) < 2
-    if few.all():
-        return np.full(columns, np.nan), np.full(columns, np.nan)
-    sums = resampled_sums(np.concatenate([numerator, denominator], 1).astype(np.float64))
-    return _percentiles(quotients(sums[:, :columns], sums[:, columns:]), few)
-
-
-def difference_intervals(
-    first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the differences [m] of m fractions, second minus first, and the lower and upper ends of their confidence intervals, as
-    `intervals` does.
-
-    first, second: pairs (numerators, denominators) of sums over the same G groups. Both are computed on the same draws of groups."""
-    columns = first[0].shape[1]
-    value = quotients(*(part.sum(0) for part in second)) - quotients(*(part.sum(0) for part in first))
-    few = ((first[1] > 0).sum(0) < 2) | ((second[1] > 0).sum(0) < 2)
-    if few.all():
-        return value, np.full(columns, np.nan), np.full(columns, np.nan)
-    a, n_a, b, n_b = np.split(resampled_sums(np.concatenate([*first, *second], 1).astype(np.float64)), 4, axis=1)
-    return value, *_percentiles(quotients(b, n_b) - quotients(a, n_a), few)
-
-
-def quotients(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Return numerator / denominator elementwise, float64; NaN where the denominator is 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(denominator > 0, numerator / denominator, np.nan)
-
-
-def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper ends [m] of the intervals of `values` [RESAMPLES, m]; NaN where `few` (bool [m]) is True."""
-    values[:, few] = 0.0  # `nanquantile` warns about columns of NaN
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
-    return np.where(few, np.nan, low), np.where(few, np.nan, high)
-
-
-def resampled_sums(sums: np.ndarray) -> np.ndarray:
-    """Return for each resample the totals of `sums` [G, m] over G groups drawn with replacement, float64 [RESAMPLES, m]."""
-    groups = len(sums)
-    at_once = max(BLOCK // max(groups, 1), 1)
-    return np.concatenate([times_drawn(groups, a, min(a + at_once, RESAMPLES)) @ sums for a in range(0, RESAMPLES, at_once)])
-
-
-def times_drawn(groups: int, first: int, last: int) -> np.ndarray:
-    """Return how often each of `groups` (G) groups is drawn in resamples first..last - 1, float64 [last - first, G]. One hash makes two
-    draws of 32 bits, whose bias is below G x 2^-32."""
-    pairs, rows = (groups + 1) // 2, last - first
-    index = np.arange(first * pairs, last * pairs, dtype=np.uint64).reshape(rows, pairs)
-    bits = randomness.hashes(randomness.key(0, randomness.BOOTSTRAP, groups), index)
-    halves = np.concatenate([bits >> np.uint64(32), bits & np.uint64(0xFFFFFFFF)], 1)[:, :groups]
-    drawn = (halves * np.uint64(groups)) >> np.uint64(32)
-    flat = drawn.astype(np.int64) + np.arange(rows).reshape(-1, 1) * groups
-    return np.bincount(flat.reshape(-1), minlength=rows * groups).reshape(rows, groups).astype(np.float64)

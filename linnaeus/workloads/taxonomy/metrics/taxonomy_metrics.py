@@ -1,6 +1,6 @@
 """`TaxonomyMetrics`: all metrics of a validation pass, computed by parts that share one `BatchView` for each batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from linnaeus.progress import ValidationPass
 from linnaeus.workloads.taxonomy.metrics.accuracy import Accuracy, ClassAccuracy, NullAccuracy, PathAccuracy
 from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 from linnaeus.workloads.taxonomy.metrics.confidence import Calibration, HierarchicalRisk
+from linnaeus.workloads.taxonomy.metrics.sample_answers import Answers
 from linnaeus.workloads.taxonomy.metrics.sample_record import SampleRecord
 from linnaeus.workloads.taxonomy.metrics.training_metrics import loss_and_counts, mean_losses
 from linnaeus.workloads.taxonomy.metrics.tree_distance import Distance, HierarchicalF1
@@ -49,6 +50,7 @@ class TaxonomyMetrics(Metrics):
         nulls: bool = False,
         metadata: Mapping[str, np.ndarray] | None = None,
         more: Sequence[MetricPart] = (),
+        names: Callable[[], Sequence[str]] | None = None,
     ) -> None:
         """Build the parts for a validation set of `size` samples.
 
@@ -57,23 +59,27 @@ class TaxonomyMetrics(Metrics):
         `consistent`: True if the scores of the head are one distribution on the tree.
         `nulls`: True if the head learns null labels.
         `metadata`: name of a component -> bool [size], True for samples that have it.
-        `more`: parts in addition to the built-in ones and those of plugins."""
-        self.tree, self.tables = tree, TreeTables(tree, device)
-        self.classes = ClassAccuracy(self.tables, device, training_counts)
-        self.record = SampleRecord(self.tables, device, size)
+        `more`: parts in addition to the built-in ones and those of plugins.
+        `names()`: names of the samples in dataset order, for tables; None: their numbers."""
+        self.tree, self.tree_tables = tree, TreeTables(tree, device)
+        self.classes = ClassAccuracy(self.tree_tables, device, training_counts)
+        self.record, self.answers = SampleRecord(self.tree_tables, device, size), Answers(self.tree_tables, device, size, names)
+        self.calibration = Calibration(self.tree_tables, device)
+        self.masked = False  # in a pass that masks metadata
         self.width = 2 * len(tree.ranks)
         self.parts: list[MetricPart] = [
-            Accuracy(self.tables, device, consistent),
+            Accuracy(self.tree_tables, device, consistent),
             self.classes,
-            PathAccuracy(self.tables, device),
-            Distance(self.tables, device),
-            HierarchicalF1(self.tables, device),
-            Calibration(self.tables, device),
-            HierarchicalRisk(self.tables, device),
-            *([NullAccuracy(self.tables, device)] if nulls else []),
+            PathAccuracy(self.tree_tables, device),
+            Distance(self.tree_tables, device),
+            HierarchicalF1(self.tree_tables, device),
+            self.calibration,
+            HierarchicalRisk(self.tree_tables, device),
+            *([NullAccuracy(self.tree_tables, device)] if nulls else []),
             *(_build_part(name, part, tree, device) for name, part in registered_parts("metric").items()),
             *more,
             self.record,
+            self.answers,
         ]
         self.groups, self.metadata = groups, metadata or {}
         self.counts: dict[str, Tensor] = {}
@@ -83,6 +89,7 @@ class TaxonomyMetrics(Metrics):
     def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
         """Choose the samples of `with_<components>_top1`. In a pass that masks metadata these are the samples that it changes; in the
         normal pass there is one such metric for each of the masking `passes`."""
+        self.masked = bool(current.masked)
         masking = {p.key.partition("_mask_")[2]: p.masked for p in ([current] if current.masked else passes) if p.masked}
         rows = {name: np.any([self.metadata[component] for component in masked], axis=0) for name, masked in masking.items()}
         self.record.rows = {name: own for name, own in rows.items() if own.any() and not own.all()}
@@ -91,13 +98,13 @@ class TaxonomyMetrics(Metrics):
         return loss_and_counts(outputs, batch)
 
     def count(self, outputs: Any, batch: Batch) -> None:
-        view = BatchView(self.tables, outputs["scores"], batch)
+        view = BatchView(self.tree_tables, outputs["scores"], batch)
         for part in self.parts:
             part.count(view)
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         host = {name: count.cpu() for name, count in counts.items()}
-        results = mean_losses(self.tables.ranks, sums)
+        results = mean_losses(self.tree_tables.ranks, sums)
         for part in self.parts:
             _add_names(results, check_results(part.compute(host), part), part, "compute")
         return results
@@ -107,7 +114,18 @@ class TaxonomyMetrics(Metrics):
         return self.record.intervals(counts, self.groups)
 
     def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
+        """Return the rows of the table `classes`."""
         return self.classes.rows(self.tree, counts)
+
+    def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+        """Return the tables `samples`, `classes`, `confusions`, `reliability` and `baselines`; only `samples` in a pass that masks
+        metadata."""
+        host = {name: count.cpu() for name, count in counts.items()}
+        tables: dict[str, Iterable[dict[str, Any]]] = {"samples": self.answers.sample_rows(host, self.groups, self.metadata)}
+        if self.masked:
+            return tables
+        classes = {"classes": self.class_rows(host), "confusions": self.answers.confusion_rows(host)}
+        return tables | classes | {"reliability": self.calibration.rows(host), "baselines": self.classes.baselines(host)}
 
 
 def _build_part(name: str, part: Part, tree: TaxonomyTree, device: torch.device) -> MetricPart:

@@ -17,8 +17,8 @@ import torch
 import linnaeus
 import linnaeus.__main__
 from linnaeus.config.load import typed_config
+from linnaeus.metrics.bootstrap import RESAMPLES, difference_intervals, times_drawn
 from linnaeus.rundir.saved_config import parse_config
-from linnaeus.workloads.taxonomy.metrics.sample_record import RESAMPLES, difference_intervals, times_drawn
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import read_labels
 from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins, photograph_groups

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from linnaeus.metrics.bootstrap import CONFIDENCE, RESAMPLES, times_drawn
 from linnaeus.workloads.taxonomy.metrics.confidence import BINS
-from linnaeus.workloads.taxonomy.metrics.sample_record import CONFIDENCE, RESAMPLES, times_drawn
 
 
 class Binned(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.metrics.sample_record import Samples, difference_intervals, group_sums, quotients
+from linnaeus.metrics.bootstrap import difference_intervals, group_sums, quotients
+from linnaeus.workloads.taxonomy.metrics.sample_record import Samples
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, classes_of
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_bins import expected_calibration_error, macro, paired

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linnaeus.workloads.taxonomy.metrics.sample_record import group_sums, intervals, quotients
+from linnaeus.metrics.bootstrap import group_sums, intervals, quotients
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Matched
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error

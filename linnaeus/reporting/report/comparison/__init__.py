@@ -1,0 +1,1 @@
+"""Compare runs in one page: results with seeds folded together, paired differences, cost, curves and configurations."""

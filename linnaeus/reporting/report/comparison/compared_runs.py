@@ -1,0 +1,136 @@
+"""Find the runs of a comparison, and fold those that differ by their seed alone into one group."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from linnaeus.errors import ConfigError
+from linnaeus.files import read_json
+from linnaeus.reporting.report.configuration import flatten, shown
+from linnaeus.reporting.report.run_files import RunFiles, open_run
+
+SEEDS = ("seed", "data.fold")  # keys over whose values the mean is taken
+# Keys that do not describe an experiment. Differences in them are not shown.
+IGNORED = ("run", "launch", "sweep", "logger", "plan", "schedule.report", "schedule.log", "trainer.num_workers", "trainer.threads")
+
+
+def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
+    """Return the runs in `paths`; the folder of a sweep stands for the runs of its trials. Raise `ConfigError` for any other folder."""
+    found: dict[Path, RunFiles] = {}
+    for path in paths:
+        for run in _trials(path) if (path / "sweep.json").exists() else [open_run(path)]:
+            found.setdefault(run.path.resolve(), run)
+    return list(found.values())
+
+
+def _trials(path: Path) -> list[RunFiles]:
+    """Return the runs of a sweep that exist. Their paths in sweep.json are relative to `run.root`, two folders above."""
+    trials = (read_json(path / "sweep.json") or {}).get("trials")
+    folders = [trial.get("run_dir") or trial.get("directory") for trial in trials or () if isinstance(trial, dict)]
+    candidates = [[Path(str(f)), path.resolve().parents[1] / str(f)] for f in folders if f]
+    runs = [
+        RunFiles(next(c for c in choice if (c / "run.json").exists()))
+        for choice in candidates
+        if any((c / "run.json").exists() for c in choice)
+    ]
+    if not runs:
+        raise ConfigError(f"{path} is a sweep without a run: none of the directories in its sweep.json has a run.json")
+    return runs
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ only by their seed. `name`: text for the page."""
+
+    name: str
+    runs: tuple[RunFiles, ...]
+
+    def values(self, key: str) -> list[float]:
+        return [value for run in self.runs if (value := run.final.get(key)) is not None]
+
+    def mean(self, key: str) -> float | None:
+        values = self.values(key)
+        return fmean(values) if values else None
+
+    def deviation(self, key: str) -> float | None:
+        """Return the standard deviation over seeds; None for fewer than two."""
+        values = self.values(key)
+        return stdev(values) if len(values) > 1 else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the mean seconds of training, validation and saving not included; wall time if this is unknown."""
+        found = [_training_seconds(run) for run in self.runs]
+        known = [seconds for seconds in found if seconds]
+        return fmean(known) if known else None
+
+
+def _training_seconds(run: RunFiles) -> float | None:
+    timings = run.summary.get("timings") or {}
+    return timings.get("time/training_seconds") or run.summary.get("wall_seconds")
+
+
+class Compared:
+    """Runs of a comparison. The first group is the one with which the others are compared."""
+
+    def __init__(self, runs: Sequence[RunFiles]) -> None:
+        self.runs = list(runs)
+
+    @cached_property
+    def configurations(self) -> list[dict[str, str]]:
+        """Return the values of each run by dotted keys, as texts, without the ignored keys."""
+        return [{key: shown(value) for key, value in flatten(run.config).items() if not _ignored(key)} for run in self.runs]
+
+    @cached_property
+    def differing(self) -> list[str]:
+        """Return the keys that have different values in some runs."""
+        keys = dict.fromkeys(key for own in self.configurations for key in own)
+        return [key for key in keys if len({own.get(key) for own in self.configurations}) > 1]
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        keys = [key for key in self.differing if key not in SEEDS]
+        folded: dict[tuple[str | None, ...], list[RunFiles]] = {}
+        for run, own in zip(self.runs, self.configurations, strict=True):
+            folded.setdefault(tuple(own.get(key) for key in keys), []).append(run)
+        return [Group(self._name(keys, values, runs), tuple(runs)) for values, runs in folded.items()]
+
+    def _name(self, keys: Sequence[str], values: Sequence[str | None], runs: Sequence[RunFiles]) -> str:
+        """Return the values that distinguish a group, such as `head.name=linear`; for many keys the name of its first run."""
+        own = [f"{key}={value}" for key, value in zip(keys, values, strict=True) if value is not None]
+        short = [text for text in own if text.partition("=")[0].endswith(".name")] or own
+        text = " ".join(short[:3])
+        name = runs[0].path.name
+        return text if text and len(text) <= 60 and len(short) <= 3 and self._distinguishes(keys) else name
+
+    def _distinguishes(self, keys: Sequence[str]) -> bool:
+        names = [key for key in keys if key.endswith(".name")] or list(keys)
+        chosen = names[:3]
+        found = {tuple(own.get(key) for key in chosen) for own in self.configurations}
+        return len(found) == len({tuple(own.get(key) for key in keys) for own in self.configurations})
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Return the keys of the final metrics of the normal pass that most runs have."""
+        keys = dict.fromkeys(key for run in self.runs for key in run.final if "_mask_" not in key)
+        return [key for key in keys if sum(run.final.get(key) is not None for run in self.runs) > len(self.runs) / 2]
+
+    @property
+    def main_metric(self) -> str:
+        """Return the metric by which runs are ranked: top-1 of the finest task, else the monitored one."""
+        top = [key for key in self.metrics if key.endswith("/top1") and "/with_" not in key and key.count("/") == 2]
+        monitor = next((name for run in self.runs for name in run.summary.get("best") or {}), "val/loss")
+        return top[-1] if top else monitor
+
+
+def _ignored(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in IGNORED)
+
+
+def same_data(runs: Sequence[RunFiles]) -> bool:
+    """Return True if all runs have the same data fingerprint."""
+    prints: set[Any] = {run.record.get("data_fingerprint") for run in runs}
+    return len(prints) == 1 and None not in prints

@@ -1,0 +1,218 @@
+"""Write comparison.html: several runs, or the runs of a sweep, in one page.
+
+Runs that differ only by their seed (or fold) are one line, with mean and standard deviation. The first group of runs is the reference: the
+differences of the others from it have 95 % intervals, paired by sample where the tables of samples are saved.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from linnaeus.errors import counted
+from linnaeus.files import write_atomic
+from linnaeus.reporting.formatting import format_duration
+from linnaeus.reporting.report.comparison.compared_runs import Compared, Group, same_data
+from linnaeus.reporting.report.comparison.paired_rows import Difference, PairedRows
+from linnaeus.reporting.report.comparison.pareto import Entry, pareto_chart
+from linnaeus.reporting.report.decimation import Curve
+from linnaeus.reporting.report.html_parts import Cell, Column, Section, empty, number, table, text_cell
+from linnaeus.reporting.report.line_chart import line_chart
+from linnaeus.reporting.report.metric_tables import difference
+from linnaeus.reporting.report.metric_words import direction, is_share, meaning, metric_name, passes_and_tasks, show_value
+from linnaeus.reporting.report.page import sections_page
+from linnaeus.reporting.report.run_files import RunFiles
+
+MOST_CURVES = 8
+HEADLINE = 6  # columns of the first table
+
+
+def comparison_path(arguments: Sequence[Path]) -> Path:
+    """Return the default path of the page: in the folder of a sweep, or in the folder that contains all `arguments`."""
+    folder = arguments[0] if len(arguments) == 1 else Path(os.path.commonpath([path.resolve().parent for path in arguments]))
+    return folder / "comparison.html"
+
+
+def write_comparison(runs: Sequence[RunFiles], path: Path) -> Path:
+    """Write the page of `runs` to `path` and return it."""
+    write_atomic(path, comparison_page(runs, path.resolve().parent))
+    return path
+
+
+def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
+    """Return the HTML document. Links to the pages of the runs are relative to `folder`."""
+    compared, pairs = Compared(runs), PairedRows()
+    first = compared.groups[0]
+    paired = any(pairs.table(run) for run in first.runs)
+    about = f"Differences from {first.name}, 95 % intervals. " + (_PAIRED if paired else _AGGREGATE)
+    sections = [
+        Section(
+            "Results", _results(compared) + _pareto(compared), "Mean of the seeds ± standard deviation. The best value is bold.", lead=True
+        ),
+        Section("Differences", _differences(compared, pairs), about),
+        Section("Curves", _curves(compared)),
+        Section("Configurations", _configurations(compared)),
+        Section("Runs", _runs(compared, folder)),
+    ]
+    experiments = ", ".join(dict.fromkeys(run.path.resolve().parent.name for run in runs))
+    groups = f" in {counted(len(compared.groups), 'configuration')}" if len(compared.groups) < len(runs) else ""
+    warning = "" if same_data(runs) else '<span class="status warning">different data</span>The validation samples of the runs differ. '
+    facts = f"{warning}{counted(len(runs), 'run')}{groups} · {escape(experiments)}"
+    header = f'<header><h1>Comparison of {len(runs)} runs</h1><p class="sub">{facts}</p></header>'
+    return sections_page(f"Comparison: {experiments}", header, [section for section in sections if section.body])
+
+
+_PAIRED = "Paired by sample: both runs answer the same samples. Coloured only where the interval excludes 0. "
+_AGGREGATE = "Only aggregate results are saved, so there are no paired intervals and nothing is coloured."
+
+
+def _headline(compared: Compared) -> list[str]:
+    """Return the metrics of the first table: the main one, the other tasks' accuracies, and the loss."""
+    passes, tasks = passes_and_tasks({key: 0 for key in compared.metrics})
+    wanted = [compared.main_metric]
+    wanted += [f"{p}/{task}/top1" for p in passes for task in reversed(tasks)] + [f"{p}/loss" for p in passes]
+    wanted += [key for key in compared.metrics if key.count("/") == 1]
+    return [key for key in dict.fromkeys(wanted) if key in compared.metrics][:HEADLINE]
+
+
+def _results(compared: Compared) -> str:
+    keys = _headline(compared)
+    best = {key: _best(compared, key) for key in keys}
+    rows = []
+    for group in compared.groups:
+        cells = [text_cell(group.name), Cell(str(len(group.runs)), len(group.runs))]
+        cells += [_mean_cell(group, key, group.name == best[key]) for key in keys]
+        cells.append(Cell(format_duration(group.seconds), group.seconds) if group.seconds else Cell("–"))
+        rows.append(cells)
+    columns = [Column("configuration", words=True), Column("runs", "Number of seeds.")]
+    columns += [Column(_short_title(key), meaning(key)) for key in keys] + [Column("training", "Time of the updates, mean over seeds.")]
+    return table("Results by configuration", columns, rows)
+
+
+def _title(key: str) -> str:
+    parts = key.split("/")
+    return metric_name(parts[-1]) if len(parts) == 2 else f"{parts[1]}: {metric_name(parts[-1]).lower()}"
+
+
+def _short_title(key: str) -> str:
+    """Return the title of a narrow column: `right species` for `val/species/top1`."""
+    parts = key.split("/")
+    return f"right {parts[1]}" if len(parts) == 3 and parts[2] == "top1" else _title(key)
+
+
+def _best(compared: Compared, key: str) -> str | None:
+    """Return the name of the group with the best mean of a metric; None if the metric is not rated."""
+    sign = direction(key)
+    means = {group.name: mean for group in compared.groups if (mean := group.mean(key)) is not None}
+    return max(means, key=lambda name: sign * means[name]) if sign and len(means) > 1 else None
+
+
+def _mean_cell(group: Group, key: str, best: bool) -> Cell:
+    mean, deviation = group.mean(key), group.deviation(key)
+    if mean is None:
+        return Cell("–")
+    html = number(key, mean) if len(group.runs) == 1 else show_value(key, mean)
+    spread = f' <span class="note">± {100 * deviation:.1f}</span>' if deviation is not None and is_share(key) else ""
+    spread = spread or (f' <span class="note">± {deviation:.2g}</span>' if deviation is not None else "")
+    return Cell((f"<b>{html}</b>" if best else html) + spread, mean)
+
+
+def _pareto(compared: Compared) -> str:
+    key = compared.main_metric
+    entries = [
+        Entry(group.name, group.seconds, mean, group.deviation(key))
+        for group in compared.groups
+        if group.seconds and (mean := group.mean(key)) is not None
+    ]
+    return pareto_chart(key, entries)
+
+
+def _differences(compared: Compared, pairs: PairedRows) -> str:
+    """Return a table with a row per metric and a column per group: the difference from the first group."""
+    first, *others = compared.groups
+    if not others:
+        return empty("All runs differ by their seed alone.")
+    paired: list[list[Cell]] = []
+    rest: list[list[Cell]] = []
+    for key in compared.metrics:
+        if key.endswith(("_low", "_high")) or key.rpartition("/")[2] in ("many", "medium", "few"):
+            continue
+        found = [pairs.difference(first, other, key) for other in others]
+        value = first.mean(key)
+        row = [text_cell(_title(key)), Cell(show_value(key, value), value), *(_difference_cell(key, one) for one in found)]
+        (paired if any(one is not None and one.samples for one in found) else rest).append(row)
+    rows = [*paired, *rest]  # those with intervals first
+    columns = [Column("metric", words=True), Column(first.name, "The reference.", words=True)]
+    columns += [Column(group.name, "Difference from the reference, in points for shares.", words=True) for group in others]
+    note = ""
+    if len(others) > 1:
+        note = f'<p class="sub">{counted(len(others), "comparison")} by metric: one of twenty intervals excludes 0 by chance.</p>'
+    return table("Differences from the reference", columns, rows, shown=20, sortable=False) + note
+
+
+def _difference_cell(key: str, found: Difference | None) -> Cell:
+    if found is None:
+        return Cell("–")
+    html = difference(key, found.value, 0.0 if found.significant else math.inf)
+    if not math.isnan(found.low):
+        scale, form = (100, "+.1f") if is_share(key) else (1, "+.3g")
+        html += f'<span class="interval">{scale * found.low:{form}} to {scale * found.high:{form}}</span>'
+    return Cell(html, found.value)
+
+
+def _curves(compared: Compared) -> str:
+    groups = compared.groups[:MOST_CURVES]
+    last = float(max((run.step or 0 for run in compared.runs), default=0))
+
+    def lines(key: str) -> Mapping[str, Curve]:
+        """Return the curve of the first run of each group."""
+        found = {group.name: group.runs[0].metrics.get(key) for group in groups}
+        return {name: curve for name, curve in found.items() if curve is not None and curve.count}
+
+    keys = ["train/loss", *_headline(compared)[:5], "train/grad_norm", "train/lr"]
+    charts = [
+        line_chart(
+            _title(key) if key.startswith("val") else metric_name(key.partition("/")[2]),
+            lines(key),
+            last,
+            smoothed=key.startswith("train"),
+            log=key.endswith("grad_norm"),
+            share=is_share(key),
+            note="validation" if key.startswith("val") else "training",
+        )
+        for key in dict.fromkeys(keys)
+    ]
+    note = "" if len(compared.groups) <= MOST_CURVES else f'<p class="sub">The first {MOST_CURVES} configurations.</p>'
+    note += '<p class="sub">Of several seeds, the first is drawn.</p>' if any(len(group.runs) > 1 for group in groups) else ""
+    found = "".join(chart for chart in charts if chart)
+    return f'{note}<div class="charts">{found}</div>' if found else ""
+
+
+def _configurations(compared: Compared) -> str:
+    """Return a table of the keys that differ, with a column per run."""
+    rows = []
+    for key in compared.differing:
+        values = [own.get(key, "–") for own in compared.configurations]
+        rows.append([Cell(f"<code>{escape(key)}</code>", key), *(text_cell(value) for value in values)])
+    columns = [Column("key", words=True), *(Column(run.path.name, words=True) for run in compared.runs)]
+    return table("Keys that differ", columns, rows, shown=40) or empty("The configurations are equal.")
+
+
+def _runs(compared: Compared, folder: Path) -> str:
+    """Return a table of the runs with links to their pages."""
+    rows = []
+    for group in compared.groups:
+        for run in group.runs:
+            page = run.path.resolve() / "report.html"
+            name = escape(run.path.name)
+            link = f'<a href="{quote(os.path.relpath(page, folder))}">{name}</a>' if page.exists() else name
+            status = f'<span class="status {escape(run.status)}">{escape(run.status.replace("_", " "))}</span>'
+            wall = run.summary.get("wall_seconds")
+            cells = [Cell(link, run.path.name), text_cell(group.name), Cell(status, run.status), Cell(f"{run.step or 0:,}", run.step or 0)]
+            cells += [Cell(format_duration(wall), wall) if wall is not None else Cell("–")]
+            cells += [text_cell(str(run.record.get("commit") or "")[:10]), text_cell(str(run.record.get("devices", "")))]
+            rows.append(cells)
+    names = ("run", "configuration", "status", "updates", "wall time", "commit", "devices")
+    return table("Runs", [Column(name, words=name == "configuration") for name in names], rows)

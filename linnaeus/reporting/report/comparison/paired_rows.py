@@ -1,0 +1,77 @@
+"""Paired differences of two runs, from the tables of samples of their last validations.
+
+A column of the table that has the name of a metric has a number for each sample, and their mean is the metric. Samples are paired by name.
+The interval is that of the cluster bootstrap over groups of samples, the same draws for both runs, so that variation common to both does
+not widen it. For several seeds, the number of a sample is the mean over the runs of a group.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from linnaeus.reporting.report.comparison.compared_runs import Group
+from linnaeus.reporting.report.run_files import Rows, RunFiles
+
+
+class Difference(NamedTuple):
+    """Difference of a metric, other minus first, and the ends of its 95 % interval; NaN for ends that are unknown. `samples`: number of
+    paired samples; 0 if only aggregate results are saved."""
+
+    value: float
+    low: float
+    high: float
+    samples: int
+
+    @property
+    def significant(self) -> bool:
+        return self.low > 0 or self.high < 0
+
+
+class PairedRows:
+    """Tables of samples of the runs of a comparison, each read once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[RunFiles, dict[str, dict[str, str]]] = {}
+
+    def table(self, run: RunFiles) -> dict[str, dict[str, str]]:
+        """Return name of a sample -> row; {} if it is not saved, or if two samples have one name."""
+        if run not in self._tables:
+            rows: Rows = run.table("samples")
+            named = {row["sample"]: row for row in rows}
+            self._tables[run] = named if len(named) == len(rows) else {}
+        return self._tables[run]
+
+    def difference(self, first: Group, other: Group, key: str) -> Difference | None:
+        """Return the difference of the metric `key`; None if one of the groups does not have it."""
+        a, b = first.mean(key), other.mean(key)
+        if a is None or b is None:
+            return None
+        column = key.partition("/")[2]
+        tables = [[self.table(run) for run in group.runs] for group in (first, other)]
+        names = _common_names([table for own in tables for table in own], column)
+        if not names:
+            return Difference(b - a, np.nan, np.nan, 0)
+        means = [np.mean([[float(table[name][column]) for name in names] for table in own], axis=0) for own in tables]
+        low, high = _interval(means[1] - means[0], _groups(tables[0][0], names))
+        return Difference(float((means[1] - means[0]).mean()), low, high, len(names))
+
+
+def _common_names(tables: Sequence[dict[str, dict[str, str]]], column: str) -> list[str]:
+    """Return the names of the samples that have a number in `column` in every table; [] if one of the tables does not have the column."""
+    if any(not table or column not in next(iter(table.values())) for table in tables):
+        return []
+    return [name for name in tables[0] if all(table.get(name, {}).get(column) not in (None, "") for table in tables)]
+
+
+def _groups(table: dict[str, dict[str, str]], names: Sequence[str]) -> np.ndarray | None:
+    return np.array([int(table[name]["group"]) for name in names]) if "group" in table[names[0]] else None
+
+
+def _interval(differences: np.ndarray, group: np.ndarray | None) -> tuple[float, float]:
+    """Return the ends of the 95 % interval of the mean of paired differences, [N]."""
+    from linnaeus.metrics.bootstrap import group_sums, intervals
+
+    terms = (differences, np.ones(len(differences)))
+    low, high = intervals(*group_sums({"difference": terms}, group, len(differences)))
+    return float(low[0]), float(high[0])

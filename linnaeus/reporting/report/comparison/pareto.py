@@ -1,0 +1,65 @@
+"""Draw the quality of runs over their cost, with the line of those that no other run beats in both."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from linnaeus.reporting.charts import BLUE, Chart, Scale, element
+from linnaeus.reporting.formatting import format_duration, format_tick
+from linnaeus.reporting.report.html_parts import explained
+from linnaeus.reporting.report.metric_words import direction, is_share, metric_name, show_value
+
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 340, 70, 20, 16, 38
+FRAME = 150  # pixels on the right for names
+
+
+class Entry(NamedTuple):
+    """Group of runs in the picture. `deviation`: standard deviation of the quality over seeds; None for one run."""
+
+    name: str
+    cost: float
+    quality: float
+    deviation: float | None
+
+
+def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
+    """Return the entries that no other one beats in cost and quality, the cheapest first. `higher`: a higher quality is better."""
+    best: list[Entry] = []
+    for entry in sorted(entries, key=lambda e: (e.cost, -e.quality if higher else e.quality)):
+        if not best or (entry.quality > best[-1].quality if higher else entry.quality < best[-1].quality):
+            best.append(entry)
+    return best
+
+
+def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
+    """Return an HTML figure; "" for fewer than two groups. `metric`: key of the quality. Cost is in seconds."""
+    if len(entries) < 2:
+        return ""
+    higher = direction(metric) >= 0
+    share = is_share(metric)
+    x = Scale.around([e.cost for e in entries], LEFT, WIDTH - RIGHT - FRAME, log=True, margin=0.08)
+    spread = [v for e in entries for v in (e.quality - (e.deviation or 0), e.quality + (e.deviation or 0))]
+    chart = Chart(x, Scale.around(spread, HEIGHT - BOTTOM, TOP, margin=0.08))
+    chart.y_axis({tick: f"{100 * tick:.4g} %" if share else format_tick(tick) for tick in chart.y.ticks(6)})
+    chart.x_axis({tick: format_duration(tick) for tick in x.ticks(5)}, above=-17)
+    chart.text(WIDTH - RIGHT - FRAME, HEIGHT - 3, "training time", "end")
+    best = frontier(entries, higher)
+    if len(best) > 1:
+        chart.curve([(e.cost, e.quality) for e in best], BLUE, "s0 faint")
+    free = -100.0
+    for entry in sorted(entries, key=lambda e: -e.quality):
+        colour = "s0" if entry in best else "s7"
+        px, py = chart.x(entry.cost), chart.y(entry.quality)
+        if entry.deviation:
+            ends = [chart.y(entry.quality + sign * entry.deviation) for sign in (-1, 1)]
+            chart.add("line", class_=f"{colour} whisker", x1=px, x2=px, y1=ends[0], y2=ends[1])
+        text = f"{entry.name}: {show_value(metric, entry.quality)}, {format_duration(entry.cost)}"
+        chart.dot(entry.cost, entry.quality, BLUE, colour, 5, text)
+        free = max(py + 4, free + 15)
+        chart.text(px + 10, free, entry.name[:34], "start", "#222222")
+    words = "; ".join(f"{e.name}: {show_value(metric, e.quality)} in {format_duration(e.cost)}" for e in entries)
+    name = metric_name(metric.partition("/")[2].replace("/", " "))
+    label = f"{name} over training time. {words}"
+    picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
+    about = "The line joins the runs that no other run beats in both. Bars are standard deviations over seeds."
+    return f"<figure><figcaption>{explained(f'{escape(name)} over training time', about)}</figcaption>{picture}</figure>"

@@ -1,0 +1,98 @@
+"""List what went wrong or was unusual in a run: the end, alarms, warnings of the log, quarantined records, skipped updates, restarts."""
+
+import re
+from collections import Counter
+from html import escape
+
+from linnaeus.errors import counted
+from linnaeus.files import read_json
+from linnaeus.reporting.report.html_parts import Column, folded, table, text_cell
+from linnaeus.reporting.report.run_files import RunFiles
+
+MOST = 200  # lines shown of each kind
+LISTED = 5  # items of a list in a cell, such as the samples of an alarm
+_LINE = re.compile(r"^(\S+ \S+) (WARNING|ERROR|CRITICAL) (.*)$")
+
+
+def incidents(run: RunFiles) -> str:
+    """Return the HTML of the section. It says so if there is nothing to list."""
+    parts = [_end(run), _skipped(run), _alarms(run), _warnings(run), _quarantine(run), _left_out(run), _launches(run)]
+    found = "".join(parts)
+    return found or '<p class="empty">No alarm, no warning, no quarantined record, one start.</p>'
+
+
+def _end(run: RunFiles) -> str:
+    reason = next((run.summary[name] for name in ("error", "interrupted_by", "stop_reason") if run.summary.get(name)), "")
+    return f"<p><strong>{escape(run.status.replace('_', ' '))}:</strong> {escape(str(reason))}</p>" if reason else ""
+
+
+def _skipped(run: RunFiles) -> str:
+    curve = run.metrics.get("train/skipped_updates")
+    skipped = int(curve.last[1]) if curve is not None and curve.count else 0
+    return f"<p>{counted(skipped, 'update')} skipped because the loss or a gradient was not finite.</p>" if skipped else ""
+
+
+def _alarms(run: RunFiles) -> str:
+    """Return a table of the alarms of the health checks, from alarms.jsonl."""
+    rows = run.lines("alarms.jsonl")
+    if not rows:
+        return ""
+    columns = [
+        name for name in dict.fromkeys(key for row in rows for key in row) if any(row.get(name) not in (None, [], "") for row in rows)
+    ]
+    cells = [[text_cell(_shown(row.get(name, ""))) for name in columns] for row in rows[:MOST]]
+    return table(counted(len(rows), "alarm"), [Column(name.replace("_", " "), words=True) for name in columns], cells)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value[:LISTED])) + (f" and {len(value) - LISTED} more" if len(value) > LISTED else "")
+    return "" if value is None else str(value)
+
+
+def _warnings(run: RunFiles) -> str:
+    """Return the warnings and errors of train.log, equal ones once."""
+    lines = [match for line in run.text("train.log").splitlines() if (match := _LINE.match(line))]
+    times = Counter((match[2], match[3]) for match in lines)
+    first = {(match[2], match[3]): match[1] for match in reversed(lines)}
+    items = [
+        f'<li><span class="status {"warning" if level == "WARNING" else "error"}">{level.lower()}</span>{escape(text)} '
+        f'<span class="note">{escape(first[level, text])}{f", {count} times" if count > 1 else ""}</span></li>'
+        for (level, text), count in list(times.items())[:MOST]
+    ]
+    return f'<h3>Warnings in train.log</h3><ul class="log">{"".join(items)}</ul>' if items else ""
+
+
+def _quarantine(run: RunFiles) -> str:
+    rows = run.lines("quarantine.jsonl")
+    cells = [[text_cell(str(row.get("id", ""))), text_cell(str(row.get("reason", "")))] for row in rows[:MOST]]
+    title = f"{counted(len(rows), 'record')} in quarantine (cannot be read; not trained on)"
+    return table(title, [Column("record", words=True), Column("reason", words=True)], cells, shown=10)
+
+
+def _left_out(run: RunFiles) -> str:
+    """Return the reasons for which rows of the data are not used, from dataset.json."""
+    excluded = (read_json(run.path / "dataset.json") or {}).get("excluded")
+    if not isinstance(excluded, dict) or not excluded:
+        return ""
+    cells = [[text_cell(str(reason)), text_cell(f"{number:,}")] for reason, number in excluded.items()]
+    return table("Rows of the data that are left out", [Column("reason", words=True), Column("rows")], cells)
+
+
+def _launches(run: RunFiles) -> str:
+    """Return a table of the starts of the run, if there was more than one."""
+    paths = sorted((p for p in run.path.glob("launches/*/launch.json") if p.parent.name.isdecimal()), key=lambda p: int(p.parent.name))
+    records = [(path, read_json(path) or {}) for path in paths]
+    if len(records) < 2:
+        return ""
+    rows = []
+    for path, record in records:
+        moved = path.with_name("moved.txt")
+        changes = record.get("changes") or (moved.read_text(encoding="utf-8", errors="replace").splitlines()[:1] if moved.is_file() else [])
+        texts = [path.parent.name, str(record.get("started", ""))[:16].replace("T", " "), str(record.get("host", ""))]
+        texts += [str(record.get("world_size", "")), str(record.get("commit", ""))[:10], "; ".join(map(str, changes))]
+        rows.append([text_cell(text) for text in texts])
+    names = ("start", "time", "host", "processes", "commit", "changes")
+    return folded(f"{len(records)} starts", table("Starts of the run", [Column(n, words=n == "changes") for n in names], rows), open_=True)

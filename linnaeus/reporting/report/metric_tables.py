@@ -1,0 +1,130 @@
+"""Tables of the final validation metrics: a row per task and a column per validation pass, with the difference from the normal pass, and
+beside it the answers of two predictions without skill and of the previous best run of the experiment.
+
+Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; nothing else about the workload is needed. A difference is coloured only if
+its paired 95 % interval excludes 0. Without a table of samples, it must be larger than the intervals `<key>_low` to `<key>_high` of the two
+values.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from linnaeus.reporting.report.html_parts import Cell, Column, folded, interval, metric_label, number, table, text_cell
+from linnaeus.reporting.report.metric_words import (
+    column_name,
+    direction,
+    last_part,
+    meaning,
+    metric_name,
+    passes_and_tasks,
+    show_difference,
+    show_value,
+)
+from linnaeus.reporting.report.pass_differences import Intervals
+from linnaeus.reporting.report.previous_best import Previous
+from linnaeus.reporting.report.run_files import Rows, half_width
+
+Final = Mapping[str, float | None]
+BASELINES = {"constant": "Always the most frequent answer of the training data.", "shuffled": "The answers of the model in random order."}
+
+
+def final_tables(
+    final: Final, baselines: Rows | None = None, previous: Previous | None = None, differences: Intervals | None = None
+) -> str:
+    """Return HTML tables: the first metric by task, the metrics over all tasks, and, folded, the other metrics by task. Return "" if
+    `final` has no validation metrics.
+
+    `baselines`: rows of the table of that name. `previous`: another run of the experiment. `differences`: paired intervals of the
+    differences between passes."""
+    passes, tasks = passes_and_tasks(final)
+    if not passes:
+        return ""
+    by_task = _names(final, passes, 2)
+    overall = _names(final, passes, 1)
+    first = "top1" if "top1" in by_task else (by_task[0] if by_task else "")
+    beside = _Beside({row["metric"]: row for row in baselines or ()}, previous, differences or {})
+
+    def of_tasks(metric: str) -> str:
+        rows = [(text_cell(task), [f"{p}/{task}/{metric}" for p in passes]) for task in tasks]
+        return _table(metric_name(metric), final, rows, passes, beside, meaning(metric))
+
+    rows = [(Cell(metric_label(m), metric_name(m)), [f"{p}/{m}" for p in passes]) for m in overall]
+    title = "Over all tasks" if by_task else "Validation"
+    others = "".join(of_tasks(metric) for metric in by_task if metric != first)
+    top = of_tasks(first) if first else ""
+    return top + _table(title, final, rows, passes, beside) + folded("All metrics by task", others)
+
+
+def _names(final: Final, passes: Sequence[str], slashes: int) -> list[str]:
+    """Return the last parts of the keys with this number of slashes, without the ends of intervals that belong to another key."""
+    keys = [key for key in final if key.count("/") == slashes and key.split("/")[0] in passes]
+    own = [key for key in keys if not key.endswith(("_low", "_high")) or key.rpartition("_")[0] not in final]
+    return list(dict.fromkeys(key.rpartition("/")[2] for key in own))
+
+
+class _Beside:
+    """Values to show beside those of the run: of predictions without skill, of the previous best run, and intervals of differences."""
+
+    def __init__(self, baselines: Mapping[str, Mapping[str, str]], previous: Previous | None, differences: Intervals) -> None:
+        self.baselines, self.previous, self.differences = baselines, previous, differences
+
+    def columns(self, keys: Sequence[str]) -> list[Column]:
+        """Return the columns that have a value for one of `keys`, keys of the normal pass."""
+        known = any(key.partition("/")[2] in self.baselines for key in keys)
+        columns = [Column(name, about) for name, about in BASELINES.items() if known]
+        if self.previous is not None and any(self.previous.final.get(key) is not None for key in keys):
+            columns.append(Column("previous best", f"Run {self.previous.name}: the best earlier run of this experiment on the same data."))
+        return columns
+
+    def cells(self, columns: Sequence[Column], final: Final, key: str) -> list[Cell]:
+        found, row = [], self.baselines.get(key.partition("/")[2], {})
+        for column in columns:
+            if column.title in BASELINES:
+                value = float(row[column.title]) if column.title in row else None
+                found.append(Cell(show_value(key, value), value))
+            else:
+                assert self.previous is not None
+                value = self.previous.final.get(key)
+                found.append(Cell(show_value(key, value), value))
+        return found
+
+
+def _table(
+    title: str, final: Final, rows: Sequence[tuple[Cell, list[str]]], passes: Sequence[str], beside: _Beside, about: str = ""
+) -> str:
+    """Return an HTML table with a column per validation pass. `rows`: (name, the key in `final` for each pass)."""
+    shown = [(name, keys) for name, keys in rows if any(final.get(key) is not None for key in keys)]
+    extra = beside.columns([keys[0] for _, keys in shown])
+    columns = [Column("task" if about else "metric", about, words=True), *(Column(column_name(name)) for name in passes), *extra]
+    bodies = [[name, *(_cell(final, key, keys[0], beside) for key in keys), *beside.cells(extra, final, keys[0])] for name, keys in shown]
+    return table(title, columns, bodies, sortable=False)
+
+
+def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
+    """Return the table cell of `final[key]`. `normal_key` is the same metric in the normal pass; if it differs from `key`, the cell also
+    shows the difference of the two values."""
+    value, normal = final.get(key), final.get(normal_key)
+    html = number(key, value)
+    if value is not None and normal is not None and key != normal_key:
+        html += difference(key, value - normal, uncertainty(final, key, normal_key, beside.differences))
+    return Cell(html + interval(key, final.get(f"{key}_low"), final.get(f"{key}_high")), value)
+
+
+def uncertainty(final: Final, key: str, normal_key: str, differences: Intervals) -> float:
+    """Return the size above which the difference of a pass from the normal one is significant: 0 or infinity if its paired interval is
+    known, otherwise from the intervals of both values."""
+    if key in differences:
+        low, high = differences[key]
+        return 0.0 if low > 0 or high < 0 else math.inf
+    return math.hypot(half_width(final, key), half_width(final, normal_key))
+
+
+def difference(key: str, change: float, uncertainty: float) -> str:
+    """Return a difference of two values of a metric as HTML. It is coloured, and marked for people who do not see colours, only if it is
+    larger than `uncertainty` and the metric has a better direction."""
+    mark = sign = ""
+    if direction(last_part(key)) and abs(change) > uncertainty:
+        better = (change > 0) == (direction(last_part(key)) > 0)
+        mark, sign = (" good", "better ") if better else (" bad", "worse ")
+    hidden = f'<span class="hidden">{sign}</span>' if sign else ""
+    return f'<span class="delta{mark}">{hidden}{show_difference(key, change)}</span>'

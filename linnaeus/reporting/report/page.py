@@ -1,0 +1,33 @@
+"""Make the HTML document of report.html, comparison.html and doctor.html, with the style sheet and the script. The page makes no network
+request."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from linnaeus.reporting.report.html_parts import Section
+
+# The browser enforces this policy: the page loads nothing from anywhere, whatever a section of a workload contains.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; font-src data:"
+_COLOURS = "".join(
+    f".s{i}{{stroke:var(--s{i})}}.dot.s{i},.b{i},.bar.s{i}{{fill:var(--s{i});background:var(--s{i})}}text.s{i}{{fill:var(--s{i});stroke:none}}"
+    for i in range(8)
+)
+
+
+def page(title: str, body: str) -> str:
+    """Return an HTML document with the given title and the HTML `body`, which is inserted without escaping."""
+    style, script = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escape(title)}</title>'
+        f"<style>{style}{_COLOURS}</style></head><body>\n{body}\n<script>{script}</script></body></html>\n"
+    )
+
+
+def sections_page(title: str, header: str, sections: Sequence[Section]) -> str:
+    """Return the document of `sections` with links to them at the top. `header`: HTML above the first section."""
+    links = "".join(f'<li><a href="#s{i}">{escape(section.title)}</a></li>' for i, section in enumerate(sections))
+    theme = '<button type="button" class="theme" aria-label="light or dark colours">◐</button>'
+    nav = f'<nav aria-label="Sections"><div><ol>{links}</ol>{theme}</div></nav>'
+    return page(title, f"{nav}<main>\n{header}\n{''.join(section.html(i) for i, section in enumerate(sections))}\n</main>")

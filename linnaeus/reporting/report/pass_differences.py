@@ -1,0 +1,42 @@
+"""Intervals of the differences between the validation passes of a run, paired by sample, from the tables of samples."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from linnaeus.reporting.report.run_files import Rows, RunFiles
+
+MOST = 200_000  # samples; the bootstrap takes about 20 us for each
+
+Intervals = dict[str, tuple[float, float]]  # key of the masked pass -> ends of the 95 % interval of its difference from the normal pass
+
+
+def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
+    """Return the intervals for every metric that the tables of samples have. `passes`: names of the passes, the normal one first."""
+    normal = run.table("samples")
+    found: Intervals = {}
+    for name in passes[1:] if 0 < len(normal) <= MOST else ():
+        masked = run.table("samples", name.replace("val_ema", "val", 1))
+        columns = [column for column in normal[0] if f"{name}/{column}" in run.final]
+        found |= {f"{name}/{column}": ends for column, ends in paired_intervals(normal, masked, columns).items()}
+    return found
+
+
+def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Intervals:
+    """Return column -> ends of the 95 % interval of the difference of its means, second minus first; {} if the tables are not of the same
+    samples. Columns with fewer than two numbers are left out."""
+    from linnaeus.metrics.bootstrap import difference_intervals, group_sums
+
+    if not columns or [row["sample"] for row in first] != [row["sample"] for row in second]:
+        return {}
+    group = np.array([int(row["group"]) for row in first]) if "group" in first[0] else None
+    sums = [group_sums({column: _terms(rows, column) for column in columns}, group, len(rows)) for rows in (first, second)]
+    _, low, high = difference_intervals(sums[0], sums[1])
+    ends = zip(columns, low.tolist(), high.tolist(), strict=True)
+    return {column: (one, other) for column, one, other in ends if not np.isnan(one)}
+
+
+def _terms(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numerators and denominators of a mean over the rows that have a number in `column`."""
+    known = np.array([row[column] != "" for row in rows])
+    return np.array([float(row[column] or 0) for row in rows]), known.astype(np.float64)

@@ -1,0 +1,41 @@
+"""Find the best earlier run of the same experiment on the same data, to show its results beside those of a run."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linnaeus.files import read_json
+from linnaeus.reporting.report.run_files import RunFiles
+
+MOST = 500  # sibling directories that are read
+
+
+class Previous(NamedTuple):
+    """Best earlier run. `name`: of its directory. `final`: its validation metrics."""
+
+    name: str
+    path: Path
+    final: Mapping[str, Any]
+
+
+def previous_best(run: RunFiles) -> Previous | None:
+    """Return the finished run in the folder of `run`, with the same data fingerprint and an earlier start, whose final value of the
+    monitored metric is best; None without one."""
+    best = run.summary.get("best") or {}
+    monitor = next(iter(best), "val/loss")
+    lower = (run.config.get("schedule") or {}).get("best_mode", "min") == "min"
+    data, started = run.record.get("data_fingerprint"), str(run.record.get("created", ""))
+    found = []
+    siblings = sorted(run.path.resolve().parent.glob("*/summary.json"))[:MOST]
+    for path in siblings:
+        if path.parent == run.path.resolve():
+            continue
+        summary, record = read_json(path) or {}, read_json(path.parent / "run.json") or {}
+        value = (summary.get("final") or {}).get(monitor)
+        same = data is not None and record.get("data_fingerprint") == data and str(record.get("created", "")) < started
+        if same and value is not None and summary.get("status") in ("finished", "stopped_early"):
+            found.append((value if lower else -value, path.parent.name, path.parent, summary["final"]))
+    if not found:
+        return None
+    _, name, folder, final = min(found, key=lambda entry: entry[:2])
+    return Previous(name, folder, final)

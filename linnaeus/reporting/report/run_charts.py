@@ -1,0 +1,113 @@
+"""Choose the charts of a run: what it learns, how it is trained, and how fast it is."""
+
+import re
+
+from linnaeus.reporting.report.decimation import Curve
+from linnaeus.reporting.report.line_chart import Lines, line_chart
+from linnaeus.reporting.report.metric_words import column_name, is_share, metric_name, passes_and_tasks
+from linnaeus.reporting.report.run_files import RunFiles
+
+MOST_LINES = 12  # in a chart
+
+
+def learning_charts(run: RunFiles) -> list[str]:
+    """Return charts of the losses and of the validation metrics, those with more than one point."""
+    curves, last = run.metrics, float(run.step or 0)
+    passes, tasks = passes_and_tasks(run.final)
+    normal = passes[0] if passes else "val"
+    finest = tasks[-1] if tasks else ""
+    validations = _validated_steps(run, normal)
+    loss = _present({"training": f"{'train'}/loss", "validation": f"{normal}/loss"}, curves)
+    loss |= {f"validation {column_name(p)}": curves[f"{p}/loss"] for p in passes[1:] if len(_points(curves, f"{p}/loss")) > 1}
+    by_pass = {column_name(p): curves[f"{p}/{finest}/top1"] for p in passes if len(_points(curves, f"{p}/{finest}/top1")) > 1}
+    charts = [line_chart("Loss", loss, last, smoothed=True, marks=validations, about="Marks at the lower edge are validations.")]
+    for metric in ("top1", "macro_top1"):
+        lines = by_task(run, metric, normal)
+        charts.append(line_chart(metric_name(metric), lines, last, share=True, note="validation", marks=validations))
+    if len(by_pass) > 1:
+        charts.append(line_chart(f"Top-1 accuracy of {finest} by pass", by_pass, last, share=True, marks=validations))
+    charts.append(line_chart("Loss by task", by_task(run, "loss"), last, smoothed=True, note="training"))
+    training_accuracy = by_task(run, "top1")
+    charts.append(line_chart("Training accuracy by task", training_accuracy, last, smoothed=True, share=True, note="augmented samples"))
+    if not any(f"{normal}/{task}/top1" in curves for task in tasks):
+        charts += _other_metrics(run, normal, last)
+    return [chart for chart in charts if chart]
+
+
+def _other_metrics(run: RunFiles, normal: str, last: float) -> list[str]:
+    """Return a chart for each metric of a workload without accuracies by task, at most six."""
+    names = [key for key, curve in run.metrics.items() if re.fullmatch(rf"{re.escape(normal)}/[^/]+", key) and len(curve.points) > 1]
+    names = [key for key in names if not key.endswith(("/loss", "_low", "_high", "_error"))][:6]
+    return [
+        line_chart(metric_name(k.rpartition("/")[2]), {"validation": run.metrics[k]}, last, share=is_share(k), note="validation")
+        for k in names
+    ]
+
+
+def training_charts(run: RunFiles) -> list[str]:
+    """Return charts of learning rates, gradients, task weights, conflicts and masking."""
+    curves, last = run.metrics, float(run.step or 0)
+    weights = by_task(run, "weight")
+    moving = any(len({value for _, value in curve.points}) > 1 for curve in weights.values())
+    norms = {name: curve for name, curve in matching(curves, r"train/([^/]+)/grad_norm").items()}
+    conflicts = matching(curves, r"train/(?:conflict|cosine)/(.+)") | matching(curves, r"train/(conflict\w*|cosine\w*)")
+    charts = [
+        line_chart("Learning rate", {name or "lr": c for name, c in matching(curves, r"train/lr(?:/(.+))?").items()}, last),
+        line_chart("Gradient norm", _present({"norm": "train/grad_norm"}, curves), last, smoothed=True, log=True, note="before clipping"),
+        line_chart("Task weights", weights if moving else {}, last, note="their sum is the number of tasks"),
+        line_chart("Gradient norm by task", norms, last, smoothed=True, log=True, note="at the shared layer"),
+        line_chart("Conflicts between tasks", conflicts, last, smoothed=True),
+        line_chart(
+            "Masked metadata", matching(curves, r"train/masked/(.+)"), last, smoothed=True, share=True, note="share of known values"
+        ),
+        line_chart("Clipped updates", _present({"share": "train/clipped"}, curves), last, share=True),
+    ]
+    shown = {"train/loss", "train/grad_norm", "train/clipped", "train/epoch", "train/weighted_loss"}
+    rest = matching(curves, r"train/(update_ratio/.+|.*spike.*|skipped_updates|perplexity|bits_per_byte)")
+    charts += [line_chart(name.replace("_", " "), {name: c}, last) for name, c in rest.items() if name not in shown and _varies(c)]
+    return [chart for chart in charts if chart]
+
+
+def speed_charts(run: RunFiles) -> list[str]:
+    """Return charts of throughput, time of an update, MFU and memory."""
+    curves, last = run.timings, float(run.step or 0)
+    kinds = {
+        "Throughput": (r"(?:recent|time)/(samples_per_second)", "samples per second", False),
+        "Time of an update": (r"(?:recent|time)/((?:median_|p95_)?ms_per_step)", "milliseconds", False),
+        "Waiting for data": (r"(?:recent|time)/(waiting_for_data)", "share of the training time", True),
+        "Model FLOPs utilisation": (r"(?:recent|time)/([mh]fu)", "share of the peak of the device", True),
+        "Memory": (r"memory/(.+)_MiB", "MiB", False),
+    }
+    charts = [line_chart(title, matching(curves, pattern), last, note=note, share=share) for title, (pattern, note, share) in kinds.items()]
+    return [chart for chart in charts if chart]
+
+
+def by_task(run: RunFiles, metric: str, of: str = "train") -> Lines:
+    """Return the curve of a metric for each task, the tasks in the order of the final metrics."""
+    found = matching(run.metrics, rf"{re.escape(of)}/([^/]+)/{metric}")
+    tasks = passes_and_tasks(run.final)[1]
+    ordered = [*(task for task in tasks if task in found), *(task for task in found if task not in tasks)]
+    return {task: found[task] for task in ordered[-MOST_LINES:]}
+
+
+def matching(curves: Lines, pattern: str) -> dict[str, Curve]:
+    """Return the curves whose keys `pattern` matches. The text of the pattern's first group is the key of the result."""
+    found = {match[1]: curve for key, curve in curves.items() if curve.count and (match := re.fullmatch(pattern, key))}
+    return dict(list(found.items())[:MOST_LINES])
+
+
+def _present(names: dict[str, str], curves: Lines) -> dict[str, Curve]:
+    return {name: curves[key] for name, key in names.items() if key in curves and curves[key].count}
+
+
+def _points(curves: Lines, key: str) -> list[tuple[float, float]]:
+    return curves[key].points if key in curves else []
+
+
+def _varies(curve: Curve) -> bool:
+    return len({value for _, value in curve.points}) > 1
+
+
+def _validated_steps(run: RunFiles, normal: str) -> list[float]:
+    """Return the steps of the validations, at most 200."""
+    return [step for step, _ in _points(run.metrics, f"{normal}/loss")][:200]

@@ -1,0 +1,138 @@
+"""Write report.html of a run: one page made from the files of the run directory and the sections of its workload.
+
+    linnaeus report outputs/<experiment>/<run name>
+
+This command writes the page again, also for a run that was interrupted or is in progress. If a file is missing or short, the page is
+shorter; this is not an error. The page makes no network request, so it can be sent by mail.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from linnaeus.files import write_atomic
+from linnaeus.reporting.formatting import format_duration
+from linnaeus.reporting.report.configuration import configuration
+from linnaeus.reporting.report.html_parts import Section, cards, empty, explained, number
+from linnaeus.reporting.report.incidents import incidents
+from linnaeus.reporting.report.metric_tables import final_tables
+from linnaeus.reporting.report.metric_words import meaning, metric_name, passes_and_tasks, show_value
+from linnaeus.reporting.report.page import sections_page
+from linnaeus.reporting.report.previous_best import previous_best
+from linnaeus.reporting.report.run_charts import learning_charts, training_charts
+from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.reporting.report.time_budget import time_budget
+
+
+def write_report(run: RunFiles, sections: Sequence[Section], clean: Callable[[str], str] = str) -> Path:
+    """Write report.html of `run` and return its path. `sections`: those of the workload. `clean`: applied to the whole page, to hide
+    secrets."""
+    path = run.path / "report.html"
+    write_atomic(path, clean(report_page(run, sections)))
+    return path
+
+
+def report_page(run: RunFiles, sections: Sequence[Section]) -> str:
+    """Return the HTML document of a run."""
+    lead = [section for section in sections if section.lead] or [Section("In short", _key_figures(run), lead=True)]
+    previous = previous_best(run)
+    curves = "".join(learning_charts(run))
+    tables = final_tables(run.final, run.table("baselines"), previous, run.differences)
+    parts = [
+        *lead,
+        Section("Curves", f'<div class="charts">{curves}</div>' if curves else empty("No rows have been logged yet.")),
+        *(section for section in sections if not section.lead),
+        Section("All metrics", tables or empty("No validation has finished yet."), _ABOUT_METRICS if 'class="delta' in tables else ""),
+        Section("How it was trained", _training(run)),
+        Section("Time", time_budget(run) or empty("No timings have been logged yet.")),
+        Section("What happened", incidents(run)),
+        Section("Configuration", configuration(run)),
+        Section("Glossary", glossary(run.final)),
+    ]
+    return sections_page(run.title, _header(run), [part for part in parts if part.body])
+
+
+_ABOUT_METRICS = (
+    "Small numbers are 95 % intervals by resampling groups of samples. A difference from the first column is coloured only if its paired "
+    "interval excludes 0, or, for metrics without values by sample, if it exceeds both intervals together."
+)
+
+
+def _header(run: RunFiles) -> str:
+    record, status = run.record, run.status
+    done = f"{run.step:,} of {run.total_steps:,} updates" if run.step is not None and run.total_steps else ""
+    facts = [
+        done,
+        f"run <code>{escape(str(record['run_id']))}</code>" if "run_id" in record else "",
+        f"started {escape(str(record['created'])[:16].replace('T', ' '))}" if "created" in record else "",
+        f"commit <code>{escape(str(record['commit'])[:10])}</code>" if record.get("commit") else "",
+        _devices(record),
+        f"torch {escape(record['packages']['torch'])}" if record.get("packages", {}).get("torch") else "",
+    ]
+    line = " · ".join(fact for fact in facts if fact)
+    mark = f'<span class="status {escape(status)}">{escape(status.replace("_", " "))}</span>'
+    return f'<header><h1>{escape(run.title)}</h1><p class="sub">{mark}{line}</p></header>'
+
+
+def _devices(record: Mapping[str, Any]) -> str:
+    """Return the processes and devices of a run as text, such as `4 processes on 4 x NVIDIA H200`."""
+    devices, world = record.get("devices"), record.get("world_size")
+    if isinstance(devices, list):
+        names = sorted(set(map(str, devices)))
+        devices = ", ".join(f"{devices.count(n)} x {n}" if devices.count(n) > 1 else n for n in names)
+    text = " on ".join(str(part) for part in (f"{world} processes" if world and world > 1 else "", devices or "") if part)
+    return escape(text)
+
+
+def _key_figures(run: RunFiles) -> str:
+    """Return cards with the main figures of a run whose workload has no section of its own for them."""
+    passes, tasks = passes_and_tasks(run.final)
+    figures: list[tuple[str, str, str]] = []
+    metrics = [*(f"{task}/top1" for task in tasks[:-3:-1]), "loss"] if passes else []
+    keys = [f"{passes[0]}/{metric}" for metric in metrics]
+    for key in keys:
+        value = run.final.get(key)
+        if value is not None:
+            name = " ".join(filter(None, (key.split("/")[1] if key.count("/") == 2 else "", metric_name(key.rpartition("/")[2]).lower())))
+            figures.append(
+                (number(key, value), explained(name, meaning(key)), best_value(run) if key.endswith("/loss") else "last validation")
+            )
+    if run.step is not None:
+        figures.append((f"{run.step:,}", "updates", f"of {run.total_steps:,}" if run.total_steps else ""))
+    wall = run.summary.get("wall_seconds")
+    if wall is not None:
+        figures.append((format_duration(wall), "wall time", "all starts of the run"))
+    return cards(figures)
+
+
+def best_value(run: RunFiles) -> str:
+    """Return the best value of the monitored metric as text, such as `best val/loss 0.91 at step 800`; "" if there is none."""
+    for monitor, best in (run.summary.get("best") or {}).items():
+        if isinstance(best, dict) and best.get("value") is not None:
+            return escape(f"best {monitor} {show_value(monitor, best['value'])} at step {best.get('global_step', 0):,}")
+    return ""
+
+
+def _training(run: RunFiles) -> str:
+    """Return the schedule as a picture, and the charts of learning rates, gradients and task weights."""
+    charts = "".join(training_charts(run))
+    return _picture(run) + (f'<div class="charts">{charts}</div>' if charts else "")
+
+
+def _picture(run: RunFiles) -> str:
+    """Return schedule.svg of the run; "" if it does not exist. Text before the `<svg>` element is left out, because the document type
+    declaration of an SVG file contains a web address."""
+    text = run.text("schedule.svg")
+    start = text.find("<svg")
+    if start < 0:
+        return ""
+    picture = text[start:].replace("<svg", '<svg role="img" aria-label="Schedule of the run; as text under Configuration"', 1)
+    return f'<div class="picture" role="region" tabindex="0" aria-label="Schedule">{picture}</div><br>'
+
+
+def glossary(final: Mapping[str, Any]) -> str:
+    """Return the meaning of each metric of the page."""
+    names = {metric_name(key.rpartition("/")[2]): meaning(key) for key in final if not key.endswith(("_low", "_high"))}
+    known = {name: text for name, text in names.items() if text}
+    return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in sorted(known.items()))}</dl>" if known else ""

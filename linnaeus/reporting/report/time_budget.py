@@ -1,0 +1,78 @@
+"""Show where the time of a run goes: a bar of the parts, a table, and the speed of training."""
+
+from html import escape
+
+from linnaeus.reporting.formatting import format_duration, format_rate
+from linnaeus.reporting.report.html_parts import Cell, Column, cards, share_cell, table, text_cell
+from linnaeus.reporting.report.run_charts import speed_charts
+from linnaeus.reporting.report.run_files import RunFiles
+
+# Part of `time/<part>_seconds` -> (name, meaning)
+PARTS = {
+    "startup": ("start-up", "Imports, data and model, until the first update."),
+    "compiling": ("compiling", "Compilation of the model, in the first updates."),
+    "computing": ("training", "Updates, without waiting for data."),
+    "waiting": ("waiting for data", "The training process waits because no batch is ready."),
+    "validation": ("validation", "All validation passes."),
+    "saving": ("saving", "Training stops for checkpoints only while they are copied to memory."),
+    "reporting": ("reports", "Progress reports and log rows."),
+}
+
+
+def time_budget(run: RunFiles) -> str:
+    """Return the HTML of the section; "" without timings."""
+    charts = "".join(speed_charts(run))
+    timings = latest_timings(run)
+    parts = time_parts(timings)
+    wall = run.summary.get("wall_seconds")
+    figures = [(format_duration(wall), "wall time", "all starts of the run")] if wall is not None else []
+    rate = run.summary.get("samples_per_second")
+    if rate is not None:
+        figures.append((f"{rate:,.0f}" if rate >= 100 else format_rate(rate), "samples per second", "training, last start"))
+    milliseconds = timings.get("time/ms_per_step")
+    if milliseconds is not None:
+        figures.append((f"{milliseconds:.4g} ms", "per update", "mean of the last start"))
+    for name, words in (("mfu", "model FLOPs utilisation"), ("hfu", "hardware FLOPs utilisation")):
+        if timings.get(f"time/{name}") is not None:
+            figures.append((f"{100 * timings[f'time/{name}']:.1f} %", words, "of the peak of the device"))
+    speed = timings.get("time/speed_without_waiting")
+    if speed is not None:
+        figures.append((f"{speed:.3g} x", "speed if data cost no time", "training, last start"))
+    return cards(figures) + _bar(parts) + (f'<div class="charts">{charts}</div>' if charts else "")
+
+
+def latest_timings(run: RunFiles) -> dict[str, float]:
+    """Return the timings of summary.json, or the last value of each from timings.jsonl."""
+    return run.summary.get("timings") or {name: curve.last[1] for name, curve in run.timings.items() if curve.count}
+
+
+def time_parts(timings: dict[str, float]) -> dict[str, float]:
+    """Return the seconds of each part of the last start, by the keys of `PARTS`; parts that were not measured are left out."""
+    training = timings.get("time/training_seconds")
+    if not training:
+        return {}
+    waiting = timings.get("time/waiting_seconds", timings.get("time/waiting_for_data", 0.0) * training)
+    known = {name: timings[key] for name in PARTS if (key := f"time/{name}_seconds") in timings}
+    return {name: known[name] for name in PARTS if name in known} | {"waiting": waiting, "computing": max(0.0, training - waiting)}
+
+
+def _bar(parts: dict[str, float]) -> str:
+    total = sum(parts.values())
+    if not total:
+        return ""
+    shown = [(number, name, parts[name]) for number, name in enumerate(PARTS) if name in parts]
+    bar = "".join(
+        f'<i class="b{number}" style="width:{100 * seconds / total:.2f}%" title="{escape(PARTS[name][0])}"></i>'
+        for number, name, seconds in shown
+    )
+    rows = [
+        [
+            Cell(f'<span class="key"><i class="b{number}"></i></span>{escape(PARTS[name][0])}', PARTS[name][0]),
+            Cell(f"{seconds:,.1f} s" if seconds < 600 else format_duration(seconds), seconds),
+            share_cell(seconds / total),
+            text_cell(PARTS[name][1]),
+        ]
+        for number, name, seconds in shown
+    ]
+    columns = [Column("part", words=True), Column("time"), Column("share"), Column("meaning", words=True)]
+    return f'<div class="stack" aria-hidden="true">{bar}</div>' + table("Time of the last start", columns, rows)

@@ -1,0 +1,1 @@
+"""Sections of the taxonomy workload for report.html: accuracy, metadata, clades, confusions, calibration, classes and photographs."""

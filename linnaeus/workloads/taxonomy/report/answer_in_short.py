@@ -1,0 +1,171 @@
+"""First section of the report: how good the model is, on what, with and without place and date, and where it fails."""
+
+from html import escape
+
+from linnaeus.errors import counted
+from linnaeus.files import read_json
+from linnaeus.reporting.charts import BLUE, Chart, Scale, element
+from linnaeus.reporting.report.html_parts import cards, explained, interval, number
+from linnaeus.reporting.report.metric_tables import difference, uncertainty
+from linnaeus.reporting.report.metric_words import meaning
+from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, times
+from linnaeus.workloads.taxonomy.report.clades import FEWEST, clade_counts
+from linnaeus.workloads.taxonomy.report.sample_table import taxon_name
+
+WIDTH, LEFT, RIGHT, ROW = 560, 104, 34, 34
+MASKED = "_mask_meta"  # end of the name of the pass that masks all metadata
+
+
+def answer_in_short(tables: AnswerTables) -> str:
+    """Return the HTML of the section."""
+    return _statement(tables) + f'<div class="columns"><div>{_cards(tables)}</div>{rank_plot(tables)}</div>' + _failures(tables)
+
+
+def _statement(tables: AnswerTables) -> str:
+    finest = tables.finest
+    value = tables.value(f"{finest}/top1")
+    if value is None:
+        return ""
+    facts = read_json(tables.run.path / "dataset.json") or {}
+    rows = facts.get("rows", {}) if isinstance(facts.get("rows"), dict) else {}
+    classes = facts.get("ranks", {}).get(finest, {}).get("classes")
+    scored = sum(sample.right is not None for sample in tables.samples) or rows.get("validation")
+    on = f" of {scored:,} photographs that it has never seen" if scored else ""
+    text = (
+        f'<p class="statement">It names the right {escape(finest)} for <em>{number(f"{tables.normal}/{finest}/top1", value)}</em>{on}.</p>'
+    )
+    about = [f"It chooses among {classes:,} {escape(finest)} and learnt from {rows['training']:,} photographs." if classes and rows else ""]
+    baseline = tables.baselines.get(f"{finest}/top1")
+    if baseline:
+        about.append(
+            f"Always answering the most frequent {escape(finest)} would be right for {100 * baseline['constant']:.1f} %; "
+            f"its own answers in random order, for {100 * baseline['shuffled']:.1f} %."
+        )
+    ceiling = tables.examples.get("ceilings", {}).get(f"with_meta/{finest}/top1")
+    if ceiling is not None:
+        about.append(f"The best possible accuracy on these generated data is {100 * ceiling:.1f} %.")
+    about.append(_groups(tables, facts))
+    return text + f'<p class="about">{" ".join(filter(None, about))}</p>'
+
+
+def _groups(tables: AnswerTables, facts: dict) -> str:
+    groups = facts.get("groups")
+    if not isinstance(groups, dict) or not groups.get("validation"):
+        return ""
+    return f"Photographs of one group are on one side of the split ({groups['validation']:,} groups in validation)."
+
+
+def _cards(tables: AnswerTables) -> str:
+    """Return cards: accuracies of the two finest ranks, without place and date, over classes, and the calibration error."""
+    figures = []
+    for rank in reversed(tables.ranks[-2:]):
+        key = f"{tables.normal}/{rank}/top1"
+        ends = interval(key, tables.final.get(f"{key}_low"), tables.final.get(f"{key}_high"))
+        figures.append(
+            (number(key, tables.final.get(key)), explained(f"right {rank}", meaning("top1")), f"95 % interval {ends}" if ends else "")
+        )
+    masked, normal = f"{tables.normal}{MASKED}/{tables.finest}/top1", f"{tables.normal}/{tables.finest}/top1"
+    value, whole = tables.final.get(masked), tables.final.get(normal)
+    if value is not None and whole is not None:
+        least = uncertainty(tables.final, masked, normal, tables.run.differences)
+        note = f"{difference(masked, value - whole, least)} points"
+        figures.append((number(masked, value), f"right {escape(tables.finest)} without place and date", note))
+    for name, words in (("macro_top1", "mean over classes"), ("ece", "calibration error")):
+        key = f"{tables.normal}/{tables.finest}/{name}"
+        if tables.final.get(key) is not None:
+            figures.append((number(key, tables.final[key]), explained(words, meaning(name)), escape(tables.finest)))
+    return cards(figures)
+
+
+def rank_plot(tables: AnswerTables) -> str:
+    """Return a figure with a row per rank: accuracy with its interval, without place and date, of a constant answer, and the best
+    possible."""
+    ranks = list(reversed(tables.ranks))
+    height = ROW * len(ranks) + 34
+    chart = Chart(Scale(0, 1, LEFT, WIDTH - RIGHT), Scale(0, 1, height - 26, 6))
+    for share in (0, 0.25, 0.5, 0.75, 1):
+        chart.line(chart.x(share), 6, chart.x(share), height - 26)
+        chart.text(chart.x(share), height - 8, f"{share:.0%}", "middle")
+    described = []
+    for i, rank in enumerate(ranks):
+        y = 6 + ROW * (i + 0.5)
+        chart.text(LEFT - 12, y + 4, rank, "end", "#222222")
+        for place, kind in ((y - 5, ""), (y + 5, MASKED)):
+            described += _dot(tables, chart, rank, kind, place)
+        best = tables.examples.get("ceilings", {})
+        ticks = {"s1": tables.baselines.get(f"{rank}/top1", {}).get("constant"), "s3": best.get(f"with_meta/{rank}/top1")}
+        for class_, value in ticks.items():
+            if value is not None:
+                chart.add("line", class_=f"{class_} whisker", x1=chart.x(value), x2=chart.x(value), y1=y - 12, y2=y + 12)
+    keys = [("b0", "all inputs"), *([("b2", "without place and date")] if f"{tables.normal}{MASKED}/loss" in tables.final else [])]
+    keys += [("b1", "always the most frequent")] * bool(tables.baselines) + [("b3", "best possible")] * bool(
+        tables.examples.get("ceilings")
+    )
+    legend = "".join(f'<span class="key"><i class="{class_}"></i>{words}</span>' for class_, words in keys)
+    size = {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": "Accuracy by taxonomic rank. " + "; ".join(described)}
+    caption = explained("Right answers by taxonomic rank", "Lines are 95 % intervals.")
+    picture = element("svg", "".join(chart.parts), **size)
+    return f'<figure class="chart"><figcaption>{caption}</figcaption><div class="legend">{legend}</div>{picture}</figure>'
+
+
+def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> list[str]:
+    """Draw the accuracy of a pass with its interval. Return it as text."""
+    key = f"{tables.normal}{kind}/{rank}/top1"
+    value, low, high = (tables.final.get(name) for name in (key, f"{key}_low", f"{key}_high"))
+    if value is None:
+        return []
+    colour, words = ("s2", f"{rank} without place and date") if kind else ("s0", rank)
+    text = f"{words} {100 * value:.1f} %"
+    if low is not None and high is not None:
+        chart.add("line", class_=f"{colour} whisker", x1=chart.x(low), x2=chart.x(high), y1=y, y2=y)
+        text += f" ({100 * low:.1f} to {100 * high:.1f})"
+    chart.add("circle", element("title", escape(text)), class_=f"dot {colour}", cx=chart.x(value), cy=y, r=4.5, fill=BLUE)
+    return [text]
+
+
+def _failures(tables: AnswerTables) -> str:
+    """Return the list of the places where the model fails: a clade, a class, a pair, and confident mistakes."""
+    items = [*_worst_clade(tables), *_worst_class(tables), *_worst_pair(tables), *_confident(tables)]
+    return f'<h3>Where it fails</h3><ul class="fails">{"".join(f"<li>{item}</li>" for item in items)}</ul>' if items else ""
+
+
+def _worst_clade(tables: AnswerTables) -> list[str]:
+    counts = clade_counts(tables)
+    inner = {lineage: c for lineage, c in counts.items() if tables.taxa[lineage].rank != tables.finest and c[0] >= FEWEST}
+    share = {lineage: right / total for lineage, (total, right) in inner.items()}
+    if len(share) < 2:
+        return []
+    worst = min(share, key=lambda lineage: (share[lineage], lineage))
+    taxon, total = tables.taxa[worst], inner[worst][0]
+    return [f"The weakest clade is <b>{escape(taxon.name)}</b> ({escape(taxon.rank)}): {100 * share[worst]:.0f} % of {total:,} right."]
+
+
+def _worst_class(tables: AnswerTables) -> list[str]:
+    own = [t for t in tables.taxa.values() if t.rank == tables.finest and t.samples]
+    never = [t for t in own if not t.right]
+    if never:
+        names = ", ".join(f"<i>{escape(t.name)}</i>" for t in sorted(never, key=lambda t: -t.samples)[:3])
+        return [f"Never right: {len(never):,} of {len(own):,} {escape(tables.finest)}, such as {names}."]
+    worst = min(own, key=lambda t: (t.accuracy, t.name), default=None)
+    if worst is None:
+        return []
+    return [
+        f"The weakest class is <i>{escape(worst.name)}</i>: {worst.right} of {worst.samples} right, from {worst.training} training labels."
+    ]
+
+
+def _worst_pair(tables: AnswerTables) -> list[str]:
+    rows = tables.run.table("confusions")[:1]
+    return [
+        f"<i>{escape(taxon_name(row['label']))}</i> is taken for <i>{escape(taxon_name(row['predicted']))}</i> "
+        f"{times(int(row['count']))} ({100 * float(row['share']):.0f} % of its photographs)."
+        for row in rows
+    ]
+
+
+def _confident(tables: AnswerTables) -> list[str]:
+    sure = [sample for sample in tables.samples if sample.confidence >= 0.9 and sample.right is not None]
+    wrong = sum(not sample.right for sample in sure)
+    if not sure:
+        return ["It never states a confidence of 90 % or more."] if tables.samples else []
+    return [f"Of {counted(len(sure), 'answer')} with a confidence of at least 90 %, wrong: {wrong:,} ({100 * wrong / len(sure):.1f} %)."]

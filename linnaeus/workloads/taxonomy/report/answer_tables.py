@@ -1,0 +1,94 @@
+"""`AnswerTables`: the tables of the last validation of a taxonomy run, as the sections of its report read them."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from linnaeus.reporting.report.metric_words import passes_and_tasks
+from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.workloads.taxonomy.report.example_photographs import FILE
+from linnaeus.workloads.taxonomy.report.sample_table import Sample, read_samples, taxon_name
+
+
+class Taxon(NamedTuple):
+    """Class of a rank: its numbers of training labels and of validation samples, and how many of these are right at its rank."""
+
+    rank: str
+    name: str
+    lineage: str
+    training: int
+    samples: int
+    right: int
+    predicted: int
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.right / self.samples if self.samples else None
+
+
+class AnswerTables:
+    """Tables of a run. `ranks`: coarse to fine. `passes`: names of the validation passes, the normal one first; a pass with averaged
+    weights has the prefix `val_ema` in metrics and `val` in the names of files."""
+
+    def __init__(self, run: RunFiles) -> None:
+        self.run, self.final = run, run.final
+        self.passes, self.ranks = passes_and_tasks(run.final)
+        self.finest = self.ranks[-1]
+        self.normal = self.passes[0]
+
+    def value(self, name: str, of: str = "") -> float | None:
+        """Return a final metric of the normal pass, or of the pass `of`."""
+        return self.final.get(f"{of or self.normal}/{name}")
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        return read_samples(self.run.table("samples"), self.finest)
+
+    @cached_property
+    def taxa(self) -> dict[str, Taxon]:
+        """Return lineage -> taxon, of every class of every rank, coarse ranks first."""
+        return {row["lineage"]: _taxon(row) for row in self.run.table("classes")}
+
+    @cached_property
+    def parents(self) -> dict[str, str]:
+        """Return lineage -> lineage of the next taxon above; "" for a root."""
+        return {lineage: self._above(lineage) for lineage in self.taxa}
+
+    def _above(self, lineage: str) -> str:
+        while "|" in lineage:
+            lineage = lineage.rpartition("|")[0]
+            if lineage in self.taxa:
+                return lineage
+        return ""
+
+    def path(self, lineage: str) -> list[str]:
+        """Return the lineages from the root to a taxon, itself included."""
+        found = []
+        while lineage:
+            found.append(lineage)
+            lineage = self.parents.get(lineage, "")
+        return found[::-1]
+
+    @cached_property
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Return metric -> {"constant": value, "shuffled": value}."""
+        rows = self.run.table("baselines")
+        return {row["metric"]: {name: float(row[name]) for name in ("constant", "shuffled")} for row in rows}
+
+    @cached_property
+    def examples(self) -> dict[str, Any]:
+        return self.run.json(FILE)
+
+    def photograph(self, key: str) -> Mapping[str, Any]:
+        """Return the entry of a photograph; {} without one."""
+        return self.examples.get("photographs", {}).get(key, {})
+
+
+def _taxon(row: Mapping[str, str]) -> Taxon:
+    numbers = (int(row[name]) for name in ("training_count", "count", "right", "predicted"))
+    return Taxon(row["rank"], taxon_name(row["lineage"]), row["lineage"], *numbers)
+
+
+def times(count: int) -> str:
+    """Return `once`, `twice` or `3 times`."""
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")

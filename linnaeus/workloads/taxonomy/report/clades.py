@@ -1,0 +1,64 @@
+"""Show the tree of taxa with the accuracy in each clade, as lists that open."""
+
+from html import escape
+
+from linnaeus.errors import counted
+from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
+
+FEWEST = 10  # validation samples of a clade that is named as weak
+MOST = 4000  # taxa on the page; of a larger tree the finest ranks are left out
+
+
+def clade_counts(tables: AnswerTables) -> dict[str, tuple[int, int]]:
+    """Return lineage -> (samples labelled at the finest rank inside the taxon, how many of these have the right finest class)."""
+    counts: dict[str, list[int]] = {}
+    for taxon in tables.taxa.values():
+        if taxon.rank == tables.finest and taxon.samples:
+            for lineage in tables.path(taxon.lineage):
+                own = counts.setdefault(lineage, [0, 0])
+                own[0] += taxon.samples
+                own[1] += taxon.right
+    return {lineage: (total, right) for lineage, (total, right) in counts.items()}
+
+
+def clade_tree(tables: AnswerTables) -> str:
+    """Return the HTML of the section; "" without the table of classes."""
+    counts = clade_counts(tables)
+    if not counts:
+        return ""
+    shown, left_out = _shown_ranks(tables, counts)
+    children: dict[str, list[str]] = {}
+    for lineage in counts:
+        if tables.taxa[lineage].rank in shown:
+            children.setdefault(tables.parents[lineage], []).append(lineage)
+    roots = sorted(children.get("", ()), key=lambda lineage: -counts[lineage][0])
+    note = f'<p class="sub">The tree has too many taxa for this page; {", ".join(left_out)}: see validation/.</p>' if left_out else ""
+    nodes = "".join(_node(tables, counts, children, root, 0) for root in roots)
+    return f'{note}<div class="card tree" role="region" tabindex="0" aria-label="Tree">{nodes}</div>'
+
+
+def _shown_ranks(tables: AnswerTables, counts: dict[str, tuple[int, int]]) -> tuple[list[str], list[str]]:
+    """Return the ranks that fit on the page, and those that do not."""
+    total, shown = 0, list[str]()
+    for rank in tables.ranks:
+        total += sum(tables.taxa[lineage].rank == rank for lineage in counts)
+        if total > MOST and shown:
+            break
+        shown.append(rank)
+    return shown, tables.ranks[len(shown) :]
+
+
+def _node(tables: AnswerTables, counts: dict[str, tuple[int, int]], children: dict[str, list[str]], lineage: str, depth: int) -> str:
+    taxon, (total, right) = tables.taxa[lineage], counts[lineage]
+    share = right / total
+    name = f"<i>{escape(taxon.name)}</i>" if taxon.rank in ("genus", "species") else escape(taxon.name)
+    own = f", right at this rank {100 * taxon.accuracy:.0f} %" if taxon.rank != tables.finest and taxon.accuracy is not None else ""
+    about = f"{right} of {total} right to the {tables.finest}{own}; {counted(taxon.training, 'training label')}"
+    bar = f'<span class="track" aria-hidden="true"><i class="bar s0" style="width:{100 * share:.0f}%"></i></span>'
+    figure = f'<span class="acc" title="{escape(about)}">{100 * share:.0f} % of {total:,}{bar}</span>'
+    line = f'{name}<span class="rank">{escape(taxon.rank)}</span>{figure}'
+    below = sorted(children.get(lineage, ()), key=lambda child: -counts[child][0])
+    if not below:
+        return f"<p>{line}</p>"
+    inner = "".join(_node(tables, counts, children, child, depth + 1) for child in below)
+    return f"<details{' open' if depth == 0 else ''}><summary>{line}</summary>{inner}</details>"

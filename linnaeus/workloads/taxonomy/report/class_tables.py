@@ -1,0 +1,84 @@
+"""Accuracy by class: buckets of training labels, a picture of accuracy over training labels, and the classes with the lowest accuracy."""
+
+from html import escape
+
+from linnaeus.reporting.charts import BLUE, Chart, Scale, element
+from linnaeus.reporting.formatting import format_tick
+from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, explained, number, share_cell, table, text_cell
+from linnaeus.reporting.report.metric_words import meaning, metric_name
+from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, Taxon
+
+BUCKETS = ("many", "medium", "few")
+MOST = 500  # rows of a table
+DOTS = 2000  # classes in the picture
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 270, 66, 14, 14, 36
+
+
+def class_tables(tables: AnswerTables) -> str:
+    """Return the HTML of the section; "" without classes or buckets."""
+    own = [taxon for taxon in tables.taxa.values() if taxon.rank == tables.finest and taxon.samples]
+    return f'<div class="columns">{_buckets(tables)}{_picture(tables, own)}</div>{_worst(tables, own)}' if own else _buckets(tables)
+
+
+def _buckets(tables: AnswerTables) -> str:
+    """Return a table with a row per rank and a column per bucket."""
+    shown = [b for b in BUCKETS if any(tables.value(f"{rank}/{b}") is not None for rank in tables.ranks)]
+    rows = []
+    for rank in reversed(tables.ranks):
+        values = {b: tables.value(f"{rank}/{b}") for b in shown}
+        cells = [Cell(number(f"{tables.normal}/{rank}/{b}", value), value) for b, value in values.items()]
+        rows.append([text_cell(rank), *cells, *([_class_numbers(tables, rank)] if tables.taxa else [])])
+    columns = [Column("rank", words=True), *(Column(metric_name(b), meaning(b)) for b in shown)]
+    columns += [Column("classes", "With validation samples, of all.")] if tables.taxa else []
+    return f"<div>{table('Mean accuracy by number of training labels', columns, rows, sortable=False)}</div>" if shown else ""
+
+
+def _class_numbers(tables: AnswerTables, rank: str) -> Cell:
+    counts = [taxon.samples for taxon in tables.taxa.values() if taxon.rank == rank]
+    return Cell(f"{sum(count > 0 for count in counts):,} of {len(counts):,}", len(counts))
+
+
+def _picture(tables: AnswerTables, own: list[Taxon]) -> str:
+    """Return a figure with a dot per class: accuracy over training labels. The area of a dot is the number of validation samples."""
+    x = Scale.around([max(taxon.training, 0.9) for taxon in own], LEFT, WIDTH - RIGHT, log=True, margin=0.06)
+    chart = Chart(x, Scale(-0.04, 1.04, HEIGHT - BOTTOM, TOP))
+    chart.y_axis({share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)})
+    chart.x_axis({tick: format_tick(tick) for tick in x.ticks(6)}, above=-17)
+    chart.text(WIDTH - RIGHT, HEIGHT - 3, "training labels", "end")
+    largest = max(taxon.samples for taxon in own)
+    for taxon in sorted(own, key=lambda taxon: -taxon.samples)[:DOTS]:
+        text = f"{taxon.name}: {taxon.right} of {taxon.samples} right, {taxon.training} training labels"
+        radius = 2 + 5 * (taxon.samples / largest) ** 0.5
+        chart.dot(max(taxon.training, 0.9), taxon.accuracy or 0.0, BLUE, "s0", radius, text)
+    label = f"Accuracy of {len(own)} classes over their number of training labels; the values are in the table of classes"
+    picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
+    about = "A dot is a class; its area is its number of validation samples."
+    caption = explained(f"Accuracy of each {tables.finest} over its training labels", about)
+    return f'<figure class="chart"><figcaption>{caption}</figcaption>{picture}</figure>'
+
+
+def _worst(tables: AnswerTables, own: list[Taxon]) -> str:
+    ordered = sorted(own, key=lambda taxon: (taxon.accuracy, -taxon.samples, taxon.name))
+    rows = [
+        [
+            Cell(f"<i>{escape(taxon.name)}</i>", taxon.name),
+            share_cell(taxon.accuracy, 0),
+            count_cell(taxon.right),
+            count_cell(taxon.samples),
+            count_cell(taxon.predicted),
+            count_cell(taxon.training),
+            text_cell(" › ".join(tables.taxa[lineage].name for lineage in tables.path(taxon.lineage)[:-1])),
+        ]
+        for taxon in ordered[:MOST]
+    ]
+    columns = [
+        Column(tables.finest, words=True),
+        Column("accuracy"),
+        Column("right"),
+        Column("samples", "Validation samples with this label."),
+        Column("answers", "How often the model answers this class."),
+        Column("training", "Training labels of this class."),
+        Column("in", "Taxa above.", words=True),
+    ]
+    note = f'<p class="sub">The {MOST} lowest of {len(own):,} classes; all are in validation/.</p>' if len(own) > MOST else ""
+    return table("Classes, the lowest accuracy first", columns, rows, shown=12) + note

@@ -1,0 +1,65 @@
+"""The most frequent confusions, with photographs and the place of both taxa in the tree."""
+
+from html import escape
+
+from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, share_cell, table, text_cell
+from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, times
+from linnaeus.workloads.taxonomy.report.sample_table import taxon_name
+from linnaeus.workloads.taxonomy.report.thumbnails import image_element
+
+MOST = 300  # rows of the table
+
+
+def confused_pairs(tables: AnswerTables) -> str:
+    """Return the HTML of the section; "" without confusions."""
+    rows = tables.run.table("confusions")
+    pictures = "".join(_pair(tables, pair, row) for pair, row in zip(tables.examples.get("pairs", ()), rows, strict=False))
+    columns = [
+        Column("label", words=True),
+        Column("taken for", words=True),
+        Column("times"),
+        Column("share", "Of the samples with this label."),
+    ]
+    columns += [Column("meet in", "The lowest taxon that contains both.", words=True), Column("ranks apart", "0 would be a right answer.")]
+    cells = [
+        [
+            *(Cell(f"<i>{escape(taxon_name(row[name]))}</i>", taxon_name(row[name])) for name in ("label", "predicted")),
+            count_cell(int(row["count"])),
+            share_cell(float(row["share"]), 0),
+            text_cell(_common(tables, row["common"])),
+            count_cell(int(row["height"])),
+        ]
+        for row in rows[:MOST]
+    ]
+    note = f'<p class="sub">The first {MOST} of {len(rows):,} pairs; all are in validation/.</p>' if len(rows) > MOST else ""
+    return (f'<div class="pairs">{pictures}</div>' if pictures else "") + table("Confused pairs", columns, cells, shown=12) + note
+
+
+def _common(tables: AnswerTables, lineage: str) -> str:
+    taxon = tables.taxa.get(lineage)
+    return f"{taxon_name(lineage)}{f' ({taxon.rank})' if taxon else ''}" if lineage else "no common taxon"
+
+
+def _pair(tables: AnswerTables, pair: dict, row: dict[str, str]) -> str:
+    """Return a figure: two confused samples, and a training photograph of each taxon. `row`: of the table of confusions."""
+    label, predicted = taxon_name(pair["label"]), taxon_name(pair["predicted"])
+    photos = [
+        _photo(tables, f"validation/{n}", f"a photograph of {label} that was taken for {predicted}", "confused") for n in pair["samples"]
+    ]
+    photos += [
+        _photo(tables, f"training/{lineage}", f"training photograph of {taxon_name(lineage)}", taxon_name(lineage))
+        for lineage in (pair["label"], pair["predicted"])
+    ]
+    meet = f"they meet in {_common(tables, row['common'])}" if row["common"] else "they have no common taxon"
+    often = times(int(row["count"])).capitalize()
+    words = f"{often}, {100 * float(row['share']):.0f} % of its samples; {meet}"
+    return (
+        f'<figure class="pair"><figcaption><i>{escape(label)}</i> taken for <i>{escape(predicted)}</i></figcaption>'
+        f'<small>{escape(words)}</small><div class="photos">{"".join(photos)}</div></figure>'
+    )
+
+
+def _photo(tables: AnswerTables, key: str, alternative: str, caption: str) -> str:
+    webp = tables.photograph(key).get("webp")
+    picture = image_element(webp, alternative) if webp else '<div class="none">no photograph</div>'
+    return f"<div>{picture}<small>{escape(caption)}</small></div>"

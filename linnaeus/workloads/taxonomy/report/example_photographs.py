@@ -1,0 +1,82 @@
+"""Choose photographs for report.html at the end of a run, and save small copies of them: validation/step-N/photographs.json.
+
+The file contains
+
+    groups       title -> numbers of validation samples: right and wrong answers drawn at random, and the most confident wrong answers
+    pairs        for each of the most frequent confusions: two validation samples, and training photographs of both taxa
+    photographs  key -> name, place, date and the photograph as WebP in base64; keys are `validation/<number>` and `training/<lineage>`
+    ceilings     best possible accuracies, of generated data only
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from linnaeus.files import to_json, write_atomic
+from linnaeus.randomness import BOOTSTRAP, hashes, key
+from linnaeus.reporting.report.run_files import read_table
+from linnaeus.workloads.taxonomy.observations import Source, UndecodableImage
+from linnaeus.workloads.taxonomy.report.sample_table import Sample, read_samples
+from linnaeus.workloads.taxonomy.report.thumbnails import thumbnail
+
+FILE = "photographs.json"
+PER_GROUP, PAIRS = 12, 9
+GROUPS = ("Right answers, drawn at random", "Wrong answers, drawn at random", "Wrong answers with the highest confidence")
+
+
+def save_examples(folder: Path, source: Source, training: np.ndarray, validation: np.ndarray, ceilings: Mapping[str, float]) -> None:
+    """Write photographs.json to `folder`, the results of the last validation. `training`, `validation`: observation numbers of the rows of
+    each side. Write nothing without the table of samples."""
+    finest = source.tree.ranks[-1]
+    samples = read_samples(read_table(folder / "val-samples.csv"), finest)
+    if not samples:
+        return
+    groups = _groups(samples)
+    pairs = [_pair(row, samples) for row in read_table(folder / "val-confusions.csv")[:PAIRS]]
+    chosen = {number for numbers in groups.values() for number in numbers} | {n for pair in pairs for n in pair["samples"]}
+    rows = {f"validation/{number}": int(validation[number]) for number in sorted(chosen)}
+    rows |= _reference_rows(source, training, {lineage for pair in pairs for lineage in (pair["label"], pair["predicted"])})
+    photographs = {name: _photograph(source, row) for name, row in rows.items()}
+    content = {"groups": groups, "pairs": pairs, "ceilings": dict(ceilings), "photographs": photographs}
+    write_atomic(folder / FILE, to_json(content, None))
+
+
+def _groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """Return title -> numbers of samples. The random ones are the first of a fixed random order, so that two runs on the same validation
+    set show the same photographs where they agree."""
+    order = hashes(key(0, BOOTSTRAP, len(samples)), np.arange(len(samples), dtype=np.uint64))
+    shuffled = sorted((s for s in samples if s.right is not None), key=lambda s: int(order[s.number]))
+    wrong = [s for s in shuffled if not s.right]
+    chosen = ([s for s in shuffled if s.right], wrong, sorted(wrong, key=lambda s: -s.confidence))
+    return {title: [s.number for s in own[:PER_GROUP]] for title, own in zip(GROUPS, chosen, strict=True)}
+
+
+def _pair(row: Mapping[str, str], samples: Sequence[Sample]) -> dict[str, Any]:
+    """Return the two validation samples of a confusion on which the model was most confident."""
+    own = [s for s in samples if s.label == row["label"] and s.predicted == row["predicted"]]
+    numbers = [s.number for s in sorted(own, key=lambda s: -s.confidence)[:2]]
+    return {"label": row["label"], "predicted": row["predicted"], "samples": numbers}
+
+
+def _reference_rows(source: Source, training: np.ndarray, lineages: Iterable[str]) -> dict[str, int]:
+    """Return `training/<lineage>` -> the observation number of the first training row of each taxon of the finest rank."""
+    index = {lineage: c for c, lineage in enumerate(source.tree.lineage_ids(len(source.tree.ranks) - 1))}
+    labels, found = source.labels[training, -1], {}
+    for lineage in sorted(lineages):
+        rows = np.flatnonzero(labels == index[lineage])
+        if len(rows):
+            found[f"training/{lineage}"] = int(training[rows[0]])
+    return found
+
+
+def _photograph(source: Source, row: int) -> dict[str, Any]:
+    """Return the entry of an observation. Its photograph is null if it cannot be read."""
+    values = source.metadata.take(np.array([row]))
+    place = {name: float(f"{float(value[0]):.6g}") for name, value in vars(values).items() if not np.isnan(value[0])}
+    try:
+        image = thumbnail(source.images.read(np.array([row]))[0])
+    except (UndecodableImage, OSError):
+        image = None
+    return {"name": str(source.ids[row]), "metadata": place, "webp": image}

@@ -1,0 +1,48 @@
+"""Show the worth of each metadata component: accuracy without it, paired sample by sample with the accuracy with it."""
+
+import math
+
+from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, number, table, text_cell
+from linnaeus.reporting.report.metric_tables import difference
+from linnaeus.reporting.report.metric_words import column_name
+from linnaeus.reporting.report.run_files import Rows
+from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
+
+
+def metadata_worth(tables: AnswerTables) -> str:
+    """Return the HTML of the section; "" without a pass that masks metadata."""
+    masking = [name for name in tables.passes if "_mask_" in name]
+    ranks = list(reversed(tables.ranks))
+    normal = tables.run.table("samples")
+    rows = []
+    for name in masking:
+        cells = [text_cell(column_name(name)), _concerned(normal, name)]
+        rows.append(cells + [_cell(tables, name, rank) for rank in ranks])
+    columns = [Column("inputs", words=True), Column("samples", "Validation samples that have this metadata; the others do not change.")]
+    about = "Accuracy without the component, and the difference with its 95 % interval, paired by sample."
+    columns += [Column(f"right {rank}", about) for rank in ranks]
+    whole = [text_cell("all inputs"), count_cell(len(normal) or None)]
+    whole += [Cell(number(f"{tables.normal}/{rank}/top1", tables.value(f"{rank}/top1")), tables.value(f"{rank}/top1")) for rank in ranks]
+    note = "" if normal else '<p class="sub">Only aggregate results are saved: a difference is not coloured.</p>'
+    return table("Without place, date and elevation", columns, [whole, *rows], sortable=False) + note if rows else ""
+
+
+def _concerned(rows: Rows, name: str) -> Cell:
+    """Return the number of samples that have one of the components which the pass `name` masks."""
+    masked = name.partition("_mask_")[2]
+    names = None if masked == "meta" else set(masked.split("_"))
+    own = [row["metadata"].split() for row in rows]
+    return count_cell(sum(bool(found) if names is None else bool(names & set(found)) for found in own) if rows else None)
+
+
+def _cell(tables: AnswerTables, name: str, rank: str) -> Cell:
+    """Return the accuracy of a pass at a rank, with its difference from the normal pass and the interval of this difference."""
+    key = f"{name}/{rank}/top1"
+    value, whole = tables.final.get(key), tables.value(f"{rank}/top1")
+    html = number(key, value)
+    if value is None or whole is None:
+        return Cell(html, value)
+    low, high = tables.run.differences.get(key, (-math.inf, math.inf))
+    html += difference(key, value - whole, 0.0 if low > 0 or high < 0 else math.inf)
+    ends = f'<span class="interval">{100 * low:+.1f} to {100 * high:+.1f}</span>' if math.isfinite(low) else ""
+    return Cell(html + ends, value)

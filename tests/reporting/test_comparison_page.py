@@ -1,0 +1,111 @@
+"""Several runs in one page: seeds are folded, differences are paired by sample, and nothing is coloured that is not significant."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from linnaeus.commands.report import main
+from linnaeus.files import to_csv
+from linnaeus.reporting.report.comparison.compared_runs import Compared, find_runs
+from linnaeus.reporting.report.comparison.comparison_page import comparison_page
+from linnaeus.reporting.report.comparison.paired_rows import PairedRows
+from linnaeus.reporting.report.comparison.pareto import Entry, frontier, pareto_chart
+from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.reporting.results import write_summary
+from tests.reporting.test_html_report import Checker, charts_of
+
+SAMPLES = 300
+HARD = np.random.default_rng(0).random(SAMPLES)  # difficulty of each sample, common to all runs
+
+
+def make_run(root: Path, name: str, head: str, seed: int, skill: float, seconds: float, tables: bool = True) -> RunFiles:
+    """Write a finished run. Its model is right for a sample that is easier than its skill."""
+    path = root / "birds" / name
+    (path / "validation" / "step-00000010").mkdir(parents=True)
+    right = (np.random.default_rng([seed, len(head)]).normal(HARD, 0.05) < skill).astype(int)
+    final = {"val/species/top1": float(right.mean()), "val/loss": 2.0 - skill, "val/species/top1_low": 0.1, "val/species/top1_high": 0.9}
+    timings = {"time/training_seconds": seconds}
+    write_summary(path / "summary.json", "finished", 10, final=final, timings=timings, wall_seconds=2 * seconds)
+    (path / "run.json").write_text(json.dumps({"run_id": name, "data_fingerprint": "f"}))
+    config = {"seed": seed, "head": {"name": head}, "run": {"name": name}, "data": {"fold": None}}
+    (path / "config.yaml").write_text(json.dumps(config))
+    rows = [{"global_step": step, "train/loss": skill / step} for step in range(1, 11)] + [{"global_step": 10, **final}]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if tables:
+        samples = [{"sample": f"p{i}", "group": i // 3, "species/top1": int(hit)} for i, hit in enumerate(right)]
+        (path / "validation" / "step-00000010" / "val-samples.csv").write_text(to_csv(samples))
+    return RunFiles(path)
+
+
+@pytest.fixture
+def six(tmp_path: Path) -> list[RunFiles]:
+    kinds = {"linear": (0.50, 60), "marginal": (0.50, 80), "deep": (0.70, 70)}
+    return [make_run(tmp_path, f"{head}{seed}", head, seed, *kind) for head, kind in kinds.items() for seed in (0, 1)]
+
+
+def test_seeds_are_folded_and_only_differing_keys_are_shown(six: list[RunFiles]) -> None:
+    compared = Compared(six)
+    assert compared.differing == ["seed", "head.name"]
+    assert [group.name for group in compared.groups] == ["head.name=linear", "head.name=marginal", "head.name=deep"]
+    first = compared.groups[0]
+    values = [run.final["val/species/top1"] for run in six[:2]]
+    assert first.mean("val/species/top1") == pytest.approx(np.mean(values))
+    assert first.deviation("val/species/top1") == pytest.approx(np.std(values, ddof=1)) and first.seconds == 60
+    assert compared.main_metric == "val/species/top1"
+
+
+def test_differences_are_paired_by_sample_over_groups(six: list[RunFiles]) -> None:
+    """Compare the interval with that of a bootstrap of whole groups of the mean difference over seeds."""
+    first, _, deep = Compared(six).groups
+    pairs = PairedRows()
+    found = pairs.difference(first, deep, "val/species/top1")
+    assert found is not None and found.samples == SAMPLES and found.significant
+    hits = [[np.array([int(row["species/top1"]) for row in run.table("samples")]) for run in group.runs] for group in (first, deep)]
+    change = np.mean(hits[1], axis=0) - np.mean(hits[0], axis=0)
+    assert found.value == pytest.approx(change.mean())
+    groups = change.reshape(-1, 3).mean(1)
+    draws = np.random.default_rng(1).choice(groups, (4000, len(groups))).mean(1)
+    assert (found.low, found.high) == pytest.approx(np.quantile(draws, [0.025, 0.975]), abs=0.01)
+    unpaired = pairs.difference(first, deep, "val/loss")
+    assert unpaired is not None and unpaired.samples == 0 and not unpaired.significant
+
+
+def test_the_page_colours_significant_differences_alone(six: list[RunFiles]) -> None:
+    text = comparison_page(six, six[0].path.parent)
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == [] and len(set(checker.ids)) == len(checker.ids)
+    assert len(re.findall(r'class="delta good"', text)) == 1 and 'class="delta bad"' not in text  # deep against linear; not marginal
+    assert "in 3 configurations" in text and "head.name" in text and "Paired by sample" in text
+    assert [line["name"] for line in charts_of(text)["Loss"]] == ["head.name=linear", "head.name=marginal", "head.name=deep"]
+
+
+def test_runs_without_tables_have_aggregate_differences_only(tmp_path: Path) -> None:
+    made = [make_run(tmp_path, head, head, 0, skill, 60, tables=False) for head, skill in (("a", 0.2), ("b", 0.8))]
+    text = comparison_page(made, tmp_path)
+    assert "Only aggregate results are saved" in text and "delta good" not in text and "delta bad" not in text
+
+
+def test_the_command_compares_runs_and_sweeps(six: list[RunFiles], tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    paths = [str(run.path) for run in six]
+    assert main(paths) == 0 and capsys.readouterr().out.strip() == str(six[0].path.parent / "comparison.html")
+    sweep = tmp_path / "sweeps" / "heads"
+    sweep.mkdir(parents=True)
+    trials = [{"trial": i, "directory": f"birds/{run.path.name}"} for i, run in enumerate(six)] + [{"directory": "birds/not_started"}]
+    (sweep / "sweep.json").write_text(json.dumps({"trials": trials}))
+    assert [run.path.name for run in find_runs([sweep])] == [run.path.name for run in six]
+    assert main([str(sweep)]) == 0 and (sweep / "comparison.html").exists()
+    with pytest.raises(SystemExit) as ended:
+        main([paths[0], "--output", str(tmp_path / "x.html")])
+    assert ended.value.code == 2 and not (tmp_path / "x.html").exists()
+
+
+def test_the_frontier_has_the_runs_that_no_other_beats() -> None:
+    entries = [Entry("a", 10, 0.5, None), Entry("b", 20, 0.4, None), Entry("c", 30, 0.7, 0.1), Entry("d", 30, 0.6, None)]
+    assert [entry.name for entry in frontier(entries, higher=True)] == ["a", "c"]
+    assert [entry.name for entry in frontier(entries, higher=False)] == ["a", "b"]
+    drawn = pareto_chart("val/species/top1", entries)
+    assert drawn.count("<circle") == 4 and "c: 70.0 %" in drawn and pareto_chart("val/loss", entries[:1]) == ""

@@ -201,7 +201,7 @@ TABLE = {
         lambda c: "smoothed" in see.ran(c).console,
         "schedule.report=[100%] logger.report=false logger.console=full",
     ),
-    "logger.peak_tflops": Case("logger.peak_tflops=1", lambda c: "no effect" in see.ran(c).console),
+    "logger.peak_tflops": Case("logger.peak_tflops=1", lambda c: "MFU" in see.ran(c).console, "logger.console=full schedule.report=[100%]"),
     "launch.name@process": Case("launch=torchrun", launched.command),
     **cases(
         launched.submitted,

@@ -34,12 +34,12 @@ SHARE = 20.0  # times as long as a look takes: long runs are looked at more rare
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options of the command line. A mistake ends the program with status 2."""
     parser = argparse.ArgumentParser(
-        prog="linnaeus replay", description="Send the rows of runs to another destination, each once, however often this is done."
+        prog="linnaeus replay", description="Send the rows of runs to another destination. Rows that are already there are not sent again."
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directory, such as outputs/biota/1a2b3c4d5e")
     parser.add_argument("--to", required=True, choices=tuple(PACKAGES), help="destination")
-    parser.add_argument("--uri", help="mlflow: its server or database (MLFLOW_TRACKING_URI, or MLflow's default)")
-    parser.add_argument("--project", help="wandb, trackio: the project (logger.wandb_project of the run)")
+    parser.add_argument("--uri", help="mlflow: server or database; default: MLFLOW_TRACKING_URI, or else that of MLflow")
+    parser.add_argument("--project", help="wandb, trackio: project; default: logger.wandb_project of the run")
     parser.add_argument("--offline", action="store_true", help="wandb: write a folder for `wandb sync` in the run directory")
     parser.add_argument("--follow", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -29,9 +29,9 @@ class ActivationsConfig(DataConfig):
     """Activations of a module of a trained model, for the samples of its own run."""
 
     samples: int | None = setting("training samples of the run to read, the first ones; null: all", low=1)
-    source_batch: int = setting("samples that the model reads at once, always the same ones together", low=1)
-    window: int = setting("activations that are shuffled together, at least; they are made of random blocks of consecutive samples", low=1)
-    stored: bool = setting("true: write the activations to disk before the training; false: make them when they are read")
+    source_batch: int = setting("consecutive samples of a block, for which the model runs once", low=1)
+    window: int = setting("least number of activations that are shuffled together, those of a random choice of blocks", low=1)
+    stored: bool = setting("true: write the activations to disk before the training; false: compute them when they are read")
     folder: str | None = setting("folder of stored activations; null: one below run.root/activations, named after their content")
 
 

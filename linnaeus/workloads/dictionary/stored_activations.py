@@ -123,8 +123,8 @@ def _own(name: str) -> bool:
 def _check_space(folder: Path, source: ActivationSource) -> None:
     needed, free = 4 * source.width * int(source.offsets[-1]), shutil.disk_usage(folder).free
     if needed > free:
-        sizes = f"{needed / 1e9:.1f} GB of activations, and {folder} has {free / 1e9:.1f} GB free"
-        raise ConfigError(f"data.stored: {sizes}; set data.samples, data.folder, or data.stored=false to make them when they are read")
+        sizes = f"the activations need {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free"
+        raise ConfigError(f"data.stored: {sizes}; set data.samples, another data.folder, or data.stored=false")
 
 
 def _write_shard(folder: Path, number: int, blocks: list[Block]) -> None:

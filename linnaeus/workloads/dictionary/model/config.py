@@ -15,7 +15,7 @@ class DictionaryConfig:
     features: int | None = setting("number of features; null: 8 x the width of the activations", low=1)
     encoder_norm: float = setting("norm of each encoder vector at the start, where it is parallel to the decoder vector", above=0)
     dead_after: int = setting("training samples without activity after which a feature counts as dead", low=1)
-    auxiliary: float = setting("coefficient of the loss that trains dead features on what the others leave over; 0: none", low=0)
+    auxiliary: float = setting("coefficient of the loss that trains dead features to reconstruct the error of the others; 0: none", low=0)
     auxiliary_features: int | None = setting("dead features per sample in that loss; null: half the width of the activations", low=1)
     usage_target: float = setting("share of samples in which a feature should be active; used if usage_penalty is not 0", above=0, below=1)
     frontier: list[float] = setting(

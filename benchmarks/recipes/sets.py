@@ -23,7 +23,7 @@ class PhotographSet:
 
     @property
     def finest(self) -> str:
-        """Finest rank of the labels."""
+        """Return the finest rank of the labels."""
         return self.ranks[-1]
 
     def settings(self, manifest: Path) -> list[str]:

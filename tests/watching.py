@@ -221,3 +221,47 @@ def masks_of_each_rank(folder: Path) -> Iterator[None]:
     with around_updates(after=lambda t: history.append({m.name: m.mask.bool() for m in t.growth.masked})):
         yield
     torch.save(history, folder / f"masks-rank{get_rank_safely()}.pt")
+
+
+@contextlib.contextmanager
+def slow_forward(folder: Path) -> Iterator[None]:
+    """Give each process a simulated clock for the parts of its updates, which forward moves by 100 ms, on rank 1 by 125 ms."""
+    from linnaeus.train import sections
+    from tests.vectors.workload import MLP
+
+    now, forward = {"now": 0.0}, MLP.forward
+
+    def slow(model: Any, batch: Any) -> Any:
+        now["now"] += 0.125 if get_rank_safely() == 1 else 0.1
+        return forward(model, batch)
+
+    with mock.patch.object(MLP, "forward", slow), mock.patch.object(sections, "clock", lambda: now["now"]):
+        yield
+
+
+@contextlib.contextmanager
+def waits_apart(folder: Path) -> Iterator[None]:
+    """Let rank 1 compute its gradients only after rank 0 has begun to wait for them: the part "exchange" of its backward.
+
+    Rank 0 writes a file when that part begins. If it began after the wait, both would wait for each other; rank 1 then gives up."""
+    from linnaeus.optim.update import Precision
+    from linnaeus.train.sections import EXCHANGE, Sections
+
+    mark, backward, updates = Sections._mark, Precision.backward, {"number": 0}
+
+    def marked(self: Any, name: str) -> None:
+        if name == EXCHANGE and get_rank_safely() == 0 and self._marks[-1][0] == "backward":
+            (folder / f"waits-{updates['number']}").touch()
+        mark(self, name)
+
+    def late(self: Any, *args: Any, **kwargs: Any) -> None:
+        updates["number"] += 1
+        deadline = time.monotonic() + 20
+        while get_rank_safely() == 1 and updates["number"] <= 4 and not (folder / f"waits-{updates['number']}").exists():
+            if time.monotonic() > deadline:
+                raise AssertionError("rank 0 has waited for the gradients of rank 1 before its own part had ended")
+            time.sleep(0.002)
+        backward(self, *args, **kwargs)
+
+    with mock.patch.object(Sections, "_mark", marked), mock.patch.object(Precision, "backward", late):
+        yield

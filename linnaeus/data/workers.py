@@ -76,6 +76,10 @@ class WorkerPool:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
+    def processes(self) -> list[int]:
+        """Return the process numbers of the workers; [] before they are started."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def close(self) -> None:
         """End the workers. Batches that `take` has returned stay valid."""
         if self._processes:

@@ -34,12 +34,18 @@ class StopRequest:
     def __init__(self, max_time: str | None = None) -> None:
         self.signal: str | None = None
         self.max_time = max_time
+        self._constructed = time.monotonic()
         limit = Duration.parse(max_time, "trainer.max_time").seconds if max_time else math.inf
         self.deadline = time.monotonic() + limit
         self._received_at = 0.0
         self._deferred = False
         self._show: Callable[[str], None] = lambda text: None
         self._loss: Callable[[], str] = lambda: ""
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since the construction of this object."""
+        return time.monotonic() - self._constructed
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:

@@ -131,20 +131,28 @@ def rates(s: ReportData) -> list[Part]:
     texts = {
         "recent/steps_per_second": lambda v: f"{format_rate(v)} steps/s",
         "recent/ms_per_step": lambda v: f"{format_seconds(v / 1000)}/step",
+        "recent/p95_ms_per_step": lambda v: f"95 % under {format_seconds(v / 1000)}",
         "recent/samples_per_second": lambda v: f"{format_rate(v)} samples/s",
         f"recent/{unit}_per_second": lambda v: f"{format_rate(v)} {unit}/s",
         "recent/waiting_for_data": lambda v: f"data wait {100 * v:.0f}%",
         "recent/mfu": lambda v: f"MFU {100 * v:.1f}%",
         "recent/hfu": lambda v: f"HFU {100 * v:.1f}%",
+        "recent/steps": lambda v: f"over {counted(int(v), 'update')}",
     }
     return [part._replace(name="") for part in _available(s.clocks, texts)]
 
 
 def memory(s: ReportData) -> list[Part]:
-    """Return the resident memory of this process and the memory of its device: allocated now, peak and total."""
+    """Return the resident memory of this process, that of the process of a group that uses most, the private memory of the loader workers,
+    and the memory of its device: allocated now, peak and total."""
     parts = []
     if "memory/host_now_MiB" in s.clocks:
         parts.append(Part("", text=f"host {format_memory(s.clocks['memory/host_now_MiB'])}"))
+    if s.clocks.get("memory/host_now_most_rank"):
+        most, rank = s.clocks["memory/host_now_most_MiB"], s.clocks["memory/host_now_most_rank"]
+        parts.append(Part("", text=f"rank {rank:.0f} {format_memory(most)}"))
+    if s.clocks.get("memory/workers_MiB"):
+        parts.append(Part("", text=f"workers {format_memory(s.clocks['memory/workers_MiB'])}"))
     if "memory/device_MiB" in s.clocks:
         now, peak, total = (format_memory(s.clocks[f"memory/device{which}_MiB"]) for which in ("_now", "", "_total"))
         parts.append(Part("", text=f"device {now}, peak {peak} of {total}"))

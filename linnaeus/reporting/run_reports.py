@@ -9,7 +9,10 @@ Until these exist, the last report is pending. The checkpoint saved before the p
 measured again.
 """
 
+import itertools
 import logging
+import math
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +24,7 @@ from linnaeus.files import from_finite
 from linnaeus.reporting.display import ProgressDisplay
 from linnaeus.reporting.progress_report import ReportData, describe_report
 from linnaeus.reporting.rows import RowWriter
-from linnaeus.reporting.throughput import Throughput, expected_seconds
+from linnaeus.reporting.throughput import REPORTS, Costs, Throughput, expected_seconds
 
 log = logging.getLogger("linnaeus")
 
@@ -31,6 +34,7 @@ class RunReports:
 
     `pending`: the training metrics of the last report until its validation passes are done. `passes`, `saves`: numbers of validation passes
     and checkpoints made in this launch. `planned`: the steps of all passes and of all checkpoints of the run, sorted, one entry each.
+    `earlier`: the costs in the launch before, for this number of processes. `pass_samples`: samples of a validation pass.
     `seconds`: time spent inside `timed()`, which callers put around all work for a report."""
 
     def __init__(self, config: Config, path: Path | None, display: ProgressDisplay) -> None:
@@ -43,6 +47,9 @@ class RunReports:
         self.passes = self.saves = 0
         self.seconds = 0.0
         self.planned: tuple[Sequence[int], Sequence[int]] = ((), ())
+        self.earlier = Costs()
+        self.pass_samples = 0
+        self._times = deque[list[float]](maxlen=REPORTS)  # of the updates between reports
 
     @property
     def rows(self) -> int:
@@ -86,15 +93,22 @@ class RunReports:
         validated: bool = False,
     ) -> dict[str, float]:
         """Return `time/eta_seconds`, the estimated seconds until the end of the run, and the parts of it for validation and saving:
-        `time/eta_validation_seconds` once a pass has been timed, `time/eta_saving_seconds` once a checkpoint has been timed.
+        `time/eta_validation_seconds` once a pass has been timed or the speed is known, `time/eta_saving_seconds` once a checkpoint has been
+        timed. Before the first pass, a sample of it is expected to take a third of the time of one in training, where backward takes
+        twice as long as forward. After a resume the costs of the launch before are used until there are new ones.
 
         `validating` and `saving` are the seconds spent on these so far in this launch, `save_intervals` the seconds between checkpoints due
         by wall time. `validated` is True if the passes of this step are done."""
-        seconds_per_step = clocks.get("recent/ms_per_step", clocks["time/ms_per_step"]) / 1000
+        earlier, samples_per_second = self.earlier, clocks.get("recent/samples_per_second")
+        seconds_per_step = self.seconds_per_update(clocks)
+        if seconds_per_step is None:
+            seconds_per_step = clocks["time/ms_per_step"] / 1000
         left = {"time/eta_seconds": max(0, last_step - step) * seconds_per_step}
         first, (pass_steps, save_steps) = step + 1 if validated else step, self.planned
-        validation = expected_seconds(pass_steps, first, validating, self.passes)
-        checkpoints = expected_seconds(save_steps, first, saving, self.saves)
+        validation = expected_seconds(pass_steps, first, validating, self.passes, earlier.validation)
+        if validation is None and samples_per_second:
+            validation = expected_seconds(pass_steps, first, self.pass_samples / samples_per_second / 3, 1)
+        checkpoints = expected_seconds(save_steps, first, saving, self.saves, earlier.checkpoint)
         by_clock = sum(left["time/eta_seconds"] / seconds for seconds in save_intervals)
         if by_clock and self.saves:
             checkpoints = (checkpoints or 0.0) + by_clock * saving / self.saves
@@ -103,6 +117,31 @@ class RunReports:
                 left[f"time/eta_{name}_seconds"] = seconds
                 left["time/eta_seconds"] += seconds
         return left
+
+    def seconds_per_update(self, rates: Mapping[str, float]) -> float | None:
+        """Return the expected seconds of an update; None if unknown. `rates`: those of this launch.
+
+        Until it has `REPORTS` reports, the speed of the launch before stands for the missing ones."""
+        recent, earlier = rates.get("recent/ms_per_step"), self.earlier.update
+        if recent is None or earlier is None:
+            return earlier if recent is None else recent / 1000
+        share = min(1.0, self.throughput.intervals / REPORTS)
+        return share * recent / 1000 + (1 - share) * earlier
+
+    def costs(self, update: float | None, validating: float, saving: float, processes: int) -> Costs:
+        """Return the costs of this launch, or those of the launch before where this one has none, for the next launch."""
+        earlier = self.earlier
+        validation = validating / self.passes if self.passes else earlier.validation
+        checkpoint = saving / self.saves if self.saves else earlier.checkpoint
+        return Costs(earlier.update if update is None else update, validation, checkpoint, processes)
+
+    def update_times(self, times: list[float]) -> dict[str, float]:
+        """Return the median and the 95th percentile of the times of an update over the last reports, `recent/median_ms_per_step` and
+        `recent/p95_ms_per_step`; {} without any. `times`: seconds of the updates since the last report."""
+        self._times.append(times)
+        recent = sorted(itertools.chain(*self._times))
+        shares = {"median": 0.5, "p95": 0.95} if recent else {}
+        return {f"recent/{name}_ms_per_step": 1000 * recent[math.ceil(share * len(recent)) - 1] for name, share in shares.items()}
 
     def report(self, data: ReportData, keep: bool) -> None:
         """Show a report on rank 0, log it in full, and write its row to reports.jsonl if `keep` is True.

@@ -47,9 +47,15 @@ class Throughput:
         if not self._readings or reading.step > self._readings[-1].step:
             self._readings.append(reading)
 
+    @property
+    def intervals(self) -> int:
+        """Return the number of intervals between reports of which `rates` is the speed."""
+        return max(0, len(self._readings) - 1)
+
     def rates(self, units: str | None = None, latest: Reading | None = None) -> dict[str, float]:
         """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (fraction of the
-        time, 0 to 1) and, with a name in `units`, `recent/<units>_per_second`; {} before two readings. `latest`: a reading newer than that
+        time, 0 to 1), with a name in `units` `recent/<units>_per_second`, and the updates and seconds that these values are of
+        (`recent/steps`, `recent/seconds`); {} before two readings. `latest`: a reading newer than that
         of the last report, at which the measured time then ends."""
         if not self._readings or (latest or self._readings[-1]).step <= self._readings[0].step:
             return {}
@@ -60,20 +66,38 @@ class Throughput:
             "recent/ms_per_step": 1000 * seconds / steps,
             "recent/samples_per_second": (last.samples - first.samples) / seconds,
             "recent/waiting_for_data": (last.waiting - first.waiting) / seconds,
+            "recent/steps": steps,
+            "recent/seconds": seconds,
         }
         if units is not None:
             rates[f"recent/{units}_per_second"] = (last.units - first.units) / seconds
         return rates
 
 
-def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int) -> float | None:
+class Costs(NamedTuple):
+    """Mean seconds of an update, of a validation pass and of a checkpoint in an earlier launch, on `processes` processes; None: unknown."""
+
+    update: float | None = None
+    validation: float | None = None
+    checkpoint: float | None = None
+    processes: int = 1
+
+    def on(self, processes: int) -> "Costs":
+        """Return the costs on another number of processes: updates and validations are divided among them, checkpoints are not."""
+        update, validation = (None if cost is None else cost * self.processes / processes for cost in (self.update, self.validation))
+        return Costs(update, validation, self.checkpoint, processes)
+
+
+def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int, earlier: float | None = None) -> float | None:
     """Return the estimated seconds that the remaining events take: those of the sorted `steps` from `step` on, including `step`.
 
-    Each is expected to take the mean of the `done` events, which took `spent` seconds. Return 0 if no event remains, otherwise None before
-    the first event is done."""
+    Each is expected to take the mean of the `done` events, which took `spent` seconds, and of one of `earlier` seconds, the mean of an
+    earlier launch. Return 0 if no event remains, otherwise None if there is neither."""
     left = len(steps) - bisect_left(steps, step)
     if not left:
         return 0.0
+    if earlier is not None:
+        spent, done = spent + earlier, done + 1
     return left * spent / done if done else None
 
 

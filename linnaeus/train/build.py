@@ -38,9 +38,11 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.length import micro_batch_size, training_samples
+from linnaeus.train.clock import Clock
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
 from linnaeus.train.planning import Plan, warn_if_short
 from linnaeus.train.profiling import StepProfiler, profile_notes
+from linnaeus.train.rank_report import RankReport
 from linnaeus.train.sections import Sections
 from linnaeus.train.state import Training
 from linnaeus.weighting import (
@@ -128,7 +130,9 @@ def build_training(
         watchdog=watchdog,
         sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),
         growth=growth,
+        clock=Clock(context.device, before=stop.age),
     )
+    training.ranks = RankReport(context.device, context.world_size)
     training.sections = build_sections(training, directory)
     return training
 
@@ -175,10 +179,11 @@ def build_sections(training: Training, directory: Path) -> Sections | None:
     """Return the timer of the parts of updates, with its users; None if there are none."""
     profile, context = training.config.profile, training.context
     profiler = StepProfiler(profile, directory, context.device) if profile is not None and context.is_master else None
-    if profiler is None:
-        return None
-    profiler.sections = Sections(training, [profiler])
-    return profiler.sections
+    users = [user for user in (profiler, training.ranks.sampled) if user is not None]
+    sections = Sections(context.device, users) if users else None
+    if profiler is not None:
+        profiler.sections = sections
+    return sections
 
 
 def validation_notes(config: Config, workload: Workload) -> list[str]:

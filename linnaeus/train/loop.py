@@ -39,16 +39,17 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
     first_step = t.progress.global_step
     if t.sections is not None:
-        t.sections.between_steps()
+        t.sections.between_steps(t)
     for window in windows(prefetcher, t.sampler.accumulation):
         t.watchdog.activity = "training"
         if t.sections is not None:
             t.sections.window_ready()
         train_one_step(t, window)
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
+        t.clock.updates.mark()
         end_step(t)
         if t.sections is not None:
-            t.sections.between_steps()
+            t.sections.between_steps(t)
         if not t.run.running:
             return
         t.watchdog.activity = "waiting for data"

@@ -143,65 +143,58 @@ def _eager() -> Iterator[None]:
 
 
 class FirstBatch:
-    """Callable in place of `training.runner` that keeps the shapes of the first batch and puts the runner back.
+    """Callable in place of `inner`, the model, that keeps the shapes of the first batch. `batch`: on the meta device; None before it."""
 
-    `batch`: the first batch on the meta device; None before it."""
-
-    def __init__(self, training: Training) -> None:
-        self.training, self.inner = training, training.runner
+    def __init__(self, inner: Callable[..., Any]) -> None:
+        self.inner = inner
         self.batch: dict[str, Tensor] | None = None
-        training.runner = self
 
     def __call__(self, batch: Mapping[str, Tensor]) -> Any:
         if self.batch is None:
             self.batch = {name: _on_meta(value) for name, value in batch.items()}
-            if self.training.runner is self:  # else another object wraps this one, which then only passes calls on
-                self.training.runner = self.inner
         return self.inner(batch)
 
 
 class FlopsOfRun:
-    """Operations per sample of the model of a run, for each size of the training images. Call `watch` to count those of the next batch
-    and `finish` at the end of its update. A model that states `flops_per_sample()` is not counted."""
+    """Operations per sample of the model of a run, for each size of the training images.
 
-    def __init__(self, training: Training) -> None:
-        self.training = training
+    `watch` keeps the shapes of the next batch, `of_last_update` counts. A model that states `flops_per_sample()` is not counted."""
+
+    def __init__(self) -> None:
         self._found: dict[int | None, Counted | None] = {}  # size of the images, None if constant -> operations; None: unknown
         self._first: FirstBatch | None = None
 
-    def of(self, size: int | None) -> Counted | None:
-        """Return the operations of a sample with images of this size; None if unknown. Ask for a count if there is none yet."""
+    def watch(self, t: Training) -> None:
+        """Keep the shapes of the next batch."""
+        self._first = t.runner = FirstBatch(t.runner)
+
+    def of_last_update(self, t: Training) -> Counted | None:
+        """Return the operations of a sample of the last update; None if unknown.
+
+        Count them if that update was watched: this takes a second or less, and one more for an import. If the images have another size than
+        before, watch the next update."""
+        size = t.ops.get_image_size(max(0, t.progress.global_step - 1))
+        if size not in self._found and (stated := t.model.flops_per_sample()) is not None:
+            self._found[size] = Counted(float(stated))
+        if self._first is not None and self._first.batch is not None:
+            self._found.setdefault(size, _count(t.model, self._first.batch))
+            if t.runner is self._first:  # else another object wraps it, and it only passes calls on
+                t.runner = self._first.inner
+            self._first = None
         if size not in self._found and self._first is None:
-            self.watch()
+            self.watch(t)
         return self._found.get(size)
 
-    def watch(self) -> None:
-        """Count the next batch, or take the number that the model states."""
-        stated = self.training.model.flops_per_sample()
-        if stated is not None:
-            self._found[self._size()] = Counted(float(stated))
-        else:
-            self._first = FirstBatch(self.training)
 
-    def finish(self) -> None:
-        """Count the operations of the batch that was kept, if there is one. This takes a second or less, and one more for an import."""
-        if self._first is None or self._first.batch is None:
-            return
-        batch, self._first = self._first.batch, None
-        self._found[self._size()] = self._count(batch)
-
-    def _size(self) -> int | None:
-        """Return the size of the images of the last update."""
-        return self.training.ops.get_image_size(max(0, self.training.progress.global_step - 1))
-
-    def _count(self, batch: Mapping[str, Tensor]) -> Counted | None:
-        try:
-            found = count_flops(self.training.model, batch, len(batch["weight"]))
-        except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            log.info("MFU is not shown: the operations of the model cannot be counted without data (%s)", reason)
-            return None
-        log.debug("%.4g GFLOP of the model per sample, forward and backward", found.per_sample / 1e9)
-        if found.unknown:
-            log.info("MFU: these operations are not counted: %s", ", ".join(found.unknown))
-        return found
+def _count(model: nn.Module, batch: Mapping[str, Tensor]) -> Counted | None:
+    """Return the operations of a sample; None, with a line in the log, if they cannot be counted."""
+    try:
+        found = count_flops(model, batch, len(batch["weight"]))
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        log.info("MFU is not shown: the operations of the model cannot be counted without data (%s)", reason)
+        return None
+    log.debug("%.4g GFLOP of the model per sample, forward and backward", found.per_sample / 1e9)
+    if found.unknown:
+        log.info("MFU: these operations are not counted: %s", ", ".join(found.unknown))
+    return found

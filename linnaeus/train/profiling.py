@@ -13,7 +13,7 @@ import logging
 import re
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,9 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_json, write_atomic
 from linnaeus.reporting.formatting import format_seconds
 from linnaeus.train.sections import ASIDE, PARTS, Marks, Sections, no_annotation, part_seconds
+
+if TYPE_CHECKING:
+    from linnaeus.train.state import Training
 
 log = logging.getLogger("linnaeus")
 
@@ -69,14 +72,14 @@ class StepProfiler:
                 self.sections.annotate = torch.profiler.record_function
         return self.first <= step <= self.last
 
-    def add(self, step: int, marks: Marks) -> None:
+    def add(self, t: Training, step: int, marks: Marks) -> None:
         """Keep the times of an update that is not traced. After the last one of the range write all files."""
         if step < self.traced_from or self.first == self.last:
             self._timed[step] = marks
         if step >= self.last:
-            self._finish()
+            self._finish(t)
 
-    def _finish(self) -> None:
+    def _finish(self, t: Training) -> None:
         profiler, self._profiler = self._profiler, None
         if self.sections is not None:
             self.sections.annotate = no_annotation
@@ -92,18 +95,16 @@ class StepProfiler:
         if not updates:  # the run continued within the range: the trace is all there is
             log.info("profile of steps %d to %d: %s", self.traced_from, self.last, self.directory)
             return
-        text = describe_parts(updates, (self.traced_from, self.last), self._operations())
+        text = describe_parts(updates, (self.traced_from, self.last), self._operations(t))
         write_atomic(self.directory / "summary.txt", text + "\n")
         write_atomic(self.directory / "parts.json", to_json(parts_record(updates, (self.traced_from, self.last))))
         log.info("profile: %s\n%s", self.directory, text)
 
-    def _operations(self) -> float | None:
+    def _operations(self, t: Training) -> float | None:
         """Return the operations of an update of this process, without repeated ones; None if unknown."""
-        if self.sections is None or (t := self.sections.training).flops is None:
+        if t.flops is None:
             return None
-        step = t.progress.global_step - 1
-        t.flops.finish()
-        found = t.flops.of(t.ops.get_image_size(step))
+        step, found = t.progress.global_step - 1, t.flops.of_last_update(t)
         return None if found is None else found.per_sample * t.sampler.samples_in(step) / t.context.world_size
 
 

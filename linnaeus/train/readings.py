@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from linnaeus.reporting.progress_report import ReportData
-from linnaeus.reporting.throughput import Reading, peak_flops, utilisation
+from linnaeus.reporting.throughput import Costs, Reading, peak_flops, utilisation
 from linnaeus.train.data_wait import speed_without_waiting
 from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.state import Training
@@ -78,6 +80,8 @@ def timings(t: Training) -> dict[str, float]:
         "time/ms_per_step": 1000 * seconds / max(steps, 1),
         "time/waiting_for_data": t.clock.waiting / seconds,
         "time/speed_without_waiting": speed_without_waiting(t.clock.waiting / seconds),
+        "time/startup_seconds": t.clock.starting,
+        "time/compiling_seconds": t.clock.compiling,
         "time/training_seconds": seconds,
         "time/validation_seconds": t.clock.validating,
         "time/saving_seconds": t.clock.saving,
@@ -121,8 +125,10 @@ def _peak_host_mib() -> float:
 # -- progress reports ----------------------------------------------------------------------------------------------------------
 
 
-def start_reports(t: Training) -> None:
+def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
     """Prepare the progress reports, after the run is restored. Do nothing on ranks without a report file.
+
+    `costs`: those of the launch before, from its checkpoint.
 
     Set the steps of validation passes and checkpoints, from which the time left is estimated, and restart the measurement of throughput.
     Report 0 % for a new run with `schedule.report`."""
@@ -130,9 +136,11 @@ def start_reports(t: Training) -> None:
     if reports.file is None:
         return
     reports.planned = _planned_steps(t)
-    t.flops = FlopsOfRun(t) if device_peak(t) is not None or t.config.profile is not None else None
-    if t.flops is not None:
-        t.flops.watch()
+    reports.earlier = Costs(**(costs or {})).on(t.context.world_size)
+    reports.pass_samples = min(len(t.workload.validation_set), t.config.trainer.limit_validation_samples or sys.maxsize)
+    t.flops = FlopsOfRun() if device_peak(t) is not None or t.config.profile is not None else None
+    if t.flops is not None and t.model.flops_per_sample() is None:
+        t.flops.watch(t)
     restart_throughput(t)
     t.output.display.start(t.progress.global_step)
     t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)
@@ -144,7 +152,7 @@ def start_reports(t: Training) -> None:
 def restart_throughput(t: Training) -> None:
     """Restart the measurement of the speed and of the wait for data. Before that, count the operations of the model if they are needed."""
     if t.flops is not None:
-        t.flops.finish()
+        t.flops.of_last_update(t)
     t.output.reports.throughput.restart(reading(t))
     if t.output.reports.file is not None:
         t.data_wait.start(t.clock.training(), t.progress.global_step)
@@ -160,12 +168,14 @@ def report_progress(t: Training) -> None:
         clocks = timings(t)
         if reports.file is not None:
             reports.throughput.update(reading(t))
-            clocks |= _recent(t) | memory_now(t.device)
+            clocks |= _recent(t) | reports.update_times(t.clock.updates.take()) | memory_now(t.device) | t.ranks.rows()
             clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)
             share, workers = clocks.get("recent/waiting_for_data", 0.0), t.config.trainer.num_workers
             t.data_wait.report(share, t.clock.training(), step, workers, t.workload.faster_data)
+            for line in t.ranks.lines(step, resolved.last_step) if resolved.report.due(step) else ():
+                log.warning(line)
         t.output.sinks.log(step, clocks, "timings")
 
 
@@ -176,6 +186,12 @@ def time_left(t: Training, clocks: dict[str, float], validated: bool = False) ->
     resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
     step, intervals = t.progress.global_step, resolved.checkpoint.seconds
     return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
+
+
+def costs(t: Training) -> Costs:
+    """Return the mean seconds of an update, a validation pass and a checkpoint, for the estimates of the next launch."""
+    update = t.output.reports.seconds_per_update(t.output.reports.throughput.rates(latest=reading(t)))
+    return t.output.reports.costs(update, t.clock.validating, t.clock.saving, t.context.world_size)
 
 
 def seconds_left(t: Training) -> tuple[float | None, bool]:
@@ -224,7 +240,7 @@ def _recent(t: Training) -> dict[str, float]:
     """Return throughput, MFU and, where activations are computed again, HFU over the last reports."""
     rates = t.output.reports.throughput.rates(t.workload.units[0] if t.workload.units is not None else None)
     peak = device_peak(t)
-    flops = None if t.flops is None else t.flops.of(t.ops.get_image_size(t.progress.global_step - 1))
+    flops = None if t.flops is None else t.flops.of_last_update(t)
     if rates and flops is not None and peak is not None:
         speed = rates["recent/samples_per_second"], peak, t.context.world_size
         rates["recent/mfu"] = utilisation(flops.per_sample, *speed)

@@ -40,6 +40,7 @@ def restore(t: Training, weights: InitialWeights | None = None) -> None:
     else:
         load_checkpoint_into(t, point.checkpoint)
     log_changes(t)
+    t.clock.start_training()
 
 
 def find_point(t: Training) -> ResumePoint:
@@ -96,7 +97,7 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
     steps."""
     own = found is not None and found.state["run_id"] == t.output.directory.run_id  # False for run.resume=PATH of another run
     t.output.resume(found.step if found is not None else 0, found.state["outputs"] if found is not None and own else None)
-    start_reports(t)
+    start_reports(t, found.state["costs"] if found is not None and own else None)
     if t.context.is_master:
         t.output.results.discard_after(found.step if found is not None else -1)
 

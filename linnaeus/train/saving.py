@@ -11,6 +11,7 @@ import torch
 
 from linnaeus.rundir.identity import plain
 from linnaeus.train.outputs import CheckpointNotWritten, log_write_errors
+from linnaeus.train.readings import costs
 from linnaeus.train.state import Training
 
 
@@ -53,6 +54,7 @@ def readable_state(t: Training) -> dict[str, Any]:
         "progress": t.progress.state_dict(),
         "best": t.tracker.best,
         "outputs": t.output.counters(t.clock.wall()),
+        "costs": costs(t)._asdict(),
         "run_id": t.output.directory.run_id,
         "world_size": t.context.world_size,
         "data_fingerprint": t.workload.fingerprint,

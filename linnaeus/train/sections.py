@@ -28,13 +28,18 @@ ASIDE = ("validation", "saving")  # at the end of some steps; not counted as par
 Marks = list[tuple[str, Any]]  # (name of the part that begins, moment); the last one ends the update
 
 
+def clock() -> float:
+    """Return the present time in seconds."""
+    return time.perf_counter()
+
+
 class User(Protocol):
     """An object that asks for the times of updates."""
 
     def wants(self, step: int) -> bool:
         """Return True if update number `step` (counted from 1) must be timed. Called before it."""
 
-    def add(self, step: int, marks: Marks) -> None:
+    def add(self, t: Training, step: int, marks: Marks) -> None:
         """Take the marks of an update that `wants` has asked for."""
 
 
@@ -55,30 +60,28 @@ class Sections:
     """Timer of the parts of the updates of one process. `annotate`: returns a context manager for a part, by its name; the profile sets it
     to torch's `record_function`."""
 
-    def __init__(self, training: Training, users: Sequence[User], now: Callable[[], Any] | None = None) -> None:
-        """`now` returns the present moment; by default a time in seconds on the CPU, a recorded event on a GPU."""
-        self.training, self.users = training, list(users)
+    def __init__(self, device: torch.device, users: Sequence[User]) -> None:
+        self.users = list(users)
         self.annotate: Callable[[str], Any] = no_annotation
-        cuda = training.device.type == "cuda"
-        self._now = now or (_event if cuda else time.perf_counter)
+        self._now: Callable[[], Any] = _event if device.type == "cuda" else clock
         self._marks: Marks = []
         self._restore: list[tuple[Any, str, Any]] = []  # (owner, attribute, value; `_MISSING` for none of its own)
         self._asking: list[User] = []
 
     # -- called by the loop ----------------------------------------------------------------------------------------------
 
-    def between_steps(self) -> None:
+    def between_steps(self, t: Training) -> None:
         """End the times of an update, and begin those of the next one. Called before the first update of an epoch and after each one."""
-        step = self.training.progress.global_step
+        step = t.progress.global_step
         if len(self._marks) == 1:  # at the begin of an epoch: the next update is timed already
             return
         if any(name == STEP_END for name, _ in self._marks):  # else its data could not be read
             self._mark(WAITING)
             for user in self._asking:
-                user.add(step, self._marks)
+                user.add(t, step, self._marks)
         self._asking = [user for user in self.users if user.wants(step + 1)]
         if self._asking and not self._restore:
-            self._install()
+            self._install(t)
         if not self._asking and self._restore:
             self._remove()
         self._marks = [(WAITING, self._now())] if self._asking else []
@@ -111,8 +114,7 @@ class Sections:
 
     # -- timed methods ---------------------------------------------------------------------------------------------------
 
-    def _install(self) -> None:
-        t = self.training
+    def _install(self, t: Training) -> None:
         for owner, names, part in (
             (t.workload, ("check_batch", "valid_counts", "prepare"), "inputs"),
             (t.sync, ("reduce_counts",), EXCHANGE),
@@ -123,14 +125,14 @@ class Sections:
         ):
             for name in names:
                 self._replace(owner, name, self._timed(getattr(owner, name), part))
-        self._replace(t.precision, "backward", self._timed_backward(t.precision.backward))
+        self._replace(t.precision, "backward", self._timed_backward(t.precision.backward, t.context.world_size))
         self._replace(t.tracker, "add_update", self._then_step_end(t.tracker.add_update))
         self._replace(t.clock, "measure", self._timed_activity(t.clock.measure))
 
     def _replace(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         inner = getattr(owner, name)
         self._restore.append((owner, name, vars(owner).get(name, _MISSING)))
-        setattr(owner, name, function if owner is not self.training else TimedCall(inner, function))
+        setattr(owner, name, TimedCall(inner, function) if name in ("runner", "update") else function)
 
     def _remove(self) -> None:
         for owner, name, value in reversed(self._restore):
@@ -147,12 +149,12 @@ class Sections:
 
         return call
 
-    def _timed_backward(self, backward: Callable[..., None]) -> Callable[..., None]:
+    def _timed_backward(self, backward: Callable[..., None], processes: int) -> Callable[..., None]:
         """Return `backward` with its own part, and the rest of it as "exchange" from the moment at which all gradients of this process are
         computed: DDP then waits for those of the others.
 
         DDP waits in a callback at the end of the backward. Ours is queued before it, by the first hook of the backward, and runs first."""
-        if self.training.context.world_size == 1:
+        if processes == 1:
             return self._timed(backward, "backward")
 
         def call(losses: torch.Tensor, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Define `Training` (all parts of a run), `RunState` (running, interrupted or stopped) and `Clock` (the times of a launch).
+"""Define `Training` (all parts of a run) and `RunState` (running, interrupted or stopped).
 
 Only functions of this package take a `Training`. They read values from its parts and pass them to other parts. No code here depends
 on a particular workload: data, model and losses are reached through `workloads.base.Workload`.
@@ -6,10 +6,8 @@ on a particular workload: data, model and losses are reached through `workloads.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +30,12 @@ from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, ValidationPass
 from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.clipped_updates import ClippedUpdates
+from linnaeus.train.clock import Clock
 from linnaeus.train.data_wait import DataWait
 from linnaeus.train.freezing import changing_buffers
 from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.outputs import Outputs
+from linnaeus.train.rank_report import RankReport
 from linnaeus.train.sections import Sections
 from linnaeus.weighting import GradientConflict, TaskWeighting, WeightingMeter
 from linnaeus.workloads.base import Model, Workload
@@ -84,33 +84,6 @@ class RunState:
 
 
 @dataclass
-class Clock:
-    """Wall time of this launch in seconds, divided into training, validation and saving."""
-
-    started: float = field(default_factory=time.perf_counter)
-    validating: float = 0.0
-    saving: float = 0.0
-    waiting: float = 0.0  # time spent waiting for the loader; part of the training time
-
-    @contextlib.contextmanager
-    def measure(self, activity: str) -> Iterator[None]:
-        """Return a context manager that adds the time of its block to the attribute `activity`, "validating" or "saving"."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, activity, getattr(self, activity) + time.perf_counter() - start)
-
-    def wall(self) -> float:
-        """Return the seconds since the start of this launch."""
-        return time.perf_counter() - self.started
-
-    def training(self) -> float:
-        """Return the seconds of this launch that were not spent on validation or saving."""
-        return self.wall() - self.validating - self.saving
-
-
-@dataclass
 class Training:
     """All parts of a run. A checkpoint contains the state of the parts in `stateful()`; the others are built from the configuration."""
 
@@ -144,6 +117,7 @@ class Training:
     watchdog: Watchdog
     sync: RankSync
     flops: FlopsOfRun | None = None  # operations of the model; None on other ranks than 0, and if they are not needed
+    ranks: RankReport = field(init=False)  # times and memory of all processes; set by `build_training`
     sections: Sections | None = None  # times the parts of updates; None: nothing asks for them
     growth: Growth | None = None  # None: all weights are connected
     run: RunState = field(default_factory=RunState)

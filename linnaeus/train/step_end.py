@@ -89,6 +89,9 @@ def log_metrics(t: Training) -> None:
 def report(t: Training) -> None:
     """Print and write the progress report. At the last step defer it until the validation passes of that step are done."""
     step = t.progress.global_step
+    if t.ops.resolved.report.due(step):  # on all ranks alike
+        with t.output.reports.timed():
+            t.ranks.collect(t)
     if t.ops.resolved.report.due(step) and t.tracker.updates:  # a report due by rank 0's clock shows the newest row
         with t.output.reports.timed():
             t.output.last_row |= readings.training_row(t, peek=True)

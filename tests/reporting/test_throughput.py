@@ -10,6 +10,7 @@ def test_the_speed_is_that_of_the_last_reports() -> None:
     for seconds, waiting, step in ((0, 0, 0), (100, 50, 10), (110, 51, 20), (130, 52, 30)):
         speed.update(Reading(seconds, waiting, step, 8 * step))
     rates = {"steps_per_second": 20 / 30, "ms_per_step": 1500.0, "samples_per_second": 160 / 30, "waiting_for_data": 2 / 30}
+    rates |= {"steps": 20, "seconds": 30}
     found = {f"recent/{name}": rate for name, rate in rates.items()}
     assert speed.rates() == found and speed.rates("tokens") == {**found, "recent/tokens_per_second": 0.0}
     for step, tokens in ((40, 700), (50, 1000)):  # the number of tokens per sample varies

@@ -39,7 +39,7 @@ def test_a_run_that_ends_before_the_profile_logs_a_line() -> None:
 def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """A simulated clock for the marks. Only the methods of `PLANTED`, model, backward and the log row move it."""
     now = {"now": 0.0}
-    monkeypatch.setattr(sections.time, "perf_counter", lambda: now["now"])
+    monkeypatch.setattr(sections, "clock", lambda: now["now"])
     for name, (_, taken) in PLANTED.items():
         monkeypatch.setattr(VectorsWorkload, name, _slow(getattr(VectorsWorkload, name), now, taken))
     from linnaeus.optim.update import Precision, Update
@@ -78,7 +78,7 @@ def test_each_part_has_its_time_and_the_parts_add_up(tmp_path: Path, seconds: di
 def test_negative_control_a_part_that_is_not_timed_is_in_the_rest(
     tmp_path: Path, seconds: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sections, "_timed_backward", lambda self, backward: backward)
+    monkeypatch.setattr(Sections, "_timed_backward", lambda self, backward, processes: backward)
     run = runs.run("vectors", tmp_path, "profile=steps:4")
     parts = json.loads((run / "profile" / "parts.json").read_text())["parts"]
     assert parts["backward"] == 0 and parts["rest"] == pytest.approx(0.8)
@@ -89,10 +89,10 @@ def test_the_parts_add_up_to_the_real_time(tmp_path: Path, monkeypatch: pytest.M
     ends: dict[int, float] = {}
     original = Sections.between_steps
 
-    def between_steps(self: Sections) -> None:
-        ends.setdefault(self.training.progress.global_step, sections.time.perf_counter())
-        original(self)
-        ends[-1 - self.training.progress.global_step] = sections.time.perf_counter()
+    def between_steps(self: Sections, t: Any) -> None:
+        ends.setdefault(t.progress.global_step, sections.clock())
+        original(self, t)
+        ends[-1 - t.progress.global_step] = sections.clock()
 
     monkeypatch.setattr(Sections, "between_steps", between_steps)
     run = runs.run("vectors", tmp_path, "profile=steps:3-8", "schedule.checkpoint=[4steps]")

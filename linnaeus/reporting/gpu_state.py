@@ -1,0 +1,66 @@
+"""Read utilisation, clock, power and throttling of an NVIDIA GPU by NVML, if the package `nvidia-ml-py` is installed.
+
+A GPU that is held back by its power limit or its temperature explains a low MFU. Values are read only for reports.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+log = logging.getLogger("linnaeus")
+
+# Bits of NVML's clock event reasons that mean that a GPU under load is slower than it could be.
+THROTTLING = {
+    0x04: "power limit",
+    0x08: "hardware slowdown",
+    0x20: "temperature (software)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
+
+
+class GpuState:
+    """State of one GPU. `open_gpu` returns it."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    def read(self) -> dict[str, float]:
+        """Return `gpu/utilisation` (0 to 1), `gpu/sm_clock_MHz`, `gpu/power_W`, `gpu/temperature_C` and `gpu/throttling`, the sum of the
+        bits in `THROTTLING` that are set. A value that the GPU does not give is left out."""
+        n, h = self._nvml, self._handle
+        reasons = getattr(n, "nvmlDeviceGetCurrentClocksEventReasons", None) or n.nvmlDeviceGetCurrentClocksThrottleReasons
+        readers = {
+            "gpu/utilisation": lambda: n.nvmlDeviceGetUtilizationRates(h).gpu / 100,
+            "gpu/sm_clock_MHz": lambda: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
+            "gpu/power_W": lambda: n.nvmlDeviceGetPowerUsage(h) / 1000,
+            "gpu/temperature_C": lambda: float(n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
+            "gpu/throttling": lambda: float(reasons(h) & sum(THROTTLING)),
+        }
+        found = {}
+        for name, read in readers.items():
+            try:
+                found[name] = read()
+            except n.NVMLError:
+                continue
+        return found
+
+
+def open_gpu(uuid: str) -> GpuState | None:
+    """Return the state of the GPU with this UUID, as torch states it; None without the package or the driver's library."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        return GpuState(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"))
+    except pynvml.NVMLError as error:
+        log.debug("NVML does not answer (%s): utilisation and clocks of the GPU are not reported", error)
+        return None
+
+
+def throttling_reasons(bits: float) -> list[str]:
+    """Return the reasons in a value of `gpu/throttling`."""
+    return [reason for bit, reason in THROTTLING.items() if int(bits) & bit]

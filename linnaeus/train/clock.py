@@ -1,0 +1,109 @@
+"""Measure the time of a launch and divide it: start-up, compiling, validation, saving, and training, of which waiting for data is a part.
+
+The clock starts when `trainer.max_time` starts: when the program has read its configuration. The start of Python is not included.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+KEPT = 1024  # updates between two reports whose times are kept, the last ones
+
+
+class Clock:
+    """Wall time of this launch in seconds. `starting`: until the first update. `waiting`: for the loader, a part of the training time."""
+
+    def __init__(self, device: torch.device | None = None, before: float = 0.0) -> None:
+        """`before`: seconds of the launch before this call."""
+        self.started = self.now() - before
+        self.starting = self.validating = self.saving = self.waiting = 0.0
+        self.updates = UpdateTimes(_event if device is not None and device.type == "cuda" else self.now)
+        self._compiled_aside = compile_seconds()  # before this launch, and in validation and saving
+
+    @staticmethod
+    def now() -> float:
+        """Return the present time in seconds."""
+        return time.perf_counter()
+
+    def start_training(self) -> None:
+        """Set the end of the start-up to now."""
+        self.starting = self.wall() - self.validating - self.saving - self.compiling
+
+    @contextlib.contextmanager
+    def measure(self, activity: str) -> Iterator[None]:
+        """Return a context manager that adds the time of its block to the attribute `activity`, "validating" or "saving".
+
+        The update in whose end this happens has no time among `updates`."""
+        start, compiled = self.now(), compile_seconds()
+        try:
+            yield
+        finally:
+            setattr(self, activity, getattr(self, activity) + self.now() - start)
+            self._compiled_aside += compile_seconds() - compiled
+            self.updates.interrupt()
+
+    @property
+    def compiling(self) -> float:
+        """Return the seconds that torch.compile has compiled, outside of validation and saving."""
+        return compile_seconds() - self._compiled_aside
+
+    def wall(self) -> float:
+        """Return the seconds since the start of this launch."""
+        return self.now() - self.started
+
+    def training(self) -> float:
+        """Return the seconds of this launch that were not spent on start-up, compiling, validation or saving."""
+        return self.wall() - self.starting - self.compiling - self.validating - self.saving
+
+
+def compile_seconds() -> float:
+    """Return the seconds that torch.compile has spent in this process. The compiler is not imported for this."""
+    compiler = sys.modules.get("torch._dynamo.utils")
+    return float(compiler.calculate_time_spent().get("total_wall_time", 0.0)) if compiler is not None else 0.0
+
+
+class UpdateTimes:
+    """Times of single updates: from the end of one update to that of the next, without those that contain validation or saving.
+
+    On a GPU the moments are events of its stream, which costs about 5 us an update; the host does not wait for them. `mark` is called after
+    each update; it costs about 0.1 us on the CPU."""
+
+    def __init__(self, now: Callable[[], Any]) -> None:
+        self._moments = deque[Any](maxlen=KEPT + 1)
+        append = self._moments.append
+        self.mark = lambda: append(now())
+
+    def interrupt(self) -> None:
+        """Leave out the update in progress."""
+        if self._moments and self._moments[-1] is not None:
+            self._moments.append(None)
+
+    def take(self) -> list[float]:
+        """Return the seconds of the updates since the last call. On a GPU, those that it has not finished are left for the next call."""
+        moments, found = list(self._moments), list[float]()
+        while moments and not _reached(moments[-1]):
+            moments.pop()
+        for first, last in itertools.pairwise(moments):
+            if first is not None and last is not None:
+                found.append(first.elapsed_time(last) / 1000 if hasattr(first, "elapsed_time") else last - first)
+        for _ in moments[:-1]:
+            self._moments.popleft()
+        return found
+
+
+def _reached(moment: Any) -> bool:
+    return moment is None or not hasattr(moment, "query") or moment.query()
+
+
+def _event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event

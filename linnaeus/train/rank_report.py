@@ -1,0 +1,141 @@
+"""Compare the processes of a run at each report: times of their updates, and memory. One sum of a small table is all that is sent.
+
+The times of the first `SAMPLES` updates after each report are taken by `Sections`, so the other updates cost nothing. Waiting for data is
+counted over all updates, because a slow file may be in any of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from statistics import median
+from typing import TYPE_CHECKING
+
+import torch
+
+from linnaeus.reporting.gpu_state import GpuState, open_gpu, throttling_reasons
+from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of
+from linnaeus.reporting.slow_rank import SlowRank
+from linnaeus.train.sections import Marks, part_seconds
+
+if TYPE_CHECKING:
+    from linnaeus.train.state import Training
+
+log = logging.getLogger("linnaeus")
+
+SAMPLES = 8  # timed updates after each report
+# "weighting" and "step end" contain sums over the processes, in which each waits for the others, so they are left out.
+COMPUTE, HOST = ("forward", "loss", "backward"), ("inputs", "update", "rest")
+TIMES = ("data", "compute", "host")  # seconds of an update; NaN before the first timed one
+MEMORY = ("memory/host_now_MiB", "memory/host_private_MiB", "memory/workers_MiB")
+GPU_MEMORY = ("memory/device_now_MiB", "memory/device_reserved_MiB", "memory/device_MiB")
+GPU = ("gpu/utilisation", "gpu/sm_clock_MHz", "gpu/power_W", "gpu/temperature_C", "gpu/throttling")
+FACTS = (*TIMES, *MEMORY, *GPU_MEMORY, *GPU)
+
+
+class SampledTimes:
+    """Times of a few updates after each report; a user of `Sections`, in groups only."""
+
+    def __init__(self) -> None:
+        self._marks: list[Marks] = []
+
+    def wants(self, step: int) -> bool:
+        return len(self._marks) < SAMPLES
+
+    def add(self, t: Training, step: int, marks: Marks) -> None:
+        self._marks.append(marks)
+
+    def take(self) -> tuple[float, float]:
+        """Return the median seconds of `COMPUTE` and `HOST` since the last call; NaN if no update was timed."""
+        parts, self._marks = [part_seconds(marks) for marks in self._marks], []
+        if not parts:
+            return math.nan, math.nan
+        compute, host = (median(sum(one[name] for name in names) for one in parts) for names in (COMPUTE, HOST))
+        return compute, host
+
+
+class RankReport:
+    """Facts of all processes at a report. `collect` is a collective; `rows` and `lines` are for rank 0.
+
+    table: rank -> name in `FACTS` -> value; NaN where a process does not have it."""
+
+    def __init__(self, device: torch.device, world_size: int) -> None:
+        self.sampled = SampledTimes() if world_size > 1 else None
+        self.table = [dict.fromkeys(FACTS, math.nan) for _ in range(world_size)]  # a report that a resume makes late has no values
+        self._before = (0, 0.0)  # step and time spent waiting for data at the last report
+        self._of = [f" of process rank {rank}" if world_size > 1 else "" for rank in range(world_size)]
+        self._slow = SlowRank()
+        self._growth = [MemoryGrowth(f"private memory{of}, with its workers,") for of in self._of]
+        self._growth_on_gpu = [MemoryGrowth(f"GPU memory{of}") for of in self._of]
+        self._gpu: GpuState | None = None
+        self._throttled = [0, False]  # reports in a row with a throttled GPU; True: a line was logged
+        if device.type == "cuda":
+            self._gpu = open_gpu(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
+
+    def collect(self, t: Training) -> None:
+        """Gather the facts of this report from all ranks. Every rank must call this."""
+        table = torch.zeros(t.context.world_size, len(FACTS), dtype=torch.float64)
+        own = self._own(t)
+        table[t.context.rank] = torch.tensor([own.get(name, math.nan) for name in FACTS], dtype=torch.float64)
+        t.context.all_reduce(table)
+        self.table = [dict(zip(FACTS, row, strict=True)) for row in table.tolist()]
+
+    def _own(self, t: Training) -> dict[str, float]:
+        step, waiting = t.progress.global_step, t.clock.waiting
+        (first, waited), self._before = self._before, (step, waiting)
+        updates = step - max(first, t.first_step)
+        facts = memory_facts(t) | (self._gpu.read() if self._gpu is not None else {})
+        if self.sampled is not None:
+            facts["compute"], facts["host"] = self.sampled.take()
+            facts["data"] = (waiting - waited) / updates if updates else math.nan
+        return facts
+
+    def rows(self) -> dict[str, float]:
+        """Return the values for timings.jsonl: those of rank 0, and of a group the largest one and its rank."""
+        found = {name: self.table[0][name] for name in (*MEMORY, *GPU_MEMORY, *GPU)}
+        if len(self.table) > 1:
+            for name in (MEMORY[0], GPU_MEMORY[2]):
+                values = [row[name] for row in self.table]
+                if not math.isnan(values[0]):
+                    start = name.removesuffix("_MiB")
+                    found |= {f"{start}_most_MiB": max(values), f"{start}_most_rank": values.index(max(values))}
+            for name in TIMES:
+                times = [1000 * row[name] for row in self.table]
+                found |= {f"ranks/{name}_ms_least": min(times), f"ranks/{name}_ms_most": max(times)}
+        return {name: value for name, value in found.items() if not math.isnan(value)}
+
+    def lines(self, step: int, last_step: int) -> list[str]:
+        """Return the warnings that are due at this report: a slow process, memory that grows like a leak, a throttled GPU."""
+        lines = list[str | None]()
+        if len(self.table) > 1 and not any(math.isnan(row[name]) for row in self.table for name in TIMES):
+            lines.append(self._slow.report(step, [[row[name] for name in TIMES] for row in self.table]))
+        for row, growth, on_gpu in zip(self.table, self._growth, self._growth_on_gpu, strict=True):
+            lines.append(growth.report(step, row[MEMORY[1]] + row[MEMORY[2]], last_step) if not math.isnan(row[MEMORY[1]]) else None)
+            lines.append(on_gpu.report(step, row[GPU_MEMORY[0]], last_step) if not math.isnan(row[GPU_MEMORY[0]]) else None)
+        return [line for line in (*lines, self._throttling(step)) if line is not None]
+
+    def _throttling(self, step: int) -> str | None:
+        """Return a line, once, if a GPU is throttled in two successive reports."""
+        held = [(rank, row["gpu/throttling"]) for rank, row in enumerate(self.table) if row["gpu/throttling"] > 0]
+        self._throttled[0] = self._throttled[0] + 1 if held else 0
+        if self._throttled[0] < 2 or self._throttled[1]:
+            return None
+        self._throttled[1] = True
+        rank, bits = held[0]
+        row = self.table[rank]
+        facts = f"{row['gpu/sm_clock_MHz']:.0f} MHz, {row['gpu/power_W']:.0f} W, {row['gpu/temperature_C']:.0f} °C"
+        return f"the GPU{self._of[rank]} is slowed down at step {step:,} ({', '.join(throttling_reasons(bits))}): {facts}"
+
+
+def memory_facts(t: Training) -> dict[str, float]:
+    """Return the memory of this process, its loader workers and its GPU, in MiB: resident and private memory of the process, private memory
+    of all workers together; allocated now, reserved by the allocator, and most allocated so far."""
+    found, own = dict[str, float](), memory_of()
+    if own is not None:
+        workers = private_of(t.workers.processes()) if t.workers is not None else 0.0
+        found |= dict(zip(MEMORY, (own.resident, own.private, workers), strict=True))
+    if t.device.type == "cuda":
+        cuda = torch.cuda
+        values = (cuda.memory_allocated(t.device), cuda.memory_reserved(t.device), cuda.max_memory_allocated(t.device))
+        found |= {name: value / 2**20 for name, value in zip(GPU_MEMORY, values, strict=True)}
+    return found

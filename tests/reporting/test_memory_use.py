@@ -1,0 +1,59 @@
+"""Memory of processes, and series of readings that look like a leak or do not."""
+
+import math
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+
+from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of
+
+LAST = 1000
+
+
+def first_line(memory: Callable[[int], float], noise: float = 5.0) -> tuple[int, str] | None:
+    """Return the step and the line of the first alarm in a run with a report every 10 steps. `memory`: MiB at a step."""
+    watch, rng = MemoryGrowth("private memory"), random.Random(0)
+    lines = [(step, watch.report(step, memory(step) + rng.uniform(0, noise), LAST)) for step in range(10, LAST + 1, 10)]
+    said = [(step, line) for step, line in lines if line is not None]
+    assert len(said) <= 1, "said once"
+    return said[0] if said else None
+
+
+def test_a_leak_is_named_with_numbers() -> None:
+    found = first_line(lambda step: 800 + 1.0 * step)
+    assert found is not None and found[0] <= 200
+    assert found[1].startswith("private memory grows like a leak: from 84") and "more until the end of the run" in found[1]
+    slow = first_line(lambda step: 800 + 0.15 * step)
+    assert slow is not None and 400 < slow[0] < 700, "64 MiB first"
+
+
+def test_a_sawtooth_that_rises_is_a_leak() -> None:
+    assert first_line(lambda step: 800 + step + 40 * (step // 10 % 3)) is not None
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        lambda step: 800.0,
+        lambda step: 800 + 600 * (1 - math.exp(-step / 30)),  # a heap that settles
+        lambda step: 800 + 600 * (1 - math.exp(-step / 120)),
+        lambda step: 800 + min(step, 60) * 10,  # a cache that fills in the first reports
+        lambda step: 800 + 300 * (step > 500),  # validation allocates once
+        lambda step: 800 + 200 * (step // 10 % 5 == 0),
+        lambda step: 1500 - step,
+        lambda step: 800 + 0.04 * step,  # 40 MiB in the whole run
+    ],
+)
+def test_healthy_memory_raises_no_alarm(memory: Callable[[int], float]) -> None:
+    assert first_line(memory) is None
+
+
+def test_the_memory_of_this_process_is_read() -> None:
+    own = memory_of()
+    assert own is not None and 0 < own.shared < own.resident and own.private > 5
+    ballast = bytearray(os.urandom(1)) * (64 << 20)
+    grown = memory_of(os.getpid())
+    assert grown is not None and 55 < grown.private - own.private < 90 and len(ballast) == 64 << 20
+    assert private_of([os.getpid(), 2**22 + 1]) == pytest.approx(grown.private, abs=5), "a process that has ended is left out"

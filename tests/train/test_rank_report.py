@@ -1,0 +1,83 @@
+"""Facts of all processes at each report: a slow one is named, with its section, by runs of two processes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from linnaeus.train import rank_report
+from linnaeus.train.rank_report import GPU, GPU_MEMORY, RankReport
+from tests import runs
+
+SETTINGS = ["trainer.length=20steps", "schedule.report=[2steps]", "trainer.global_batch_size=16", "trainer.micro_batch_size=8"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two processes: `slow`, where forward of rank 1 takes a quarter longer, and `apart`, see `tests.watching.waits_apart`."""
+    root = tmp_path_factory.mktemp("ranks")
+    jobs = []
+    for name, watch in (("slow", "slow_forward"), ("apart", "waits_apart")):
+        (root / name).mkdir()
+        jobs.append(runs.job("vectors", root / name, *SETTINGS, watch=[watch]))
+    runs.run_group(2, jobs, root)
+    return root
+
+
+def test_a_rank_that_is_a_quarter_slower_is_named_within_two_reports(root: Path) -> None:
+    log = (root / "slow" / "vectors" / "run" / "train.log").read_text()
+    found = re.findall(r"WARNING process rank (\d) is ([\d.]+) x as slow as the others at step (\d+): (.*)", log)
+    assert len(found) == 1, "said once"
+    rank, ratio, step, rest = found[0]
+    assert (rank, step) == ("1", "4") and "more an update in forward and backward" in rest
+    assert 1.15 <= float(ratio) <= 1.25
+
+
+def test_the_times_and_memory_of_both_ranks_are_in_the_rows(root: Path) -> None:
+    rows = [row for row in runs.rows(root / "slow" / "vectors" / "run" / "timings.jsonl") if "ranks/compute_ms_most" in row]
+    assert len(rows) == 10
+    assert all(row["ranks/compute_ms_most"] == pytest.approx(1.25 * row["ranks/compute_ms_least"]) for row in rows)
+    assert rows[0]["ranks/compute_ms_least"] == pytest.approx(100.0), "one micro-batch"
+    for row in rows:
+        assert row["memory/host_now_most_rank"] in (0, 1) and row["memory/host_now_most_MiB"] >= row["memory/host_now_MiB"] > 50
+        assert 0 < row["memory/host_private_MiB"] < row["memory/host_now_MiB"] and row["memory/workers_MiB"] == 0
+
+
+def test_waiting_for_the_gradients_of_others_is_no_part_of_backward(root: Path) -> None:
+    assert (root / "apart" / "waits-1").exists() and runs.summary(root / "apart" / "vectors" / "run")["status"] == "finished"
+
+
+# -- one process -----------------------------------------------------------------------------------------------------------------
+
+
+def report_of(facts: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Return the lines of the reports of one process on a GPU that gives `facts`, at steps 10, 20, ..."""
+    taken = iter(facts)
+    training: Any = SimpleNamespace(
+        context=SimpleNamespace(world_size=1, rank=0, all_reduce=lambda table: table), device=torch.device("cpu"), first_step=0,
+        progress=SimpleNamespace(global_step=0), clock=SimpleNamespace(waiting=0.0),
+    )  # fmt: skip
+    monkeypatch.setattr(rank_report, "memory_facts", lambda t: next(taken))
+    ranks, lines = RankReport(torch.device("cpu"), 1), []
+    for _ in facts:
+        training.progress.global_step += 10
+        ranks.collect(training)
+        lines.append(ranks.lines(training.progress.global_step, 1000))
+    return lines
+
+
+def test_a_throttled_gpu_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = dict(zip(GPU, (0.9, 1100.0, 699.0, 84.0, float(0x24)), strict=True))
+    lines = report_of([held | {"gpu/throttling": 0.0}, held, held, held], monkeypatch)
+    assert lines == [[], [], ["the GPU is slowed down at step 30 (power limit, temperature (software)): 1100 MHz, 699 W, 84 °C"], []]
+
+
+def test_a_leak_on_the_gpu_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = report_of([{GPU_MEMORY[0]: 4000.0 + 30 * i} for i in range(60)], monkeypatch)
+    said = [line for one in lines for line in one]
+    assert len(said) == 1 and said[0].startswith("GPU memory grows like a leak: from 4.0 GiB at step 40")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import reporting
 from benchmarks.drivers import FusedAndClipped, Ours, Plain
 from benchmarks.loop_overhead import configure
 from linnaeus.distributed import DistributedContext
@@ -71,3 +72,9 @@ def test_start_up_times_main_to_its_first_update(tmp_path):
     assert not imported & SLOW_TO_IMPORT
     (directory,) = (tmp_path / "biota").iterdir()
     assert not (directory / "metrics.jsonl").exists()  # it ended right there
+
+
+def test_reporting_compares_everything_on_with_everything_off(monkeypatch):
+    monkeypatch.setitem(reporting.MODELS, "mlp", (8, 60, []))
+    table = reporting.overhead("mlp", 1)
+    assert set(table["variants"]) == {"on", "off"} and table["bars"][0]["at_most"] == 1.03

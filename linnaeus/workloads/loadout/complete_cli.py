@@ -20,7 +20,7 @@ from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.abilities import ITEMS, MAIN_ITEMS
 from linnaeus.workloads.loadout.gear import EMPTY, arrange, to_text
-from linnaeus.workloads.loadout.gear_requests import Request, default_method, make_request, parse_points, read_requests
+from linnaeus.workloads.loadout.gear_requests import Request, make_request, parse_points, read_requests
 
 if TYPE_CHECKING:
     from linnaeus.workloads.loadout.build_decoding import Answer
@@ -49,18 +49,16 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--have", default="", metavar="GEAR", help="gear that stays, as 'comeback, swim_speed_up: main sub sub'; default: none")
     add("--points", default="", metavar="POINTS", help="ability points to reach, as 'swim_speed_up: 29, special_saver: 6'")
     add("--requests", type=Path, metavar="FILE", help="JSON lines with weapon, have and points, answered in batches")
-    add("--top", type=int, default=1, metavar="N", help="builds to print for a request (%(default)s); more than 1 needs --method beam")
-    add(
-        "--method", choices=METHODS, help="direct: one step (default with --top 1); beam: search (default above); closure: sure slots first"
-    )
+    add("--top", type=int, default=1, metavar="N", help="builds to print for a request, best first (%(default)s); closure gives one")
+    text = "direct: most slots expected right (%(default)s); beam: most probable builds; closure: sure slots first"
+    add("--method", choices=METHODS, default=METHODS[-1], help=text)
     add("--json", action="store_true", help="print a JSON object for each request")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
     options = parser.parse_args(arguments)
     if options.top < 1:
         parser.error(f"--top is {options.top}; it must be at least 1")
-    options.method = options.method or default_method(options.top)
-    if options.top > 1 and options.method != "beam":
-        parser.error(f"--method={options.method} gives one build; use --top 1, or --method beam")
+    if options.top > 1 and options.method == "closure":
+        parser.error("--method=closure gives one build; use --top 1, or --method direct")
     if (options.weapon is None) == (options.requests is None):
         parser.error("give either --weapon NAME or --requests FILE")
     if options.requests is not None and (options.have or options.points):
@@ -100,7 +98,8 @@ def as_text(request: Request, answers: Sequence[Answer], weapons: Weapons) -> li
     for number, answer in enumerate(answers, 1):
         added = slot_probabilities(request.given, answer)
         values = [probability for each in added.values() for probability in each]
-        lines.append(f"{number}.  {sum(values):.1f} of {len(values)} added slots expected right, log p {answer.score:.2f}")
+        score = "" if answer.log_probability is None else f", log p {answer.log_probability:.2f}"
+        lines.append(f"{number}.  {answer.expected_right:.1f} of {len(values)} added slots expected right{score}")
         marks = _Marks(request.given, added)
         for piece, (main, subs) in arrange(answer.build).items():
             texts = [marks.text(main, True), *(marks.text(sub, False) for sub in subs)]
@@ -144,7 +143,10 @@ def as_json(request: Request, answers: Sequence[Answer], weapons: Weapons) -> di
             for item, values in added.items()
             for p in values
         ]
-        builds.append({"gear": gear, "added": slots, "log_probability": round(answer.score, 6)})
+        scores = {"expected_right": round(answer.expected_right, 6)}
+        if answer.log_probability is not None:
+            scores["log_probability"] = round(answer.log_probability, 6)
+        builds.append({"gear": gear, "added": slots, **scores})
     return found | {"have": to_text(request.given), "builds": builds}
 
 

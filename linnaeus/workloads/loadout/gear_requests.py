@@ -51,11 +51,6 @@ def _given(have: str, points: Mapping[str, Any]) -> np.ndarray:
     return found
 
 
-def default_method(top: int) -> str:
-    """Return the method of `build_decoding.complete` for `top` answers: `direct`, which has most slots right, gives only one."""
-    return "direct" if top == 1 else "beam"
-
-
 def parse_points(text: str) -> dict[str, int]:
     """Return ability -> points of a text such as `swim_speed_up: 29, special_saver: 6`. Raise `ConfigError` for another form."""
     found = {}

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from linnaeus.workloads.loadout import complete_cli
 from linnaeus.workloads.loadout.archetypes import make_world
@@ -11,6 +12,7 @@ from linnaeus.workloads.loadout.build_decoding import METHODS
 from linnaeus.workloads.loadout.gear import count_items, is_full, parse_gear, slot_items, to_text
 from linnaeus.workloads.loadout.gear_requests import make_request
 from linnaeus.workloads.loadout.trained import load_model
+from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
 from tests import runs
 
 
@@ -51,10 +53,21 @@ def requests(number, model):
 @pytest.mark.parametrize("method", METHODS)
 def test_answers_are_full_legal_builds_with_the_given_gear(model, method):
     asked = requests(130, model)
-    for request, answers in zip(asked, model.answers(asked, method, 3 if method == "beam" else 1), strict=True):
+    for request, answers in zip(asked, model.answers(asked, method, 1 if method == "closure" else 3), strict=True):
         assert answers and all(is_full(answer.build) and (answer.build >= request.given).all() for answer in answers)
         assert len({answer.build.tobytes() for answer in answers}) == len(answers)
-        assert sorted((answer.score for answer in answers), reverse=True) == [answer.score for answer in answers]
+        scores = [answer.log_probability if method == "beam" else answer.expected_right for answer in answers]
+        assert sorted(scores, reverse=True) == scores
+
+
+def test_the_first_of_several_answers_is_the_single_one(model):
+    """Also where several builds have the same expected number of right slots: a model of one probability for everything."""
+    asked = requests(39, model)
+    flat = LoadoutModel(model.network, model.code, model.weapons, "")
+    flat.tails = lambda builds, weapon: torch.full((len(builds), 40, 9), 0.25)
+    for chosen in (model, flat):
+        for alone, several in zip(chosen.answers(asked, "direct", 1), chosen.answers(asked, "direct", 4), strict=True):
+            assert (alone[0].build == several[0].build).all() and alone[0].expected_right >= several[-1].expected_right
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -96,7 +109,7 @@ def test_a_file_of_requests_is_answered_as_json(run, tmp_path, capsys):
         (["--weapon", "52gal", "--have", "swim_speed_up: sub", "--points", "swim_speed_up: 58"], "whole number from 0 to 57"),
         (["--weapon", "52gal", "--have", "haunt", "--points", "thermal_ink: 10"], "no legal build with the given gear reaches"),
         (["--weapon", "52gal", "--points", "swim_speed_up: 2.5"], "not an ability and a whole number"),
-        (["--weapon", "52gal", "--top", "2", "--method", "direct"], "gives one build"),
+        (["--weapon", "52gal", "--top", "2", "--method", "closure"], "gives one build"),
         (["--weapon", "52gal", "--top", "0"], "at least 1"),
         ([], "either --weapon NAME or --requests FILE"),
         (["--requests", "nowhere.jsonl"], "cannot be read"),

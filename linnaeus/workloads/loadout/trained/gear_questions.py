@@ -11,7 +11,7 @@ import torch
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.build_decoding import complete
 from linnaeus.workloads.loadout.gear import arrange
-from linnaeus.workloads.loadout.gear_requests import default_method, make_request
+from linnaeus.workloads.loadout.gear_requests import make_request
 from linnaeus.workloads.loadout.token_code import PAD
 from linnaeus.workloads.loadout.trained.load_loadout_model import load_model
 from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
@@ -37,7 +37,7 @@ def _question(model: LoadoutModel, weapon: str, have: str) -> Question:
     tokens = np.sort(model.code.token_sets(given)[0])  # the network sorts them
 
     def ask() -> Answer:
-        build = complete(model.tails, given, number, default_method(1), 1)[0][0].build
+        build = complete(model.tails, given, number)[0][0].build
         lines = [f"{piece}: {main}, {', '.join(subs)}" for piece, (main, subs) in arrange(build).items()]
         with torch.inference_mode():  # last, so that a caller that records the module has the given gear
             device = model.network.output.weight.device

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.build_decoding import METHODS, Answer, complete
-from linnaeus.workloads.loadout.gear_requests import Request, default_method, make_request
+from linnaeus.workloads.loadout.gear_requests import Request, make_request
 from linnaeus.workloads.loadout.model.set_transformer import SetTransformer
 from linnaeus.workloads.loadout.token_code import TokenCode
 from linnaeus.workloads.loadout.weapons import Weapons
@@ -33,14 +33,13 @@ class LoadoutModel:
         return self.code.tails(logits.double().sigmoid(), torch.from_numpy(builds).to(device))
 
     def complete(
-        self, weapon: str, have: str = "", *, points: dict[str, int] | None = None, top: int = 1, method: str | None = None
+        self, weapon: str, have: str = "", *, points: dict[str, int] | None = None, top: int = 1, method: str = "direct"
     ) -> list[Answer]:
         """Return the best builds for a weapon that contain the gear `have`, such as `swim_speed_up: main sub`, and have at least `points`.
 
-        points: ability -> ability points. method: default `direct` for one answer, otherwise `beam`.
+        points: ability -> ability points. method: direct, beam or, for one answer, closure.
 
         Raise `ConfigError` for a request that no legal build meets."""
-        method = method or default_method(top)
         if method not in METHODS:
             raise ConfigError(f"method is {method!r}; use one of {', '.join(METHODS)}")
         request = make_request(self.weapons, weapon, have, points)

@@ -1,0 +1,74 @@
+"""Beam search for the most probable builds, one slot at a time. Given gear is locked: slots are only added.
+
+The model answers with the expected number of further slots of each item. Divided by that of all items that fit, it is the probability that
+a free slot has the item. The log-probability of a build is the sum of these over its slots, mains first, plus the logarithm of the number
+of orders in which the slots could have been added, because the slots of a piece have no order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from linnaeus.workloads.loadout.abilities import ITEM_PIECE, MAIN_ITEMS, PIECES, free_slots
+
+SMALLEST = 1e-12  # probability of a slot, so that its logarithm is finite
+State = tuple[np.ndarray, float]  # build int8 [40] and its log-probability
+Tails = Callable[[np.ndarray, np.ndarray], Tensor]  # builds int8 [N, 40], weapon int64 [N] -> [N, 40, 9]
+KINDS = (slice(0, MAIN_ITEMS), slice(MAIN_ITEMS, None))  # items of main slots and of sub slots
+
+
+def beam_search(tails: Tails, given: np.ndarray, weapon: np.ndarray, first: Tensor, width: int) -> list[list[State]]:
+    """Return the `width` best full builds of each of N requests that the search finds, best first.
+
+    given: int8 [N, 40], legal gear; weapon: int64 [N]; first: `tails` of `given`."""
+    states: list[list[State]] = [[(build, 0.0)] for build in given]
+    values = first  # of the builds of all states of the requests that are searched, in order
+    for kind, items in enumerate(KINDS):
+        free = free_slots(given)[kind]
+        for step in range(int(free.max())):
+            active = np.flatnonzero(free > step)
+            builds = np.stack([build for i in active for build, _ in states[i]])
+            if len(builds) != len(given) or (builds != given).any():
+                values = tails(builds, weapon[[i for i in active for _ in states[i]]])
+            gain, item = _next_slots(values, builds, items, width)
+            row = 0
+            for i in active:
+                rows = slice(row, row + len(states[i]))
+                row = rows.stop
+                states[i] = _extended(states[i], given[i], gain[rows], item[rows], step + 1, width)
+    return states
+
+
+def _next_slots(tails: Tensor, builds: np.ndarray, items: slice, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log-probabilities and items, [S, width] each, of the most probable single slots to add to `builds` [S, 40]; -inf for an
+    item that does not fit."""
+    expected = tails.double().sum(2).clamp(min=SMALLEST)  # [S, 40]
+    piece = torch.from_numpy(ITEM_PIECE)
+    for place in range(len(PIECES)):
+        members = torch.nonzero(piece == place).flatten()
+        taken = torch.from_numpy(builds[:, members].sum(1) > 0).to(expected.device)
+        expected[:, members] *= ~taken.unsqueeze(1)
+    share = expected[:, items] / expected[:, items].sum(1, keepdim=True)
+    value, item = share.log().sort(dim=1, descending=True, stable=True)
+    return value[:, :width].cpu().numpy(), item[:, :width].cpu().numpy() + items.start
+
+
+def _extended(states: Sequence[State], given: np.ndarray, gain: np.ndarray, item: np.ndarray, step: int, width: int) -> list[State]:
+    """Return the `width` best builds that have one slot more, each once, with its best score. step: slots of the kind added then."""
+    found: dict[bytes, State] = {}
+    for (build, score), gains, items in zip(states, gain, item, strict=True):
+        for value, added in zip(gains.tolist(), items.tolist(), strict=True):
+            if value == -math.inf:
+                break
+            after = build.copy()
+            after[added] += 1
+            total = score + value + math.log(step / (after[added] - given[added]))
+            known = found.get(after.tobytes())
+            if known is None or known[1] < total:
+                found[after.tobytes()] = after, total
+    return sorted(found.values(), key=lambda state: (-state[1], state[0].tobytes()))[:width]

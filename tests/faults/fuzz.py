@@ -1,4 +1,4 @@
-"""`make fuzz`: mutate settings, manifests, photographs, archives, bundles and requests of the service, and check how each ends.
+"""`make fuzz`: mutate settings, manifests, photographs, archives, bundles and requests, and check how each ends.
 
     python -m tests.faults.fuzz overrides --count 1000
     python -m tests.faults.fuzz manifests --count 2000
@@ -6,13 +6,15 @@
     python -m tests.faults.fuzz archives --count 6000
     python -m tests.faults.fuzz bundles --count 4000
     python -m tests.faults.fuzz requests --count 5000
+    python -m tests.faults.fuzz completions --count 100
 
 A start must end within `TIMEOUT` seconds and `MEMORY` bytes, with status 0, or with status 2 and one line. It prints no traceback, and with
 status 2 it writes nothing. Every row of a manifest that is accepted is used or counted as left out. Every photograph that Pillow refuses
 to decode completely is in quarantine.jsonl. An archive of any format is read within `READ_TIMEOUT` seconds and `READ_MEMORY` bytes: its
 records and those left out sum to those written, and each of its photographs is decoded or counted as damaged. A bundle gives answers
 under the names of its tree in every format, or one line; nothing of it is executed, and no file outside of it is opened. Every request
-has an answer of one line or the prediction, and the service ends with an empty stderr.
+has an answer of one line or the prediction, and the service ends with an empty stderr. Each case of `completions` is 1,000 requests; every
+one has full legal builds that contain the given gear and reach the points, or a reason.
 
 Cases are functions of `--seed` and their number; failures are printed with the case that repeats them (`--only NUMBER`).
 """
@@ -42,7 +44,7 @@ from linnaeus.workloads.taxonomy.store import store_source
 from tests import fork_server, runs
 from tests.faults import archives as mutated_archives
 from tests.faults import bundles as mutated_bundles
-from tests.faults import http_requests, mutations
+from tests.faults import gear_requests, http_requests, mutations
 from tests.faults.isolated import isolated
 from tests.workloads.taxonomy.sources.conftest import left_out
 
@@ -194,7 +196,7 @@ def many(check: Callable[[int, int, Path], tuple[str, list[str]]], numbers: rang
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("overrides", "manifests", "photographs", "archives", "bundles", "requests"))
+    parser.add_argument("kind", choices=("overrides", "manifests", "photographs", "archives", "bundles", "requests", "completions"))
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, help="the number of one case")
@@ -207,7 +209,8 @@ def main() -> int:
         with http_requests.service() as service:
             failed = many(functools.partial(http_requests.check, service), numbers, options.seed, options.jobs)
             return int(failed > 0 or service.get("/health").status != 200)
-    check = {"overrides": overrides, "manifests": manifests, "archives": archives, "bundles": bundles}[options.kind]
+    checks = {"overrides": overrides, "manifests": manifests, "archives": archives, "bundles": bundles}
+    check = (checks | {"completions": gear_requests.check})[options.kind]
     if options.kind in WARM:
         WARM[options.kind]()
     return int(many(check, numbers, options.seed, options.jobs) > 0)

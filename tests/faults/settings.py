@@ -36,7 +36,10 @@ WORKLOADS = {
 WORKLOADS["store"] = WORKLOADS["biota"]
 # Two dictionaries of the activations of a language model, which every start finds stored or stores.
 WORKLOADS["dictionary"] = [*(text for text in COMMON if not text.startswith("weighting")), *PLATEAU, "run.experiment=dictionary"]
-FEW = ("store", "dictionary")  # workloads with a few kills of their own, on 1 and 2 processes
+# Generated sets of gear, dropout on.
+GEAR = ["data.builds=120", "data.validation_batch=24", "run.experiment=loadout"]
+WORKLOADS["loadout"] = [*(text for text in COMMON if not text.startswith("weighting")), *PLATEAU, *GEAR]
+FEW = ("store", "dictionary", "loadout")  # workloads with a few kills of their own, on 1 and 2 processes
 
 
 @dataclass(frozen=True)

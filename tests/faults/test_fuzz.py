@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests import fork_server
-from tests.faults import archives, bundles, fuzz, http_requests, mutations
+from tests.faults import archives, bundles, fuzz, gear_requests, http_requests, mutations
 
 
 def test_mutated_settings_and_manifests_end_in_one_line_or_work(tmp_path):
@@ -91,3 +91,30 @@ def test_mutated_archives_of_every_format_end_in_one_line_or_are_accounted_for(t
         process = fork_server.Popen(command, cwd=fork_server.ROOT, stdout=out, stderr=subprocess.STDOUT)
     status = process.wait(300)
     assert (tmp_path / "out").read_text().splitlines()[-1] == f"{6 * len(archives.FORMATS)} cases, 0 failed" and status == 0
+
+
+def test_random_requests_for_builds_have_legal_ones_or_a_reason(tmp_path):
+    assert [gear_requests.check(number, 5, tmp_path, 60)[1] for number in (0, 3, 4, 9)] == [[]] * 4
+
+
+def test_every_rule_for_builds_finds_its_fault():
+    part = lambda main, sub: {"main": main, "subs": [sub] * 3}
+    gear = {
+        "head": part("comeback", "swim_speed_up"),
+        "clothes": part("haunt", "run_speed_up"),
+        "shoes": part("swim_speed_up", "run_speed_up"),
+    }
+    asked = {"weapon": "45", "have": "comeback, swim_speed_up: main sub", "points": {"run_speed_up": 18}}
+    wrong = lambda gear, **more: gear_requests.wrong_answer(asked | more, {"builds": [{"gear": gear}]}, 1)
+    assert wrong(gear) == [] and gear_requests.wrong_answer(asked, {"builds": [], "reason": "no"}, 1) == []
+    for text, found in {
+        "a reason of": gear_requests.wrong_answer(asked, {"builds": [], "reason": "a\nb"}, 1),
+        "0 builds of at most 1": gear_requests.wrong_answer(asked, {"builds": []}, 1),
+        "the same build twice": gear_requests.wrong_answer(asked, {"builds": [{"gear": gear}] * 2}, 2),
+        "the pieces": wrong({name: gear[name] for name in ("head", "shoes")}),
+        "haunt in a slot that it does not fit": wrong(gear | {"head": part("haunt", "swim_speed_up")}),
+        "tenacity in a slot that it does not fit": wrong(gear | {"shoes": part("swim_speed_up", "tenacity")}),
+        "given gear is changed": wrong(gear | {"shoes": part("run_speed_up", "run_speed_up")}),
+        "run_speed_up has 18 points": wrong(gear, points={"run_speed_up": 19}),
+    }.items():
+        assert any(text in failure for failure in found), (text, found)

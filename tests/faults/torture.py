@@ -57,13 +57,11 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kills = (
-        "at least so many, and 8 each of runs from a store and of dictionaries; from 200 on at least 8 at every place on 1 and 2 processes"
-    )
+    kills = "at least so many, and 8 each of runs from a store, of dictionaries and of sets of gear; from 200 on 8 at every place on 1 and 2 processes"
     parser.add_argument("--kills", type=int, default=200, help=kills)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", default="/tmp/linnaeus-torture", help="where the runs go")
-    parser.add_argument("--only", default="", help="one of vectors, biota, store and dictionary: no other runs")
+    parser.add_argument("--only", default="", help="one of vectors, biota, store, dictionary and loadout: no other runs")
     parser.add_argument("--seed", type=int, default=0, help="of the plan")
     return parser.parse_args()
 

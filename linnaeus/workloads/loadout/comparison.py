@@ -1,11 +1,15 @@
 """Compare a model with the baselines and the optimum on the same partial builds, at the end of a run.
 
 `baseline/NAME/slots_K` and, for generated builds, `optimum/slots_K` are shares of right slots like the model's `slots_K`. `of_optimum_K` is
-the model's share of the optimum. `margin_K` is the model's share minus that of the best baseline for K, with the standard error
+the expected number of right slots of the model's completions, divided by that of the best possible ones. Both expectations are those of the
+exact posterior, given what the partial build shows; the ratio of the two `slots_K` has the noise of the builds drawn on top: at 1 removed
+1.5 %, with 3,000 builds. `margin_K` is the model's share minus that of the best baseline for K, with the standard error
 `margin_K_error` and the 95 % interval `margin_K_low` to `margin_K_high` of a paired bootstrap over the builds of validation.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,45 +25,68 @@ from linnaeus.workloads.loadout.slot_filling import fill
 COMPARED = (1, 2, 3, 4, 5, 6)  # numbers of removed slots
 RESAMPLES = 1000
 BATCH = 6000  # partial builds at once
+MODEL = "model"
 
 
-def compare(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, seen: np.ndarray, right: np.ndarray) -> dict[str, float]:
-    """Return the results by name. seen, right: int64 [N] of the model, partial builds that were answered and their right slots."""
+class Completions(NamedTuple):
+    """Results of one way to complete N partial builds: right slots, int64 [N], and their expected number under the exact posterior, float64
+    [N]; NaN if that is not known."""
+
+    right: np.ndarray
+    expected: np.ndarray
+
+
+def compare(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, seen: np.ndarray, filled: np.ndarray) -> dict[str, float]:
+    """Return the results by name. seen: int64 [N], partial builds that the model completed; filled: int64 [N, 12], 1 + the
+    item in each slot that it added, 0 for the others."""
     results: dict[str, float] = {}
     sample = np.flatnonzero(seen)
     if not len(sample):
         return results
     sample = sample[np.isin(sample % SLOTS + 1, COMPARED)]
-    others = answers(split, dataset, baselines, sample)
+    others = completions(split, dataset, baselines, sample, filled[sample])
+    own = others.pop(MODEL)
     for k in COMPARED:
         rows = sample % SLOTS + 1 == k
-        own = right[sample[rows]] / k
-        shares = {name: found[rows] / k for name, found in others.items()}
+        shares = {name: found.right[rows] / k for name, found in others.items()}
         results |= {f"{'' if name == 'optimum' else 'baseline/'}{name}/slots_{k}": float(share.mean()) for name, share in shares.items()}
-        if "optimum" in shares:
-            results[f"of_optimum_{k}"] = float(own.mean() / shares["optimum"].mean())
+        if "optimum" in others:
+            results[f"of_optimum_{k}"] = float(own.expected[rows].mean() / others["optimum"].expected[rows].mean())
         best = max(BASELINES, key=lambda name: float(shares[name].mean()))
-        results |= {f"margin_{k}{name}": value for name, value in paired_bootstrap(own - shares[best]).items()}
+        results |= {f"margin_{k}{name}": value for name, value in paired_bootstrap(own.right[rows] / k - shares[best]).items()}
     return results
 
 
-def answers(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, sample: np.ndarray) -> dict[str, np.ndarray]:
-    """Return name -> right slots, int64 [N], of the baselines and the optimum (if it is known) on the partial builds `sample` int64 [N]."""
-    found: dict[str, list[np.ndarray]] = {}
+def completions(
+    split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, sample: np.ndarray, filled: np.ndarray
+) -> dict[str, Completions]:
+    """Return the results of the model, the baselines and the optimum (if it is known) on the partial builds `sample` int64 [N].
+
+    filled: int64 [N, 12], the slots that the model added, as `compare` takes them."""
+    found: dict[str, list[Completions]] = {}
     for start in range(0, len(sample), BATCH):
         build, kept = dataset.parts(sample[start : start + BATCH])
         observed, weapon = count_items(dataset.slots[build], kept), dataset.builds.weapon[build]
-        given = torch.from_numpy(observed)
-        tails = {
-            name: baselines.code.tails(torch.from_numpy(values), given)
-            for name, values in baselines.probabilities(observed, weapon).items()
-        }
-        if split.optimum is not None:
-            tails["optimum"] = torch.from_numpy(split.optimum(observed, weapon))
         missing = dataset.builds.items[build] - observed
-        for name, values in tails.items():
-            found.setdefault(name, []).append(np.minimum(fill(values, given).items.numpy(), missing).sum(1))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        exact = None if split.optimum is None else split.optimum(observed, weapon)
+        added = {MODEL: count_items(filled[start : start + BATCH] - 1, filled[start : start + BATCH] > 0)}
+        given = torch.from_numpy(observed)
+        for name, values in baselines.probabilities(observed, weapon).items():
+            added[name] = fill(baselines.code.tails(torch.from_numpy(values), given), given).items.numpy()
+        if exact is not None:
+            added["optimum"] = fill(torch.from_numpy(exact), given).items.numpy()
+        for name, items in added.items():
+            right = np.minimum(items, missing).sum(1, dtype=np.int64)
+            found.setdefault(name, []).append(Completions(right, expected_right(exact, items)))
+    return {name: Completions(*(np.concatenate(parts) for parts in zip(*rows, strict=True))) for name, rows in found.items()}
+
+
+def expected_right(tails: np.ndarray | None, added: np.ndarray) -> np.ndarray:
+    """Return the expected number of right slots of `added` [N, 40], given the probability of at least j more of each item, [N, 40, 9]."""
+    if tails is None:
+        return np.full(len(added), np.nan)
+    found: np.ndarray = np.where(np.arange(1, tails.shape[2] + 1) <= added[:, :, None], tails, 0.0).sum((1, 2))
+    return found
 
 
 def paired_bootstrap(differences: np.ndarray) -> dict[str, float]:

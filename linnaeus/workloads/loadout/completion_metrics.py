@@ -9,8 +9,8 @@ distance of the ability points, divided by 2 x 57; `ece`, the calibration error 
 shares of legal answers and of those that change the given gear. `weapon_6` and `gear_6` are the right shares of two kinds of slots, if 6
 are removed: those that the frequencies of the weapon alone fill rightly, and the others, which need the given gear.
 
-Everything but the loss is an integer count, so the results do not depend on batches and processes. Numbers of right slots are counted for
-each sample, so that the comparison at the end of a run (`comparison.py`) is paired.
+Everything but the loss is an integer count, so the results do not depend on batches and processes. The completion of each
+sample is kept, so that the comparison at the end of a run (`comparison.py`) is paired.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class CompletionMetrics(Metrics):
         self._pool = reference_pool(dataset.builds, len(split.weapons)).to(device)
         shapes = {"tokens": (2, BINS), "slot_bins": (3, SLOT_BINS), "legal": (), "changed": ()}
         shapes |= {name: (len(dataset),) for name in ("seen", "right", "references", "points", "decided", "decided_right")}
+        shapes["filled"] = (len(dataset), SLOTS)
         self.counts = {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in shapes.items()}
 
     def sums(self, outputs: Tensor, batch: Batch) -> Tensor:
@@ -81,6 +82,7 @@ class CompletionMetrics(Metrics):
     def _count_completions(self, filled: Filled, observed: Tensor, complete: Tensor, weapon: Tensor, sample: Tensor) -> None:
         missing, answer = complete - observed, observed + filled.items
         self.counts["seen"][sample] += 1
+        self.counts["filled"][sample] += filled.item + 1
         self.counts["right"][sample] += torch.minimum(filled.items, missing).sum(1)
         self.counts["points"][sample] += (to_points(answer) - to_points(complete)).abs().sum(1)
         self.counts["references"][sample] += best_reference(filled.items, observed, self._pool[weapon])
@@ -123,7 +125,7 @@ class CompletionMetrics(Metrics):
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return the comparison with the baselines and the optimum."""
-        return compare(self.split, self.dataset, self.baselines, counts["seen"].cpu().numpy(), counts["right"].cpu().numpy())
+        return compare(self.split, self.dataset, self.baselines, counts["seen"].cpu().numpy(), counts["filled"].cpu().numpy())
 
 
 def reference_pool(builds: Builds, weapons: int) -> Tensor:

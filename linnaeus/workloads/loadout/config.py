@@ -15,7 +15,7 @@ DIRECTIONS: dict[str, str] = {  # by the last part of a metric's name
 @dataclass(frozen=True)
 class Size:
     """`points`: inducing points of a layer, 0 for plain attention. `blocks`: residual blocks on the pooled set. `mean`: the set is pooled
-    by its mean, otherwise by its sum."""
+    by its mean, otherwise by its sum. `levels`: logits by the distance from what the set shows, and an embedding of its size."""
 
     layers: int
     width: int
@@ -25,11 +25,12 @@ class Size:
     norm: bool = True
     blocks: int = 0
     mean: bool = True
+    levels: bool = False
 
 
 # Parameters with 140 tokens and 130 weapons: published 83,001,420, published_cli 20,833,612; small with 182 tokens 1.2 million.
 SIZES = {
-    "small": Size(layers=0, width=256, heads=4, embedding=256, blocks=2, mean=False),
+    "small": Size(layers=0, width=256, heads=4, embedding=256, blocks=2, mean=False, levels=True),
     "published": Size(layers=3, width=512, heads=8, embedding=32, points=32),
     "published_cli": Size(layers=3, width=256, heads=8, embedding=32, points=32, norm=False),
 }

@@ -51,7 +51,7 @@ class LoadoutWorkload(Workload):
         )
 
     def build_model(self) -> Model:
-        return build_set_transformer(self.config.model, self.config.seed, len(self.code), len(self.split.weapons))
+        return build_set_transformer(self.config.model, self.config.seed, self.code, len(self.split.weapons))
 
     def real_positions(self, batch: Batch) -> Tensor:
         return batch["tokens"].sort(1).values != PAD  # the network sorts the tokens

@@ -17,12 +17,11 @@ from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
-from linnaeus.randomness import INIT, key
-from linnaeus.workloads.base import Model
 from linnaeus.workloads.language.config import SIZES, GPTConfig, Size
 from linnaeus.workloads.language.model.causal_attention import ROTARY_BASE, Attend, Block, rotary_table
 from linnaeus.workloads.language.model.dimensions import Dimensions, ablation_mask, adapter_width
 from linnaeus.workloads.language.model.token_loss import token_losses
+from linnaeus.workloads.seeded_models import SeededModel, initialised
 
 STD = 0.02
 APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # model.gelu -> `approximate` of F.gelu
@@ -33,7 +32,7 @@ MASKABLE = tuple(
 )
 
 
-class GPT(Model):
+class GPT(SeededModel):
     """A decoder in the architecture of GPT-2.
 
     `model(batch)` reads `input`, int64 [B, T] with T up to `block`. Without `target` in the batch it returns `logits` [B, T, rows of the
@@ -171,12 +170,7 @@ def build_gpt(config: GPTConfig, seed: int, vocabulary: int, block: int) -> GPT:
     """Return the network of `config` on the CPU, with weights that are a function of `seed`.
 
     `vocabulary` is the number of tokens, `block` the longest context in tokens. Raise `ConfigError` for impossible settings."""
-    with torch.device("meta"):  # skips torch's own initialisation
-        model = GPT(config, vocabulary, block)
-    model.to_empty(device="cpu")
-    torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)
-    model.init_weights()
-    return model
+    return initialised(lambda: GPT(config, vocabulary, block), seed)
 
 
 def rounded_up(number: int, multiple: int) -> int:

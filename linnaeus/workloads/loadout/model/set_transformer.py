@@ -3,8 +3,9 @@
     token embedding + weapon embedding -> linear -> layers -> mean or sum over the set -> residual blocks -> logits
 
 `size=published` is SplatNLP's model with 140 tokens and 130 weapons: 83,001,420 parameters; `published_cli` its command-line defaults,
-20,833,612. They need `data.code=points` for these numbers. `small` has no attention: it reads the sum of the set. Evidence for a style of
-build is a sum over the slots, and attention does not pay for its time.
+20,833,612. They need `data.code=points` for these numbers. `small` has no attention: it reads the sum of the set and its size. Evidence for
+a style of build is a sum over the slots, and attention does not pay for its time. Its logits also depend on the levels that the set shows
+(`level_logits.py`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
-from linnaeus.randomness import INIT, key
-from linnaeus.workloads.base import Model
 from linnaeus.workloads.loadout.config import SIZES, SetTransformerConfig, Size
+from linnaeus.workloads.loadout.model.level_logits import LevelLogits
 from linnaeus.workloads.loadout.model.set_attention import InducedLayer, PlainLayer, feed_forward
-from linnaeus.workloads.loadout.token_code import PAD
+from linnaeus.workloads.loadout.token_code import PAD, TokenCode
+from linnaeus.workloads.seeded_models import SeededModel, initialised
 
 SHARE_OF_TOKENS = 0.06  # of all tokens in a build: initial bias of the logits
 SUM_SCALE = 0.25  # of a pooling by the sum, so that a full set has about the scale of one embedding
@@ -37,13 +38,16 @@ class ResidualBlock(nn.Module):
         return x + self.dropout(self.feed_forward(self.norm(x)))
 
 
-class SetTransformer(Model):
-    """Network of V tokens and W weapons. `model(batch)` reads `tokens` int64 [B, L], padded, and `weapon` int64 [B]; it returns logits
-    [B, V]. The tokens are sorted first, so their order does not change a bit."""
+class SetTransformer(SeededModel):
+    """Network of the V tokens of a code and W weapons.
 
-    def __init__(self, config: SetTransformerConfig, tokens: int, weapons: int) -> None:
+    `model(batch)` reads `tokens` int64 [B, L], padded, and `weapon` int64 [B]; it returns logits [B, V]. The tokens are sorted first, so
+    their order does not change a bit."""
+
+    def __init__(self, config: SetTransformerConfig, code: TokenCode, weapons: int) -> None:
         super().__init__()
-        self.size = size = model_size(config)
+        self.size, tokens = model_size(config), len(code)
+        size = self.size
         self.token = nn.Embedding(tokens, size.embedding, padding_idx=PAD)
         self.weapon = nn.Embedding(weapons, size.embedding)
         self.input = nn.Linear(size.embedding, size.width) if size.embedding != size.width else nn.Identity()
@@ -51,9 +55,11 @@ class SetTransformer(Model):
         self.blocks = nn.ModuleList(ResidualBlock(size.width, config.dropout) for _ in range(size.blocks))
         self.norm = nn.LayerNorm(size.width) if size.blocks else nn.Identity()
         self.output = nn.Linear(size.width, tokens)
+        self.number = nn.Embedding(code.longest + 1, size.width) if size.levels else None
+        self.levels = LevelLogits(size.width, code) if size.levels else None
 
     def init_weights(self) -> None:
-        """Initialise every parameter, with torch's default generator."""
+        """Initialise every parameter and buffer, with torch's default generator."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -63,6 +69,8 @@ class SetTransformer(Model):
             elif isinstance(module, nn.LayerNorm):
                 nn.init.ones_(module.weight)
                 nn.init.zeros_(module.bias)
+            elif isinstance(module, LevelLogits):
+                module.init_weights()
             for points in (getattr(module, name, None) for name in ("points", "seeds")):
                 if isinstance(points, nn.Parameter):
                     nn.init.xavier_uniform_(points)
@@ -79,9 +87,13 @@ class SetTransformer(Model):
         weight = real.unsqueeze(2).to(x.dtype)
         total = (x * weight).sum(1)
         pooled = total / weight.sum(1).clamp(min=1) if self.size.mean else total * SUM_SCALE
+        if self.number is not None:
+            pooled = pooled + self.number(real.sum(1))
         for block in self.blocks:
             pooled = block(pooled)
-        return self.output(self.norm(pooled))
+        pooled = self.norm(pooled)
+        logits = self.output(pooled)
+        return logits if self.levels is None else logits + self.levels(pooled, tokens)
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the output layer: there is one task."""
@@ -93,7 +105,7 @@ class SetTransformer(Model):
     @property
     def no_decay(self) -> set[str]:
         """Return the names of embeddings, learned points, norms and biases."""
-        return {name for name, p in self.named_parameters() if p.dim() != 2 or name.startswith(("token.", "weapon."))}
+        return {name for name, p in self.named_parameters() if p.dim() != 2 or name.startswith(("token.", "weapon.", "number."))}
 
 
 def _layer(size: Size, dropout: float) -> nn.Module:
@@ -111,11 +123,6 @@ def model_size(config: SetTransformerConfig) -> Size:
     return size
 
 
-def build_set_transformer(config: SetTransformerConfig, seed: int, tokens: int, weapons: int) -> SetTransformer:
+def build_set_transformer(config: SetTransformerConfig, seed: int, code: TokenCode, weapons: int) -> SetTransformer:
     """Return the network on the CPU, with weights that are a function of `seed`. Raise `ConfigError` for impossible settings."""
-    with torch.device("meta"):  # skips torch's own initialisation
-        model = SetTransformer(config, tokens, weapons)
-    model.to_empty(device="cpu")
-    torch.default_generator.manual_seed(key(seed, INIT) & 0x7FFFFFFFFFFFFFFF)
-    model.init_weights()
-    return model
+    return initialised(lambda: SetTransformer(config, code, weapons), seed)

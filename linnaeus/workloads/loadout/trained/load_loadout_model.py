@@ -25,7 +25,7 @@ def load_model(path: str | Path, *, checkpoint: str | None = None, device: str =
     config = run_configuration(run, "loadout")
     weapons = read_run_file(run / WEAPONS, weapons_from)
     code = CODES[config.data.code]()
-    network = build_set_transformer(config.model, config.seed, len(code), len(weapons))
+    network = build_set_transformer(config.model, config.seed, code, len(weapons))
     if config.trainer.precision == "float64":
         network = network.double()
     weights = chosen_weights(Path(path), checkpoint)

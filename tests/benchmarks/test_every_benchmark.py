@@ -21,6 +21,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "guarantee": "--synthetic --draws 2 --size 300 --photographs 600",
     "larger_than_memory": "--quick",
     "language": "--quick --only cpu --rounds 1 --updates 2",
+    "loadout": "--quick --rounds 1 --updates 2",
     "plants480": "{photos} data.group_column=null trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
     "predict": "--quick",
     "prepare_many": "--quick",

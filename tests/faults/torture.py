@@ -57,7 +57,7 @@ def main() -> int:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    kills = "at least so many, and 8 each of runs from a store, of dictionaries and of sets of gear; from 200 on 8 at every place on 1 and 2 processes"
+    kills = "at least so many, and 8 each of runs from a store, of dictionaries and of sets of gear; from 200 on 8 at every place"
     parser.add_argument("--kills", type=int, default=200, help=kills)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", default="/tmp/linnaeus-torture", help="where the runs go")

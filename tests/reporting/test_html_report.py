@@ -132,7 +132,7 @@ def test_missing_and_short_data(tmp_path: Path) -> None:
         "2026-01-01 10:00:00 WARNING odd <b>\n2026-01-01 10:00:01 WARNING odd <b>\n2026-01-01 10:00:02 fine\n"
     )
     text = report_page(RunFiles(tmp_path), [])
-    for shown in ("failed", "disk full", "mse", "0.25", "<circle", "loss spike", "3.25", "odd &lt;b&gt;", "2 times"):
+    for shown in ("failed", "disk full", "mse", "0.25", "<circle", "loss spike", "3.25", '<line class="alarm"', "odd &lt;b&gt;", "2 times"):
         assert shown in text, shown
     shown_text = text.partition("<script>")[0]
     assert "NaN" not in shown_text and "fine" not in shown_text

@@ -30,10 +30,11 @@ def line_chart(
     note: str = "",
     about: str = "",
     marks: Sequence[float] = (),
+    alarms: Sequence[float] = (),
 ) -> str:
     """Return an HTML figure of `lines` (name -> curve); "" if no line has a point. The x axis ends at the greater of `last` and the last
     point. `log`: logarithmic y axis. `share`: values are fractions, shown in per cent. `note`: text beside the title. `about`: its meaning.
-    `marks`: steps with a mark at the lower edge, such as validations.
+    `marks`: steps with a mark at the lower edge, such as validations. `alarms`: steps with a mark at the upper edge.
 
     With `smoothed`, a line of more than `MAX_DOTS` points is drawn as its moving average over the faint line itself."""
     points = {name: [(x, y) for x, y in curve.points if not log or y > 0] for name, curve in lines.items()}
@@ -47,6 +48,8 @@ def line_chart(
     chart.text(WIDTH - RIGHT, HEIGHT - 3, "step", "end")
     for step in marks:
         chart.add("line", class_="mark", x1=x(step), y1=chart.y.start, x2=x(step), y2=chart.y.start - 7)
+    for step in alarms:
+        chart.add("line", class_="alarm", x1=x(step), y1=chart.y.end, x2=x(step), y2=chart.y.end + 9)
     data = []
     for number, (name, found) in enumerate(points.items()):
         colour = f"{number % CLASSES}{' dashed' if number >= CLASSES else ''}"

@@ -31,6 +31,7 @@ _WORDS = (  # pattern of a metric -> words, in this order
     (r"^medium$", "medium classes"),
     (r"^few$", "rare classes"),
     (r"^inconsistent$", "inconsistent paths"),
+    (r"^skipped_updates$", "skipped updates"),
     (r"^bits_per_byte$", "bits per byte"),
     (r"^(depth|info)_(precision|recall)$", r"\2 by \1"),
     (r"^(depth|info)_f1$", r"F1 by \1"),

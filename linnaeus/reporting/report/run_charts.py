@@ -8,6 +8,8 @@ from linnaeus.reporting.report.metric_words import column_name, is_share, metric
 from linnaeus.reporting.report.run_files import RunFiles
 
 MOST_LINES = 12  # in a chart
+RATIO = "Norm of the last update over the norm of the weights, by parameter group; about 0.001 is usual."
+MARKS = "Marks at the lower edge are validations. Red marks at the upper edge are alarms, listed under What happened."
 
 
 def learning_charts(run: RunFiles) -> list[str]:
@@ -20,7 +22,7 @@ def learning_charts(run: RunFiles) -> list[str]:
     loss = _present({"training": f"{'train'}/loss", "validation": f"{normal}/loss"}, curves)
     loss |= {f"validation {column_name(p)}": curves[f"{p}/loss"] for p in passes[1:] if len(_points(curves, f"{p}/loss")) > 1}
     by_pass = {column_name(p): curves[f"{p}/{finest}/top1"] for p in passes if len(_points(curves, f"{p}/{finest}/top1")) > 1}
-    charts = [line_chart("Loss", loss, last, smoothed=True, marks=validations, about="Marks at the lower edge are validations.")]
+    charts = [line_chart("Loss", loss, last, smoothed=True, marks=validations, alarms=_alarm_steps(run), about=MARKS)]
     for metric in ("top1", "macro_top1"):
         lines = by_task(run, metric, normal)
         charts.append(line_chart(metric_name(metric), lines, last, share=True, note="validation", marks=validations))
@@ -49,6 +51,7 @@ def training_charts(run: RunFiles) -> list[str]:
     curves, last = run.metrics, float(run.step or 0)
     weights = by_task(run, "weight")
     moving = any(len({value for _, value in curve.points}) > 1 for curve in weights.values())
+    ratios = {name or "all": curve for name, curve in matching(curves, r"train/update_ratio(?:/(.+))?").items()}
     norms = {name: curve for name, curve in matching(curves, r"train/([^/]+)/grad_norm").items()}
     conflicts = matching(curves, r"train/(?:conflict|cosine)/(.+)") | matching(curves, r"train/(conflict\w*|cosine\w*)")
     charts = [
@@ -60,11 +63,11 @@ def training_charts(run: RunFiles) -> list[str]:
         line_chart(
             "Masked metadata", matching(curves, r"train/masked/(.+)"), last, smoothed=True, share=True, note="share of known values"
         ),
-        line_chart("Clipped updates", _present({"share": "train/clipped"}, curves), last, share=True),
+        line_chart("Clipped updates", _present({"share": "train/clip_rate"}, curves), last, share=True, note="share of updates"),
+        line_chart("Size of an update relative to the weights", ratios, last, log=True, about=RATIO),
     ]
-    shown = {"train/loss", "train/grad_norm", "train/clipped", "train/epoch", "train/weighted_loss"}
-    rest = matching(curves, r"train/(update_ratio/.+|.*spike.*|skipped_updates|perplexity|bits_per_byte)")
-    charts += [line_chart(name.replace("_", " "), {name: c}, last) for name, c in rest.items() if name not in shown and _varies(c)]
+    rest = matching(curves, r"train/(skipped_updates|perplexity|bits_per_byte)")
+    charts += [line_chart(metric_name(name), {name: curve}, last, note="training") for name, curve in rest.items() if _varies(curve)]
     return [chart for chart in charts if chart]
 
 
@@ -106,6 +109,12 @@ def _points(curves: Lines, key: str) -> list[tuple[float, float]]:
 
 def _varies(curve: Curve) -> bool:
     return len({value for _, value in curve.points}) > 1
+
+
+def _alarm_steps(run: RunFiles) -> list[float]:
+    """Return the steps of the alarms, at most 200."""
+    steps = {row.get("step", row.get("global_step")) for row in run.lines("alarms.jsonl")}
+    return sorted(float(step) for step in steps if isinstance(step, (int, float)))[:200]
 
 
 def _validated_steps(run: RunFiles, normal: str) -> list[float]:

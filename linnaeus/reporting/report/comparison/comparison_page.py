@@ -26,7 +26,7 @@ from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.run_files import RunFiles
 
 MOST_CURVES = 8
-HEADLINE = 6  # columns of the first table
+HEADLINE = 5  # columns of the first table
 
 
 def comparison_path(arguments: Sequence[Path]) -> Path:

@@ -1,16 +1,14 @@
 """Draw the quality of runs over their cost, with the line of those that no other run beats in both."""
 
 from collections.abc import Sequence
-from html import escape
 from typing import NamedTuple
 
-from linnaeus.reporting.charts import BLUE, Chart, Scale, element
+from linnaeus.reporting.charts import BLUE, INK, Chart, Scale, element
 from linnaeus.reporting.formatting import format_duration, format_tick
 from linnaeus.reporting.report.html_parts import explained
 from linnaeus.reporting.report.metric_words import direction, is_share, metric_name, show_value
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 340, 70, 20, 16, 38
-FRAME = 150  # pixels on the right for names
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 290, 66, 20, 16, 38
 
 
 class Entry(NamedTuple):
@@ -37,12 +35,12 @@ def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
         return ""
     higher = direction(metric) >= 0
     share = is_share(metric)
-    x = Scale.around([e.cost for e in entries], LEFT, WIDTH - RIGHT - FRAME, log=True, margin=0.08)
+    x = Scale.around([e.cost for e in entries], LEFT, WIDTH - RIGHT, log=True, margin=0.08)
     spread = [v for e in entries for v in (e.quality - (e.deviation or 0), e.quality + (e.deviation or 0))]
     chart = Chart(x, Scale.around(spread, HEIGHT - BOTTOM, TOP, margin=0.08))
     chart.y_axis({tick: f"{100 * tick:.4g} %" if share else format_tick(tick) for tick in chart.y.ticks(6)})
     chart.x_axis({tick: format_duration(tick) for tick in x.ticks(5)}, above=-17)
-    chart.text(WIDTH - RIGHT - FRAME, HEIGHT - 3, "training time", "end")
+    chart.text(WIDTH - RIGHT, HEIGHT - 3, "training time", "end")
     best = frontier(entries, higher)
     if len(best) > 1:
         chart.curve([(e.cost, e.quality) for e in best], BLUE, "s0 faint")
@@ -56,10 +54,12 @@ def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
         text = f"{entry.name}: {show_value(metric, entry.quality)}, {format_duration(entry.cost)}"
         chart.dot(entry.cost, entry.quality, BLUE, colour, 5, text)
         free = max(py + 4, free + 15)
-        chart.text(px + 10, free, entry.name[:34], "start", "#222222")
+        side, anchor = (10, "start") if px < 0.6 * WIDTH else (-10, "end")  # names stay inside
+        chart.text(px + side, free, entry.name[:34], anchor, INK)
     words = "; ".join(f"{e.name}: {show_value(metric, e.quality)} in {format_duration(e.cost)}" for e in entries)
     name = metric_name(metric.partition("/")[2].replace("/", " "))
     label = f"{name} over training time. {words}"
     picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
     about = "The line joins the runs that no other run beats in both. Bars are standard deviations over seeds."
-    return f"<figure><figcaption>{explained(f'{escape(name)} over training time', about)}</figcaption>{picture}</figure>"
+    caption = explained(f"{name} over training time", about)
+    return f'<figure class="chart pareto"><figcaption>{caption}</figcaption>{picture}</figure>'

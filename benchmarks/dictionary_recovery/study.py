@@ -1,0 +1,232 @@
+"""Train and measure the dictionaries of one seed, ours and those of SAELens. Finished trials are lines of a file and are not repeated."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import main as program
+from benchmarks.dictionary_recovery.controls import CONTROLS, measure_control
+from linnaeus.config.load import compose
+from linnaeus.workloads.dictionary.model.variants import build_dictionary
+from linnaeus.workloads.dictionary.planted import PlantedDictionary
+from linnaeus.workloads.dictionary.planted_config import SETS
+from linnaeus.workloads.dictionary.recovery import measure_recovery
+from linnaeus.workloads.dictionary.trained.export_dictionary import write_folder
+from linnaeus.workloads.dictionary.trained.load_dictionary import load_model
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTED = 1 << 40  # number of the first sample that is evaluated; training has the first ones
+CHUNK = 8192
+EXPORT = "export"  # trials of our dictionaries as SAELens loads and evaluates them
+Measures = dict[str, float]
+
+
+class Size(NamedTuple):
+    """Conditions that are the same for both programs."""
+
+    planted: str  # name in `SETS`
+    features: int
+    k: float
+    samples: int
+    batch: int
+    lr: float
+    dead_after: int  # samples without activity
+    tested: int = 20_000
+
+
+class Variant(NamedTuple):
+    """A variant in the words of both programs.
+
+    ours: overrides, with names of `Size` in braces. architecture: that of SAELens; empty: not trained there. theirs: its settings.
+    shared: its settings that follow from the size: k, l0_warm_up_steps, matryoshka_widths. widths: the inner ones of matryoshka."""
+
+    ours: tuple[str, ...]
+    architecture: str = ""
+    theirs: Mapping[str, Any] = {}
+    shared: tuple[str, ...] = ()
+    widths: tuple[int, ...] = ()
+    k: int | None = None  # instead of that of the size
+
+
+@dataclass(frozen=True)
+class Study:
+    """Trials of one size. results: file of the finished trials. saelens: Python with SAELens; None: without it. root: for runs and data."""
+
+    size: Size
+    variants: Mapping[str, Variant]
+    results: Path
+    saelens: str | None
+    root: Path
+
+    def seed(self, seed: int) -> dict[tuple[str, str], Measures]:
+        """Return {(program, variant): measures} for one seed, which is that of the planted features, too. Train what is not finished."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        planted, size = PlantedDictionary(SETS[self.size.planted], seed), self.size
+        for name in CONTROLS:
+            if self.find("control", name, seed) is None:
+                control = measure_control(name, planted, size.features, int(size.k), seed, TESTED, size.tested)
+                self.add("control", name, seed, asdict(control))
+        exports = {}
+        for name in self.variants:
+            if self.find("linnaeus", name, seed) is None:
+                exports[name], measures = self.ours(name, seed, planted)
+                self.add("linnaeus", name, seed, measures)
+        theirs = [name for name, one in self.variants.items() if one.architecture and self.find("SAELens", name, seed) is None]
+        if theirs and self.saelens is not None:
+            self.theirs(theirs, seed, planted)
+        if exports and self.saelens is not None:
+            self.check_exports(exports, seed, planted)
+        pairs = [("control", name) for name in CONTROLS]
+        pairs += [(who, name) for who in ("linnaeus", "SAELens", EXPORT) for name in self.variants]
+        found = {pair: self.find(*pair, seed) for pair in pairs}
+        return {pair: measures for pair, measures in found.items() if measures is not None}
+
+    # -- the file of results ---------------------------------------------------------------------------------------------------
+
+    def trial(self, who: str, name: str, seed: int) -> dict[str, Any]:
+        """Return what identifies a trial: all that its result depends on."""
+        words: Any = {"linnaeus": self.variants[name].ours, "SAELens": self.variants[name].theirs} if name in self.variants else {}
+        k = self.variants[name].k if name in self.variants else None
+        return json.loads(
+            json.dumps({**self.size._asdict(), "who": who, "variant": name, "seed": seed, "words": words.get(who), "own_k": k})
+        )
+
+    def find(self, who: str, name: str, seed: int) -> Measures | None:
+        trial = self.trial(who, name, seed)
+        for line in self.results.read_text().splitlines() if self.results.exists() else []:
+            finished = json.loads(line)
+            if all(finished.get(key) == value for key, value in trial.items()):
+                return finished["measures"]
+        return None
+
+    def add(self, who: str, name: str, seed: int, measures: Measures) -> None:
+        with self.results.open("a") as file:
+            file.write(json.dumps(self.trial(who, name, seed) | {"measures": measures}) + "\n")
+        figures = ", ".join(f"{key} {measures[key]:.3g}" for key in ("mcc", "f1", "l0", "evaluator_gap") if key in measures)
+        print(f"{self.size.planted} {who} {name} {seed}: {figures}", file=sys.stderr, flush=True)
+
+    # -- trials ----------------------------------------------------------------------------------------------------------------
+
+    def ours(self, name: str, seed: int, planted: PlantedDictionary) -> tuple[Path, Measures]:
+        """Train with the program itself. Return the folder of the export to SAELens' layout, and the measures."""
+        size, folder = self.size._replace(k=self.variants[name].k or self.size.k), self.root / f"ours-{name}-{seed}"
+        start = time.process_time()
+        run = train_ours(size, [word.format(**size._asdict()) for word in self.variants[name].ours], seed, folder)
+        seconds = time.process_time() - start
+        trained = load_model(run)
+        model = trained.dictionary
+        found = measure_recovery(model.encode, model.decode, model.decoder.detach(), planted, TESTED, size.tested)
+        first = build_dictionary(model.config, model.width, seed).decoder
+        moved = torch.nn.functional.cosine_similarity(first, model.decoder).median().detach()
+        write_folder(trained, folder)
+        return folder, asdict(found) | {"cpu_seconds": seconds, "cosine_to_start": float(moved)}
+
+    def check_exports(self, exports: Mapping[str, Path], seed: int, planted: PlantedDictionary) -> None:
+        """Let SAELens load and evaluate our dictionaries. exports: variant -> folder."""
+        arrays = self.write_arrays(planted)
+        for folder in self.run_saelens([{"action": "evaluate", "folder": str(folder), **arrays} for folder in exports.values()]):
+            name = next(name for name, one in exports.items() if one == folder)
+            measures = self.find("linnaeus", name, seed)
+            assert measures is not None
+            self.add(EXPORT, name, seed, {"evaluator_gap": gap(measures, folder)})
+
+    def theirs(self, names: Sequence[str], seed: int, planted: PlantedDictionary) -> None:
+        """Train the variants `names` with SAELens on the same samples in the same order, and evaluate them with both evaluators."""
+        size, updates = self.size, self.size.samples // self.size.batch
+        data, arrays = self.root / "data.npy", self.write_arrays(planted)
+        rows = np.lib.format.open_memmap(data, "w+", np.float32, (updates * size.batch, planted.width))
+        for start in range(0, len(rows), CHUNK):
+            rows[start : start + CHUNK] = planted.activations(start, min(CHUNK, len(rows) - start)).numpy()
+        rows.flush()
+        common = {"data": str(data), "samples": updates * size.batch, "batch": size.batch, "features": size.features, "seed": seed}
+        common |= {"lr": size.lr, "warmup": 0, "decay": updates // 3, "dead_after": size.dead_after}
+        jobs: list[dict[str, Any]] = []
+        for name in names:
+            variant, folder = self.variants[name], self.root / f"saelens-{name}-{seed}"
+            settings = {"k": variant.k or size.k, "l0_warm_up_steps": updates // 10, "matryoshka_widths": [*variant.widths, size.features]}
+            settings = {key: settings[key] for key in variant.shared} | dict(variant.theirs)
+            training = {"action": "train", "folder": str(folder), "architecture": variant.architecture, "settings": settings, **common}
+            jobs += [training, {"action": "evaluate", "folder": str(folder), **arrays}]
+        for folder in self.run_saelens(jobs):
+            measures = asdict(measure_recovery(*read_folder(folder), planted, TESTED, size.tested))
+            measures |= {**json.loads((folder / "cost.json").read_text()), "evaluator_gap": gap(measures, folder)}
+            self.add("SAELens", folder.name.removeprefix("saelens-").removesuffix(f"-{seed}"), seed, measures)
+        data.unlink()
+
+    def write_arrays(self, planted: PlantedDictionary) -> dict[str, str]:
+        """Write the planted features and the codes of the evaluated samples. Return {name: path}."""
+        arrays = {"planted": planted.features, "bias": planted.bias, "codes": planted.sample(TESTED, self.size.tested)[1]}
+        for name, array in arrays.items():
+            np.save(self.root / f"{name}.npy", array.numpy())
+        return {name: str(self.root / f"{name}.npy") for name in arrays}
+
+    def run_saelens(self, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
+        """Run jobs of `saelens_side.py` in the other environment. Yield the folder of each evaluation when it is finished.
+
+        Raise `SystemExit` with the end of the output if a job fails."""
+        file, log = self.root / "jobs.json", self.root / "saelens.txt"
+        file.write_text(json.dumps(jobs))
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "CUDA_VISIBLE_DEVICES": ""}
+        command = [str(self.saelens), str(Path(__file__).with_name("saelens_side.py")), str(file)]
+        with log.open("w") as errors, subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if line.startswith("evaluated "):
+                    yield Path(line.removeprefix("evaluated ").strip())
+        if child.returncode:
+            raise SystemExit(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
+
+
+def train_ours(size: Size, overrides: Sequence[str], seed: int, root: Path) -> Path:
+    """Train a dictionary with `main.py`, in this process. Return the run directory."""
+    data = [f"data.{name}={value}" for name, value in asdict(SETS[size.planted]).items()]
+    data += [f"data.world={seed}", f"data.train_samples={size.samples}", f"data.validation_samples={size.batch}"]
+    length = [f"trainer.global_batch_size={size.batch}", f"trainer.length={size.samples // size.batch}steps"]
+    rate = [f"optimizer.lr={size.lr}", "lr_scheduler=wsd", "lr_scheduler.warmup=0steps", "lr_scheduler.decay=33.3%"]
+    place = [f"seed={seed}", f"run.root={root}", "run.experiment=recovery", "run.name=run", "logger.console=quiet", "logger.report=false"]
+    words = ["workload=dictionary", "data=planted", *data, *length, *rate, "lr_scheduler.decay_shape=linear", *place]
+    root.mkdir(parents=True)
+    with (root / "output.txt").open("w") as output, contextlib.redirect_stdout(output):
+        ended = program.run(
+            compose([*words, *overrides, f"model.features={size.features}", f"model.dead_after={size.dead_after}"], ROOT / "conf")
+        )
+    assert ended == program.EXIT_FINISHED, (root / "output.txt").read_text()
+    return root / "recovery" / "run"
+
+
+def read_folder(folder: Path) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
+    """Return the encoder, the decoder as a function and the decoder vectors of a dictionary in SAELens' layout."""
+    config, weights = json.loads((folder / "cfg.json").read_text()), load_file(folder / "sae_weights.safetensors")
+
+    def encode(x: Tensor) -> Tensor:
+        pre = (x - weights["b_dec"]) @ weights["W_enc"] + weights["b_enc"]
+        if config["architecture"] == "topk":
+            values, index = pre.relu().topk(config["k"], dim=1)
+            return torch.zeros_like(pre).scatter(1, index, values)
+        return pre.relu() * (pre > weights["threshold"])
+
+    return encode, lambda activities: activities @ weights["W_dec"] + weights["b_dec"], weights["W_dec"]
+
+
+def gap(measures: Mapping[str, float], folder: Path) -> float:
+    """Return the largest difference between our measures and those of SAELens' evaluator."""
+    theirs = json.loads((folder / "evaluation.json").read_text())
+    names = {"f1": "f1_score", "l0": "sae_l0"} | {name: name for name in ("mcc", "uniqueness", "precision", "recall", "shrinkage")}
+    names |= {"true_l0": "true_l0", "explained_variance": "explained_variance"}
+    dead = theirs["dead_latents"] / json.loads((folder / "cfg.json").read_text())["d_sae"]
+    return max(abs(measures["dead"] - dead), *(abs(measures[ours] - theirs[name]) for ours, name in names.items()))

@@ -75,7 +75,7 @@ WORKLOADS = {
             "data.train_samples=85",
             "data.validation_samples=13",
             "model.features=24",
-            "model.k=2.5",
+            "model.k=0.5",
             "model.block=4",
             "model.dead_after=64",
         ],

@@ -88,9 +88,9 @@ def test_an_evaluation_gives_the_recorded_metrics_without_stored_activations(tra
 
 
 def test_the_learning_of_planted_features_is_measured(tmp_path):
-    found = final(runs.run("planted", tmp_path, "trainer.length=40steps", "optimizer.lr=0.02"))
+    found = final(runs.run("planted", tmp_path, "model.k=2.5", "trainer.length=40steps", "optimizer.lr=0.02"))
     assert all(0 <= found[name] <= 1 for name in ("mcc", "uniqueness", "precision", "recall", "f1")) and found["true_l0"] > 0
-    start = final(runs.run("planted", tmp_path / "start", "trainer.length=3steps", "optimizer.lr=1e-9"))
+    start = final(runs.run("planted", tmp_path / "start", "model.k=2.5", "trainer.length=3steps", "optimizer.lr=1e-9"))
     assert found["mcc"] > start["mcc"] + 0.01 and found["explained_variance"] > start["explained_variance"] + 0.2
 
 

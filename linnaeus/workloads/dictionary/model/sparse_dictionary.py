@@ -52,7 +52,7 @@ class SparseDictionary(Model):
     silent: Tensor
     usage: Tensor
     _fired: Tensor
-    limited = False  # True for variants in which few features are active and an activity equals its pre-activation
+    limited = False  # True if few features are active and an activity equals its pre-activation; then `sparse_pass` is used on the CPU
     folds: tuple[str, ...] = ("encoder_bias", "bias")  # parameters and buffers that are in units of the scaled activations
 
     def __init__(self, config: Any, width: int, features: int) -> None:

@@ -21,7 +21,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.dictionary.model.config import DictionaryConfig, MatryoshkaConfig, TopKConfig
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, squared_error
-from linnaeus.workloads.dictionary.model.sparse_pass import Active, weighted_sum
+from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 
 
@@ -61,7 +61,9 @@ class GatedDictionary(SparseDictionary):
 
 
 class TopKDictionary(SparseDictionary):
-    limited = True
+    def __init__(self, config: TopKConfig, width: int, features: int) -> None:
+        super().__init__(config, width, features)
+        self.limited = features >= LEAST_FEATURES * config.k
 
     def activities(self, pre: Tensor) -> Tensor:
         values, index = pre.relu().topk(int(self.config.k), dim=1, sorted=False)
@@ -74,7 +76,6 @@ class BatchTopKDictionary(SparseDictionary):
     A micro-batch consists of whole blocks, so the choice does not depend on the division of a global batch. threshold: moving average of
     the smallest activity that is kept in a block; in evaluation a feature is active above it."""
 
-    limited = True
     threshold: Tensor
     updates: Tensor
     _smallest: Tensor
@@ -82,6 +83,7 @@ class BatchTopKDictionary(SparseDictionary):
 
     def __init__(self, config: DictionaryConfig, width: int, features: int) -> None:
         super().__init__(config, width, features)
+        self.limited = features >= LEAST_FEATURES * self.config.k
         self.register_buffer("threshold", torch.zeros(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         self.register_buffer("_smallest", torch.zeros(2), persistent=False)  # sum and number of the blocks since the last update

@@ -44,7 +44,7 @@ SCOPES: dict[str, str | Callable[[tuple[Any, ...]], str]] = {
     "linnaeus.checkpoint.format:save_checkpoint": "save",
     "linnaeus.checkpoint.retention:prune": "prune",
     "linnaeus.checkpoint.retention:rename_newer": "rename newer",
-    "linnaeus.reporting.results:write_report": "report",
+    "linnaeus.reporting.report.run_report:write_report": "report",
     "linnaeus.reporting.results:write_summary": "summary",
     "linnaeus.train.restore:restore": "restore",
 }

@@ -50,7 +50,8 @@ class PhotographView(SampleView):
         title = escape(f"{taxon}: {self.name(int(batch['sample'][row]))}")
         grid = None if heat is None else grid_of(heat, self.special)
         over = "" if grid is None else f'<img class="heat" alt="" src="{heat_url(grid)}">'
-        return f'<div class="photo" title="{title}"><img alt="{title}" src="{photo_url(image)}">{over}</div><span>{escape(taxon)}</span>'
+        focus = "" if grid is None else ' tabindex="0"'  # a page may hide the heat map then
+        return f'<div class="photo" title="{title}"{focus}><img alt="{title}" src="{photo_url(image)}">{over}</div><span>{escape(taxon)}</span>'
 
 
 def grid_of(heat: np.ndarray, special: Sequence[int]) -> np.ndarray | None:

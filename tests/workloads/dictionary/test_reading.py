@@ -28,10 +28,10 @@ def test_feature_and_threshold_are_chosen_on_training_samples_only():
     training = np.array([[3, 0], [4, 0], [5, 1], [1, 1], [2, 1], [0, 1]], np.float32)
     truth = np.array([0, 0, 0, 1, 1, -1])
     held = np.array([[9, 7], [9, 7], [1, 7], [9, 0], [1, 0], [9, 9]], np.float32)
-    found = {one.name: one for one in detectors((training, {"kind": labels}), (held, {"kind": truth}), {"kind": ["a", "b", "never"]})}
+    found = {one.name: one for one in detectors((training[:, None], {"kind": labels}), (held[:, None], {"kind": truth}), {"kind": ["a", "b", "never"]})}
     assert set(found) == {"a", "b"}, "a class without training samples has no detector"
     a = found["a"]
-    assert (a.feature, 2 <= a.threshold < 3, a.training_rows, a.validation_rows) == (0, True, 3, 3)
+    assert a.place is None and (a.feature, 2 <= a.threshold < 3, a.training_rows, a.validation_rows) == (0, True, 3, 3)
     assert (a.precision, a.recall, a.f1) == pytest.approx((2 / 3, 2 / 3, 2 / 3)), "the sample of unknown class counts"
     b = found["b"]  # the training samples 2 to 5 have feature 1
     assert (b.feature, b.threshold, b.recall, b.precision) == (1, 0.0, 0.0, 0.0)
@@ -40,9 +40,20 @@ def test_feature_and_threshold_are_chosen_on_training_samples_only():
 def test_a_class_that_is_not_found_or_not_validated_comes_last():
     peaks, labels = np.eye(3, dtype=np.float32), np.arange(3)
     held = np.array([[1, 0, 0], [0, 0, 0]], np.float32)
-    found = detectors((peaks, {"kind": labels}), (held, {"kind": np.array([0, 1])}), {"kind": ["a", "b", "c"]})
+    found = detectors((peaks[:, None], {"kind": labels}), (held[:, None], {"kind": np.array([0, 1])}), {"kind": ["a", "b", "c"]})
     assert [one.name for one in found] == ["a", "b", "c"] and found[0].f1 == 1.0 and found[1].f1 == 0.0
     assert math.isnan(found[1].precision) and math.isnan(found[2].f1)
+
+
+def test_a_detector_reads_one_of_few_places():
+    """Feature 1 stands for the class at the second place only; its largest activity does not."""
+    peaks = np.zeros((4, 2, 3), np.float32)
+    peaks[:, 0, 1], peaks[:2, 1, 1] = 1.0, 1.0
+    labels = {"kind": np.array([0, 0, 1, 1])}
+    found = detectors((peaks, labels), (peaks, labels), {"kind": ["a", "b"]})
+    assert (found[0].name, found[0].feature, found[0].place, found[0].f1) == ("a", 1, 2, 1.0)
+    pooled = detectors((peaks.max(1, keepdims=True), labels), (peaks.max(1, keepdims=True), labels), {"kind": ["a", "b"]})
+    assert max(one.f1 for one in pooled) < 0.7
 
 
 class Softmax:

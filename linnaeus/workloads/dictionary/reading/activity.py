@@ -16,6 +16,7 @@ from linnaeus.workloads.opened_run import OpenedRun
 
 BATCH = 32
 TOP = 8  # samples that are kept for each feature
+FEW = 8  # places of a sample, such as class tokens, that are told apart by `peaks`
 
 
 class Activity(NamedTuple):
@@ -78,8 +79,8 @@ class FeatureTable(NamedTuple):
 
     density: share of the places where a feature is active, float64 [F]. energy: sum of the squares of its activities, divided by the number
     of places. strength, sample: the largest activities of a feature, each the largest one of its sample, and those samples, [F, K],
-    descending. peaks: the largest activity of each sample, float32 [S, F]; labels: class of each sample by group, int64 [S]; both only if
-    wanted."""
+    descending. peaks: the largest activity of each sample, float32 [S, 1, F], or at each of P places if these are at most `FEW` tokens, [S,
+    P, F]; labels: class of each sample by group, int64 [S]; both only if wanted."""
 
     density: np.ndarray
     energy: np.ndarray
@@ -108,7 +109,8 @@ def feature_table(reader: Reader, dataset: PositionedDataset, most: int, keep_pe
         strength, order = torch.cat([strength, peak.T], 1).topk(TOP, dim=1)
         sample = torch.cat([sample, numbers], 1).gather(1, order)
         if keep_peaks:
-            peaks.append(peak.cpu())
+            few = len(found.places) == 1 and found.places[0] <= FEW
+            peaks.append((found.activities.float() if few else peak.unsqueeze(1)).cpu())
             labels.append({group: label.cpu() for group, label in view.labels(host).items()})
     density, mean_square = ((total / max(places, 1)).cpu().numpy() for total in (active, energy))
     joined = {group: torch.cat([one[group] for one in labels]).numpy() for group in view.classes} if keep_peaks else {}

@@ -1,8 +1,8 @@
 """Find for each class of the samples, such as a taxon, the feature that stands for it best.
 
-A feature with a threshold is a detector: it says yes to a sample on which its largest activity is above the threshold. For each class,
-feature and threshold are chosen by the F1 on training samples and scored on validation samples. The thresholds tried are 0 and quantiles of
-the activities above 0.
+A feature with a threshold is a detector: it says yes to a sample on which its largest activity is above the threshold. If a sample has few
+places, such as one class token for each rank, a detector reads one place. For each class, feature, place and threshold are chosen by the F1
+on training samples and scored on validation samples. The thresholds tried are 0 and quantiles of the activities above 0.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 QUANTILES = np.linspace(0.0, 0.95, 20)  # of the activities above 0; thresholds besides 0
-COLUMNS = ("rank", "taxon", "feature", "threshold", "training_rows", "validation_rows", "precision", "recall", "f1")
+COLUMNS = ("rank", "taxon", "feature", "place", "threshold", "training_rows", "validation_rows", "precision", "recall", "f1")
 
 
 class Detector(NamedTuple):
-    """The best feature for a class. precision, recall, f1: of the validation samples; NaN if none is of the class or none is found."""
+    """Best feature for a class. place: number of the place that is read, from 1; None: all. precision, recall, f1: of the validation
+    samples; NaN if none is of the class or none is found."""
 
     group: str
     name: str
     feature: int
+    place: int | None
     threshold: float
     training_rows: int
     validation_rows: int
@@ -41,8 +43,8 @@ def detectors(
 ) -> list[Detector]:
     """Return the best feature for each class of each group, in descending order of its F1.
 
-    training, validation: the largest activity of each feature on each sample, float32 [S, F], and the class of each sample by group, int64
-    [S], -1 where it is unknown. Classes without training samples are left out."""
+    training, validation: the largest activity of each feature at P places of each sample, float32 [S, P, F], and the class of each sample
+    by group, int64 [S], -1 where it is unknown. Classes without training samples are left out."""
     found = [
         detector
         for group in training[1]
@@ -55,6 +57,9 @@ def _of_group(
     group: str, training: tuple[np.ndarray, np.ndarray], validation: tuple[np.ndarray, np.ndarray], names: Sequence[str]
 ) -> list[Detector]:
     (peaks, labels), (held, truth) = _known(*training), _known(*validation)
+    if not len(labels):
+        return []
+    places, features = training[0].shape[1:]
     counts, best_f1 = np.bincount(labels, minlength=len(names)), np.full(len(names), -1.0)
     feature, threshold = np.zeros(len(names), np.int64), np.zeros(len(names))
     one_hot = np.zeros((len(names), len(labels)), np.float32)
@@ -72,17 +77,19 @@ def _of_group(
         yes, own = held[:, feature[i]] > threshold[i], truth == i
         hits, said, real = int((yes & own).sum()), int(yes.sum()), int(own.sum())
         scores = (hits / said if said else np.nan, hits / real if real else np.nan, 2 * hits / (said + real) if real else np.nan)
-        found.append(Detector(group, names[i], int(feature[i]), float(threshold[i]), int(counts[i]), real, *scores))
+        place = int(feature[i]) // features + 1 if places > 1 else None
+        found.append(Detector(group, names[i], int(feature[i]) % features, place, float(threshold[i]), int(counts[i]), real, *scores))
     return found
 
 
 def _known(peaks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples whose class is known."""
-    return peaks[labels >= 0], labels[labels >= 0]
+    """Return the activities [N, P F] and the classes [N] of the N samples whose class is known."""
+    known = labels >= 0
+    return peaks[known].reshape(int(known.sum()), -1), labels[known]
 
 
 def _thresholds(peaks: np.ndarray) -> np.ndarray:
-    """Return the thresholds of each feature, float32 [Q + 1, F]: 0, then quantiles of its activities above 0."""
+    """Return the thresholds of each column of activities [N, K], float32 [Q + 1, K]: 0, then quantiles of its activities above 0."""
     ordered = np.sort(peaks, axis=0)
     first = (ordered <= 0).sum(0)  # number of samples without activity
     rows = first + np.floor(QUANTILES[:, None] * (len(peaks) - first)).astype(np.int64)

@@ -25,7 +25,7 @@ STYLE = """<style>
 .examples>li{min-width:0;font-size:12px;color:var(--soft)}.examples.wide{grid-template-columns:minmax(0,1fr);gap:4px}
 .examples .photo{position:relative;aspect-ratio:1;border-radius:6px;overflow:hidden;background:var(--rule)}
 .examples .photo img{width:100%;height:100%;object-fit:cover;display:block;image-rendering:auto}
-.examples .photo .heat{position:absolute;inset:0}
+.examples .photo .heat{position:absolute;inset:0}.examples .photo:hover .heat,.examples .photo:focus .heat{opacity:0}
 .examples span{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .examples .text{margin:0;padding:5px 9px;border-left:3px solid var(--rule);white-space:pre-wrap;overflow-wrap:anywhere;color:var(--ink);
 font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;max-height:7.5em;overflow:auto}
@@ -74,7 +74,8 @@ def feature_cards(
 
 def _about(table: FeatureTable, feature: int, best: Detector | None) -> str:
     share = f"active in {100 * table.density[feature]:.3g} % of the places, at most {table.strength[feature, 0]:.3g}"
-    return share + ("" if best is None else f"; {best.group} {best.name}: F1 {best.f1:.2f}")
+    place = "" if best is None or best.place is None else f" at place {best.place}"
+    return share + ("" if best is None else f"; {best.group} {best.name}: F1 {best.f1:.2f}{place}")
 
 
 def _examples(reader: Reader, host: Batch, found: Activity, feature: int) -> str:

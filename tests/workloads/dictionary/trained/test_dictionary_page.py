@@ -37,7 +37,8 @@ def test_the_table_of_taxa_has_a_row_for_each_taxon_with_training_samples(read_b
     run = read_by("biota")
     with open(run / "feature_taxa.csv") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["rank", "taxon", "feature", "threshold", "training_rows", "validation_rows", "precision", "recall", "f1"]
+    columns = ["rank", "taxon", "feature", "place", "threshold", "training_rows", "validation_rows", "precision", "recall", "f1"]
+    assert list(rows[0]) == columns
     assert len({(row["rank"], row["taxon"]) for row in rows}) == len(rows) > 20
     assert all(int(row["training_rows"]) > 0 and 0 <= int(row["feature"]) < 24 for row in rows)
     of_rank = [int(row["training_rows"]) for row in rows if row["rank"] == "order"]

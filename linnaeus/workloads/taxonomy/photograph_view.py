@@ -51,7 +51,8 @@ class PhotographView(SampleView):
         grid = None if heat is None else grid_of(heat, self.special)
         over = "" if grid is None else f'<img class="heat" alt="" src="{heat_url(grid)}">'
         focus = "" if grid is None else ' tabindex="0"'  # a page may hide the heat map then
-        return f'<div class="photo" title="{title}"{focus}><img alt="{title}" src="{photo_url(image)}">{over}</div><span>{escape(taxon)}</span>'
+        photo = f'<img alt="{title}" src="{photo_url(image)}">{over}'
+        return f'<div class="photo" title="{title}"{focus}>{photo}</div><span>{escape(taxon)}</span>'
 
 
 def grid_of(heat: np.ndarray, special: Sequence[int]) -> np.ndarray | None:

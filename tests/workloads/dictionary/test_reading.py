@@ -28,7 +28,8 @@ def test_feature_and_threshold_are_chosen_on_training_samples_only():
     training = np.array([[3, 0], [4, 0], [5, 1], [1, 1], [2, 1], [0, 1]], np.float32)
     truth = np.array([0, 0, 0, 1, 1, -1])
     held = np.array([[9, 7], [9, 7], [1, 7], [9, 0], [1, 0], [9, 9]], np.float32)
-    found = {one.name: one for one in detectors((training[:, None], {"kind": labels}), (held[:, None], {"kind": truth}), {"kind": ["a", "b", "never"]})}
+    names = {"kind": ["a", "b", "never"]}
+    found = {one.name: one for one in detectors((training[:, None], {"kind": labels}), (held[:, None], {"kind": truth}), names)}
     assert set(found) == {"a", "b"}, "a class without training samples has no detector"
     a = found["a"]
     assert a.place is None and (a.feature, 2 <= a.threshold < 3, a.training_rows, a.validation_rows) == (0, True, 3, 3)

@@ -39,7 +39,7 @@ def score_logits(settings: Sequence[str], scores: Mapping[str, np.ndarray], rank
     for own in torch.arange(len(rows)).split(BATCH):
         label = torch.from_numpy(source.labels[rows][own.numpy()]).long()
         batch = {"label": label, "weight": torch.ones(len(own)), "sample": own}
-        view = BatchView(metrics.tables, LinearScores(source.tree, [z[own] for z in every]), batch)
+        view = BatchView(metrics.tree_tables, LinearScores(source.tree, [z[own] for z in every]), batch)
         for part in metrics.parts:
             part.count(view)
     found = {name: value for part in metrics.parts for name, value in part.compute(metrics.counts).items()}

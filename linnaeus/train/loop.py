@@ -37,7 +37,7 @@ def train_one_epoch(training: Training, epoch: int) -> None:
     t.sampler.set_epoch(epoch, t.progress.position_in_epoch)
     set_training(t.model)
     prefetcher = DevicePrefetcher(t.train_loader, t.device)
-    first_step = t.progress.global_step
+    first_step, times = t.progress.global_step, t.clock.updates
     if t.sections is not None:
         t.sections.between_steps(t)
     for window in windows(prefetcher, t.sampler.accumulation):
@@ -46,7 +46,7 @@ def train_one_epoch(training: Training, epoch: int) -> None:
             t.sections.window_ready()
         train_one_step(t, window)
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
-        t.clock.updates.mark()
+        times.moments.append(times.now())
         end_step(t)
         if t.sections is not None:
             t.sections.between_steps(t)

@@ -42,4 +42,4 @@ def test_an_update_executes_few_files(tmp_path, monkeypatch):
         "schedule.report=[]",
         "schedule.checkpoint=[]",
     )
-    assert {"train/loop.py", "optim/update.py", "workloads/taxonomy/workload.py"} <= files and len(files) <= MOST, sorted(files)
+    assert {"train/loop.py", "optim/update.py", "workloads/taxonomy/workload.py"} <= files and len(files) <= MOST, "\n".join(sorted(files))

@@ -8,7 +8,8 @@ from typing import Any
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from tests import runs
 
-CLOCKS = {"saved", "run_id", "outputs", "run"}  # of state.json: when, where and under which id; of `outputs` the rows are compared
+# Of state.json: when, where, under which id, and how long its parts took; of `outputs` the rows are compared.
+CLOCKS = {"saved", "run_id", "outputs", "run", "costs"}
 
 
 def what_differs(mine: Path, whole: Path) -> list[str]:

@@ -166,4 +166,5 @@ def test_a_few_skipped_updates_do_not(tmp_path):
     assert runs.rows(run / "metrics.jsonl")[-1]["global_step"] == 6
     with broken_from(3):
         broken = runs.run("vectors", tmp_path / "broken", "trainer.length=6steps", "trainer.max_skipped_in_a_row=4")
-    assert runs.newest(broken).training_state["update"] == {"skipped_updates": 3, "skipped_in_a_row": 3}
+    state = runs.newest(broken).training_state["update"]
+    assert (state["skipped_updates"], state["skipped_in_a_row"]) == (3, 3)

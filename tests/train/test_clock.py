@@ -129,13 +129,13 @@ def test_updates_with_validation_have_no_time() -> None:
     moments = itertools.count(0.0, 1.0)
     times = UpdateTimes(lambda: next(moments))
     for _ in range(3):
-        times.mark()
+        times.moments.append(times.now())
     assert times.take() == [1.0, 1.0] and times.take() == []
-    times.mark()
+    times.moments.append(times.now())
     times.interrupt()
     times.interrupt()
-    times.mark()
-    times.mark()
+    times.moments.append(times.now())
+    times.moments.append(times.now())
     assert times.take() == [1.0, 1.0], "from before the interruption, and after it"
 
 
@@ -157,7 +157,7 @@ def test_events_that_the_gpu_has_not_reached_wait_for_the_next_report() -> None:
     order = iter(events)
     times = UpdateTimes(lambda: next(order))
     for _ in events:
-        times.mark()
+        times.moments.append(times.now())
     assert times.take() == [0.01]
     events[2].done = True
     assert times.take() == [0.015]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from linnaeus.health.alarm import Alarm, dominant_process
 from linnaeus.health.conditions import Conditions, RowNumbers
@@ -17,8 +16,7 @@ LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with lasting trouble before it is said, 
 SCALE_SEARCH = 8  # non-finite gradients in a row that the search for the loss scale of fp16 explains: 2**16 falls to 2**8
 
 
-@dataclass(frozen=True)
-class Updates:
+class Updates(NamedTuple):
     """Numbers of the consecutive updates since the last row, the first of them `first_step`.
 
     losses: mean loss of each task per update; NaN without a label, infinite if the loss is not finite. total: mean over the tasks with

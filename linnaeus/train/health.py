@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from linnaeus.health import Alarm, RowNumbers, Updates
 from linnaeus.health.alarm import LISTED
@@ -28,16 +27,16 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     ranks.
 
     This waits for the device. The gradient norms of these updates are forgotten afterwards."""
-    norms = t.update.norms.read().double()
+    norms = t.update.norms.read().tolist()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
-    more = {} if limit is None or not len(norms) else {"train/clip_rate": (norms > limit).double().mean().item()}
+    more = {} if limit is None or not norms else {"train/clip_rate": sum(norm > limit for norm in norms) / len(norms)}
     if not t.config.logger.alarms or t.tracker.losses is None:
         return more
     found = updates(t.progress.global_step, t.tracker.losses, norms)
-    raise_alarms(t, t.health.observe(dataclasses.replace(found, settled=settled(t, found.first_step, len(found.norms)))))
+    raise_alarms(t, t.health.observe(found._replace(settled=settled(t, found.first_step, len(found.norms)))))
     ratios = t.update_ratio.read()
-    raise_alarms(t, t.health.observe_row(row_numbers(t, row, ratios, applied=bool(len(norms)) and bool(norms[-1].isfinite()))))
+    raise_alarms(t, t.health.observe_row(row_numbers(t, row, ratios, applied=bool(norms) and math.isfinite(norms[-1]))))
     more |= {f"train/update_ratio/{group}": ratio for group, ratio in ratios.items()}
     return more | {"train/alarms": t.health.count}
 
@@ -65,23 +64,33 @@ def check_validation(t: Training, results: Mapping[str, float]) -> None:
         raise_alarms(t, t.health.observe_validation(t.progress.global_step, results["val/loss"]))
 
 
-def updates(step: int, losses: UpdateLosses, norms: Tensor) -> Updates:
-    """Return the numbers of the updates up to `step` that have rows in both `losses` and `norms` [n]."""
-    count = min(len(losses.sums), len(norms))
-    sums, valid, parts = (tensor[-count:] if count else tensor[:0] for tensor in (losses.sums, losses.valid, losses.processes))
-    means = (sums / torch.where(valid > 0, valid, torch.nan)).where((valid <= 0) | sums.isfinite(), torch.inf)
-    return Updates(step - count + 1, means.tolist(), means.nanmean(1).tolist(), parts.tolist(), norms[-count:].tolist() if count else [])
+def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
+    """Return the numbers of the updates up to `step` that have rows in `losses` and a gradient norm in `norms`."""
+    first = max(0, len(losses.sums) - len(norms))
+    sums, valid, parts = (tensor[first:].tolist() for tensor in (losses.sums, losses.valid, losses.processes))
+    means = [[_mean(*pair) for pair in zip(*rows)] for rows in zip(sums, valid)]
+    totals = [[mean for mean in row if not math.isnan(mean)] for row in means]
+    total = [sum(row) / len(row) if row else math.nan for row in totals]
+    return Updates(step - len(sums) + 1, means, total, parts, norms[len(norms) - len(sums) :])
+
+
+def _mean(total: float, labels: float) -> float:
+    """Return the mean loss of a task in an update; NaN without labels, infinite if the loss is not finite."""
+    if labels <= 0:
+        return math.nan
+    return total / labels if math.isfinite(total) else math.inf
 
 
 def settled(t: Training, first_step: int, count: int) -> list[bool]:
     """Return for each of `count` updates, from `first_step` on, True if its data are comparable with those of the updates before it: at
     least half a global batch, and the mixture of sources of `WINDOW` updates before."""
-    steps = np.arange(first_step - 1, first_step - 1 + count)
-    whole = np.array([t.sampler.samples_in(step) >= t.sampler.global_batch_size / 2 for step in steps.tolist()], bool)
+    half = t.sampler.global_batch_size / 2
+    whole = [t.sampler.samples_in(step) >= half for step in range(first_step - 1, first_step - 1 + count)]
     if t.ops.resolved.phases is None or not t.workload.sources:
-        return whole.tolist()
+        return whole
+    steps = np.arange(first_step - 1, first_step - 1 + count)
     then, now = (t.ops.get_mixture(at, t.workload.sources, t.workload.source_sizes) for at in (np.maximum(steps - WINDOW, 0), steps))
-    return (whole & (np.abs(now - then).max(1, initial=0.0) < SAME_MIXTURE)).tolist()
+    return (np.array(whole, bool) & (np.abs(now - then).max(1, initial=0.0) < SAME_MIXTURE)).tolist()
 
 
 def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:

@@ -33,7 +33,7 @@ BAR_AT = 100_000  # leaves at which ratios have bars
 BEST, OTHER, METRICS, EXPONENT = 1.2, 2.0, 0.1, 1.1
 ONE_LOSS = ("hierarchical_softmax hard", "hierarchical_softmax gumbel")  # they differ from soft in the head alone
 NOT_HIERARCHICAL = "linear"
-# Of glibc: freed memory is kept. Else large tensors are mapped and zeroed anew, every one of more than 32 MB: up to a third of all time,
+# Of glibc: freed memory is kept. Else large tensors are mapped and zeroed again, every one of more than 32 MB: up to a third of all time,
 # the plain softmax's too, and a step in the growth that is no head's.
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(1 << 30)}
 Found = dict[tuple[int, str], dict[str, Any]]  # (leaves, head) -> what `measure_head` returns

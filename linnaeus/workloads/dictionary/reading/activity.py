@@ -16,7 +16,7 @@ from linnaeus.workloads.opened_run import OpenedRun
 
 BATCH = 32
 TOP = 8  # samples that are kept for each feature
-FEW = 8  # places of a sample, such as class tokens, that are told apart by `peaks`
+FEW = 8  # `peaks` reads each place of a sample, such as a class token, apart if there are at most so many
 
 
 class Activity(NamedTuple):

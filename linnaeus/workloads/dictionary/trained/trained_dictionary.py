@@ -15,7 +15,7 @@ from linnaeus.workloads.dictionary.tapping import find_module
 
 
 class Place(NamedTuple):
-    """Where the activations of a dictionary come from: a module of the model of a run, with the weights of a checkpoint (best, newest or a
+    """Source of the activations of a dictionary: a module of the model of a run, with the weights of a checkpoint (best, newest or a
     step; None: as `chosen_weights`). settings: those that replace settings of that run."""
 
     run: Path

@@ -76,7 +76,7 @@ class RunningScale:
                 self._measure()
             part = values[start : start + BLOCK - step % BLOCK]
             if math.isfinite(sum(part)) and (self._scale is None or max(part) <= self._scale[1]):
-                self._window += part  # almost always; a comparison of each value would take five times as long
+                self._window += part  # almost always; comparing each value takes twice as long
             else:
                 found += self._compare(step, part, settled[start:])
             start += len(part)

@@ -108,6 +108,7 @@ def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int, e
 # H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with float32 accumulation. A30 also by its clock:
 # 56 processors x 1,024 multiply-adds x 1.44 GHz. So are RTX 5090, A6000, 6000 Ada and PRO 6000, with 512 multiply-adds a processor for the
 # professional ones and half for GeForce; MI300X from AMD's table, GH200 and B300 as H100 and B200.
+# H200 NVL, B300, RTX 5090, PRO 6000 and 6000 Ada were not compared with a table of the maker: do not publish an MFU of these.
 _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     r"NVIDIA B300( SXM6 AC)?": (2250.0, 2250.0, None),
     r"NVIDIA B200": (2250.0, 2250.0, None),

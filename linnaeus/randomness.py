@@ -8,6 +8,7 @@ python, numpy and torch.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from typing import TYPE_CHECKING
@@ -35,7 +36,12 @@ def _mix(z: int) -> int:
 
 def key(*parts: int) -> int:
     """Return a 64-bit hash of a sequence of integers, which serves as the key of a stream. The order of the integers matters."""
-    h = 0
+    return continued_key(0, *parts)
+
+
+def continued_key(start: int, *parts: int) -> int:
+    """Return `key(*first, *parts)`, where `start` is `key(*first)`."""
+    h = start
     for part in parts:
         h = _mix((h + _GOLDEN + (int(part) & _MASK64)) & _MASK64)
     return h
@@ -169,8 +175,13 @@ def seed_forward(seed: int, global_step: int, micro_batch: int, device_type: str
     `micro_batch` is the index of the micro-batch in the global batch, over all processes."""
     import torch
 
-    stream = key(seed, FORWARD, global_step, micro_batch) & 0x7FFFFFFFFFFFFFFF
+    stream = continued_key(_forward_key(seed), global_step, micro_batch) & 0x7FFFFFFFFFFFFFFF
     if device_type == "cuda":
         torch.cuda.manual_seed(stream)
     else:
         torch.default_generator.manual_seed(stream)
+
+
+@functools.lru_cache(maxsize=1)
+def _forward_key(seed: int) -> int:
+    return key(seed, FORWARD)

@@ -45,7 +45,9 @@ class RankSync:
 
     def stop_requested(self) -> bool:
         """Return True if the ranks have agreed to stop. A single process also checks for a new request, without an exchange."""
-        return self.stop_agreed or (self.context.world_size == 1 and (self.stop.signal is not None or self._out_of_time()))
+        if self.agreed and self.stop_agreed:
+            return True
+        return self.context.world_size == 1 and (self.stop.signal is not None or self._out_of_time())
 
     # -- in training -----------------------------------------------------------------------------------------------------
 

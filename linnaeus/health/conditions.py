@@ -62,7 +62,8 @@ class Conditions:
     def update(self, losses: Sequence[float]) -> None:
         """Add the losses of the updates since the last row."""
         missing = FIRST - len(self._first)
-        self._first += [loss for loss in losses if math.isfinite(loss)][:missing]
+        if missing:
+            self._first += [loss for loss in losses if math.isfinite(loss)][:missing]
 
     def in_row(self, row: RowNumbers, scale: RunningScale) -> Iterator[Alarm]:
         """Yield the trouble in a row. `scale`: the newest losses."""
@@ -81,17 +82,18 @@ class Conditions:
         group = max(ratios, key=lambda name: ratios[name], default="")
         self._largest_update = max(self._largest_update, ratios.get(group, 0.0))
         untrained = self.untrained
-        level = f"the loss is {recent:.4g}, and that of the untrained model was {untrained:.4g}"
         if ratios.get(group, 0.0) > HUGE_UPDATE:
             text = f"an update changes the weights of group {group} by {100 * ratios[group]:.0f} % of their size"
             yield Alarm("learning_rate", row.step, text, None, (), ratios[group], HUGE_UPDATE)
         elif self._largest_update > LARGE_UPDATE and recent > NO_BETTER * untrained:
-            text = f"{level}, although updates changed the weights by up to {100 * self._largest_update:.0f} % of their size"
+            change = f"updates changed the weights by up to {100 * self._largest_update:.0f} % of their size"
+            text = f"{_level(recent, untrained)}, although {change}"
             yield Alarm("learning_rate", row.step, text, None, (), recent, untrained)
         elif recent > DIVERGED * untrained:
-            yield Alarm("divergence", row.step, level, None, (), recent, untrained)
+            yield Alarm("divergence", row.step, _level(recent, untrained), None, (), recent, untrained)
         elif row.fraction >= STUCK_FROM and recent > STUCK * untrained:
-            yield Alarm("no_progress", row.step, f"{level}: nothing has been learned", None, (), recent, untrained)
+            text = f"{_level(recent, untrained)}: nothing has been learned"
+            yield Alarm("no_progress", row.step, text, None, (), recent, untrained)
 
     def in_validation(self, step: int, loss: float, scale: RunningScale) -> Iterator[Alarm]:
         """Yield the trouble after a validation with this `loss`."""
@@ -105,3 +107,7 @@ class Conditions:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._first, self._largest_update = list(state["first"]), state["largest_update"]
+
+
+def _level(recent: float, untrained: float) -> str:
+    return f"the loss is {recent:.4g}, and that of the untrained model was {untrained:.4g}"

@@ -93,6 +93,9 @@ class HealthMonitor:
         return new
 
     def _not_finite(self, updates: Updates) -> Iterator[Alarm]:
+        if updates.norms and math.isfinite(sum(updates.norms)):  # almost always
+            self._skipped_in_a_row = 0
+            return
         for number, norm in enumerate(updates.norms):
             if math.isfinite(norm):
                 self._skipped_in_a_row = 0

@@ -1,8 +1,8 @@
 """Find spikes of the loss and of the gradient norm: values of one update that the updates before it do not explain.
 
 A value is compared with the median and the spread (1.4826 x the median absolute deviation, the standard deviation of normal noise) of the
-last `WINDOW` updates. Both are robust: a spike in the window hardly moves them. They are computed at the start of every `BLOCK` of steps,
-so the result does not depend on the steps at which rows are logged.
+last `WINDOW` updates before the start of its `BLOCK` of steps. Both are robust: a spike in the window hardly moves them. Blocks begin at
+fixed steps, so the result does not depend on the steps at which rows are logged.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 WINDOW = 128  # updates; long enough for a stable median, short enough to follow a falling loss
-BLOCK = 32  # updates with one scale: sorting 128 numbers at every update would cost 1 % of a 1 ms update
+BLOCK = 32  # updates with one scale
 FEWEST = 32  # updates before the first comparison
 NORMAL = 1.4826  # standard deviation over median absolute deviation, for normal noise
 LEAST_SPREAD = 0.01  # of the median: a loss without noise, such as that of one batch repeated, falls by less between two blocks
@@ -51,13 +53,17 @@ class Spike(NamedTuple):
 
 
 class RunningScale:
-    """Window of the newest values of one number, and the scale computed from it at the start of the current block."""
+    """Window of the newest values of one number, and the scale of those in it at the start of the current block.
+
+    A spike is far above the highest value, so the scale is computed only for a block with such a value: computing it for each block would
+    cost 0.2 % of a 1 ms update."""
 
     def __init__(self, limits: SpikeLimits) -> None:
         self.limits = limits
         self._window: list[float] = []
-        self._scale: tuple[float, float] | None = None  # (median, limit above which a value is a spike)
-        self._first: float | None = None  # median at the first measurement
+        self._before = 0  # number of values in the window at the start of the block; 0: too few to compare with
+        self._most = math.inf  # no spike is below this limit
+        self._first: float | None = None  # median of the first comparison
 
     def recent(self, count: int) -> float:
         """Return the median of the newest `count` values; NaN if there are fewer."""
@@ -73,9 +79,9 @@ class RunningScale:
         while start < len(values):
             step = first_step + start
             if step % BLOCK == 0:
-                self._measure()
+                self._start_block()
             part = values[start : start + BLOCK - step % BLOCK]
-            if math.isfinite(sum(part)) and (self._scale is None or max(part) <= self._scale[1]):
+            if math.isfinite(sum(part)) and max(part) <= self._most:
                 self._window += part  # almost always; comparing each value takes twice as long
             else:
                 found += self._compare(step, part, settled[start:])
@@ -84,39 +90,45 @@ class RunningScale:
 
     def _compare(self, first_step: int, values: Sequence[float], settled: Sequence[bool]) -> Iterator[Spike]:
         """Add the finite ones of `values`, which are in one block, and yield those that are spikes; see `spikes`."""
+        usual, limit = self._scale() if self._before else (math.nan, math.inf)
         for step, value, comparable in zip(itertools.count(first_step), values, settled or itertools.repeat(True)):
             if not math.isfinite(value):
                 continue
-            if comparable and self._scale is not None and value > self._scale[1]:
-                yield Spike(step, value, self._scale[0])
+            if comparable and value > limit:
+                yield Spike(step, value, usual)
             self._window.append(value)
 
-    def _measure(self) -> None:
-        """Compute the scale from the window."""
+    def _start_block(self) -> None:
+        """Remove the oldest values, and note those with which the values of the block are compared."""
         del self._window[:-WINDOW]
-        if len(self._window) < FEWEST:
-            return
-        ordered = sorted(self._window)
-        median, limits = ordered[len(ordered) // 2], self.limits
-        self._first = median if self._first is None else self._first
-        bounds = [median + limits.deviations * _spread(ordered, median), ordered[-1] + (limits.over_highest - 1) * abs(ordered[-1])]
-        if ordered[0] > 0:
-            logarithms = [math.log(value) for value in ordered]
-            spread = _spread(logarithms, math.log(median), LEAST_SPREAD)
+        self._before = len(self._window) if len(self._window) >= FEWEST else 0
+        if self._before:
+            self._most = self._above_highest(max(self._window))
+            self._first = statistics.median_high(self._window) if self._first is None else self._first
+
+    def _above_highest(self, highest: float) -> float:
+        return highest + (self.limits.over_highest - 1) * abs(highest)
+
+    def _scale(self) -> tuple[float, float]:
+        """Return the median of the values before the block, and the limit above which a value is a spike."""
+        ordered, limits = np.sort(self._window[: self._before]), self.limits
+        lowest, median, highest = ordered.item(0), ordered.item(len(ordered) // 2), ordered.item(-1)
+        spread = _spread(ordered - median, LEAST_SPREAD * abs(median))
+        bounds = [median + limits.deviations * spread, self._above_highest(highest)]
+        if lowest > 0 and self._first is not None:
+            spread = _spread(np.log(ordered) - math.log(median), LEAST_SPREAD)
             bounds += [limits.over_first * self._first, limits.factor * median]
             bounds.append(median * math.exp(min(50.0, limits.log_deviations * spread)))
-        self._scale = median, max(bounds)
+        return median, max(bounds)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"window": list(self._window), "scale": self._scale, "first": self._first}
+        return {"window": list(self._window), "before": self._before, "first": self._first}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._window, self._first = list(state["window"]), state["first"]
-        self._scale = None if state["scale"] is None else tuple(state["scale"])  # type: ignore[assignment]
+        self._window, self._before, self._first = list(state["window"]), state["before"], state["first"]
+        self._most = self._above_highest(max(self._window[: self._before])) if self._before else math.inf
 
 
-def _spread(ordered: Sequence[float], median: float, least: float | None = None) -> float:
-    """Return the robust standard deviation of values in increasing order, at least `least` (default: `LEAST_SPREAD` of the median)."""
-    deviations = sorted(abs(value - median) for value in ordered)
-    floor = LEAST_SPREAD * abs(median) if least is None else least
-    return max(NORMAL * deviations[len(deviations) // 2], floor)
+def _spread(deviations: np.ndarray, least: float) -> float:
+    """Return the robust standard deviation from deviations from the median, at least `least`."""
+    return max(NORMAL * np.sort(np.abs(deviations)).item(len(deviations) // 2), least)

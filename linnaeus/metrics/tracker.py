@@ -8,7 +8,7 @@ constant loss of 2 is reported as 2 for any accumulation and any log interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -54,8 +54,8 @@ class MetricsTracker:
             self.weighted_sums += loss_sums.detach() * weights
         self.training.count(outputs, batch)
 
-    def add_update(self, valid: Tensor) -> None:
-        """Count one optimizer update. `valid` [T]: number (or total weight) of the valid labels of each task in the whole global batch."""
+    def add_update(self, valid: Sequence[float]) -> None:
+        """Count one optimizer update. `valid`: number (or total weight) of the valid labels of each task in the whole global batch."""
         self.sums.end_update(valid)
         self.updates += 1
 
@@ -175,7 +175,7 @@ class MetricsTracker:
                 "updates": self.updates,
                 "loss_sums": (self.sums.losses.sum(0) + self.sums.earlier_losses).tolist(),
                 "weighted_sums": None if self.weighted_sums is None else self.weighted_sums.tolist(),
-                "valid": (self.sums.valid.sum(0) + self.sums.earlier_valid).tolist(),
+                "valid": (self.sums.valid_rows().sum(0) + self.sums.earlier_valid).tolist(),
                 "counts": {k: v.tolist() for k, v in self.training.counts.items()},
             },
             "smoothed_loss": self.smoothed / self.smoothed_weight if self.smoothed_weight else None,
@@ -201,10 +201,10 @@ class StepMetricsLogger:
         self.tracker, self.all_reduce, self.total_loss, self.place = tracker, all_reduce, total_loss, place
 
     def row(
-        self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: Tensor, peek: bool = False, **more: float
+        self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: int, peek: bool = False, **more: float
     ) -> dict[str, float]:
         """Return the log row of the current step. `more`: further entries of the row. `task_weights` and `peek` are those of
         `MetricsTracker.training_row`."""
         row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek, self.place)
-        row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": int(skipped_updates)}
+        row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": skipped_updates}
         return row | more

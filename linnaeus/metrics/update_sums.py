@@ -6,7 +6,7 @@ tensor, which costs nothing: a running total would be the same addition. The hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -29,67 +29,74 @@ class UpdateLosses(NamedTuple):
 class UpdateSums:
     """Loss sums of this process and label counts of the global batch, per update and task.
 
-    losses: float64 [R, T] on the device. valid: float64 [R, T] on the host. Row `count` belongs to the update in progress. `earlier_losses`
-    and `earlier_valid` [T] are the totals of the updates that no longer have a row."""
+    losses: float64 [R, T] on the device. Row `count` belongs to the update in progress. valid: label counts of the updates before it, one
+    list of T numbers each. `earlier_losses` and `earlier_valid`, float64 [T], are the totals of the updates that no longer have a row."""
 
     def __init__(self, tasks: int, rows: int, device: torch.device) -> None:
         """`rows`: largest number of updates between two rows of metrics; at most `MOST_ROWS` are kept apart."""
         rows = min(rows, MOST_ROWS) + 1
         self.losses = torch.zeros(rows, tasks, dtype=torch.float64, device=device)
-        self.valid = torch.zeros(rows, tasks, dtype=torch.float64)
-        self.earlier_losses, self.earlier_valid = torch.zeros_like(self.losses[0]), torch.zeros_like(self.valid[0])
-        self._views = list(zip(self.losses.unbind(), self.valid.unbind(), strict=True))
-        self._set_count(0)
+        self.valid: list[Sequence[float]] = []
+        self.earlier_losses, self.earlier_valid = torch.zeros_like(self.losses[0]), torch.zeros(tasks, dtype=torch.float64)
+        self._rows = self.losses.unbind()
+        self.row = self._rows[0]
 
-    def _set_count(self, count: int) -> None:
-        self.count = count
-        self.row, self._valid_row = self._views[count]
+    @property
+    def count(self) -> int:
+        return len(self.valid)
 
-    def end_update(self, valid: Tensor) -> None:
-        """Count an update with `valid` labels per task, [T] on the host, and start the next one."""
-        self._valid_row.copy_(valid)
-        if self.count + 1 == len(self._views):
+    def end_update(self, valid: Sequence[float]) -> None:
+        """Count an update with `valid` labels per task, T numbers, and start the next one."""
+        self.valid.append(valid)
+        if len(self.valid) == len(self._rows):
             self._fold()
-        else:
-            self._set_count(self.count + 1)
+        self.row = self._rows[len(self.valid)]
 
     def _fold(self) -> None:
         """Add all rows to the totals and start again at the first one."""
         self.earlier_losses += self.losses.sum(0)
-        self.earlier_valid += self.valid.sum(0)
+        self.earlier_valid += self.valid_rows().sum(0)
         self.losses.zero_()
-        self.valid.zero_()
-        self._set_count(0)
+        self.valid.clear()
+
+    def valid_rows(self) -> Tensor:
+        """Return the label counts of the updates that have a row, float64 [count, T] on the host."""
+        return torch.tensor(self.valid, dtype=torch.float64).reshape(-1, len(self.earlier_valid))
 
     def read(self, all_reduce: Callable[[Tensor], Tensor], rank: int = 0, world_size: int = 1) -> UpdateLosses:
         """Return the sums over all processes, of which this one is `rank`. `all_reduce` returns the sum of a tensor over them. This waits
         for the device."""
+        valid, tasks = self.valid_rows(), len(self.earlier_valid)
         own = torch.cat([self.losses[: self.count], self.earlier_losses.unsqueeze(0)])
-        tasks = own.shape[1]
-        message = own.new_zeros(len(own), tasks + world_size)  # one message: a second all-reduce would cost more than W numbers per update
-        message[:, :tasks] = own
-        message[:, tasks + rank] = own.sum(1)
-        rows, valid = all_reduce(message).cpu(), torch.cat([self.valid[: self.count], self.earlier_valid.unsqueeze(0)])
-        sums = rows[:, :tasks]
-        return UpdateLosses(sums[:-1], valid[:-1], rows[:-1, tasks:], sums.sum(0), valid.sum(0))
+        if world_size == 1:
+            sums = own.cpu()
+            processes = sums[:-1].sum(1, keepdim=True)
+        else:  # one message: a second all-reduce would cost more than W numbers per update
+            message = own.new_zeros(len(own), tasks + world_size)
+            message[:, :tasks] = own
+            message[:, tasks + rank] = own.sum(1)
+            rows = all_reduce(message).cpu()
+            sums, processes = rows[:, :tasks], rows[:-1, tasks:]
+        return UpdateLosses(sums[:-1], valid, processes, sums.sum(0), valid.sum(0) + self.earlier_valid)
 
     def clear(self) -> None:
         """Set all sums to 0."""
-        for tensor in (self.losses, self.valid, self.earlier_losses, self.earlier_valid):
+        for tensor in (self.losses, self.earlier_losses, self.earlier_valid):
             tensor.zero_()
-        self._set_count(0)
+        self.valid.clear()
+        self.row = self._rows[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all processes."""
-        return {"count": self.count, "valid": self.valid.clone(), "earlier_valid": self.earlier_valid.clone()}
+        return {"valid": self.valid_rows(), "earlier_valid": self.earlier_valid.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state. If this run has fewer rows, the saved ones are added to the totals."""
         self.clear()
         self.earlier_valid.copy_(state["earlier_valid"])
-        if state["count"] < len(self._views):
-            self.valid[: state["count"]] = state["valid"][: state["count"]]
-            self._set_count(state["count"])
+        if len(state["valid"]) < len(self._rows):
+            self.valid = state["valid"].tolist()
+            self.row = self._rows[self.count]
         else:
             self.earlier_valid += state["valid"].sum(0)
 

@@ -18,6 +18,7 @@ from torch.autograd.graph import _engine_run_backward
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth, seed_second_moments
 from linnaeus.optim.optimizers import Optimizers
+from linnaeus.optim.recent_norms import RecentNorms
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -93,9 +94,8 @@ class Precision:
 class Update:
     """The optimizer update, called once per step after backward. It checks and clips the gradients, steps the optimizers and counts skips.
 
-    `grad_norm`: gradient norm of the last update before clipping. `skipped_updates`, `skipped_in_a_row`: number of updates skipped because
-    of non-finite gradients, in total and since the last applied update. All three are float tensors [] on the device. `norms`: gradient
-    norm of each update since the last log row."""
+    `grad_norm`: gradient norm of the last update before clipping, float [] on the device. `norms`: gradient norm of each update since the
+    last log row."""
 
     def __init__(
         self,
@@ -124,8 +124,6 @@ class Update:
         self.norms = RecentNorms(rows, device, dtype)
         self.grad_norm = torch.zeros((), device=device)
         self.found_inf = torch.zeros((), device=device)
-        self._skipped = torch.zeros(2, device=device)
-        self.skipped_updates, self.skipped_in_a_row = self._skipped.unbind()
 
     def start(self, number: int = 0) -> None:
         """Prepare update `number` (counted from 1), before its first forward pass: copy the buffers that a skipped update restores.
@@ -161,8 +159,6 @@ class Update:
             self.after(self.found_inf)
         if self.ema is not None:
             self.ema.update(self.found_inf)
-        self._skipped.add_(self.found_inf)
-        self.skipped_in_a_row.mul_(self.found_inf)
         return self.grad_norm
 
     def _divisor(self, norm: Tensor) -> Tensor | None:
@@ -174,54 +170,23 @@ class Update:
             return scale
         return torch.maximum(norm / self._clip, self._one if scale is None else scale)
 
-    def state_dict(self) -> dict[str, Any]:
-        skipped = {"skipped_updates": int(self.skipped_updates), "skipped_in_a_row": int(self.skipped_in_a_row)}
-        return skipped | {"norms": self.norms.state_dict()}
+    @property
+    def skipped_updates(self) -> int:
+        """Return the number of updates skipped because of non-finite gradients. This waits for the device."""
+        self.norms.count_skipped()
+        return self.norms.skipped
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.skipped_updates.fill_(state["skipped_updates"])
-        self.skipped_in_a_row.fill_(state["skipped_in_a_row"])
-        self.norms.load_state_dict(state["norms"])
-
-
-class RecentNorms:
-    """Gradient norms of the updates since the last log row, at most the newest `rows`, on the device.
-
-    Each update writes its norm into a slot of its own, so nothing is copied and nothing waits. A skipped update has a norm that is not
-    finite."""
-
-    def __init__(self, rows: int, device: torch.device, dtype: torch.dtype) -> None:
-        self.values = torch.zeros(rows, device=device, dtype=dtype)
-        self._slots = self.values.unbind()
-        self.count = 0
-
-    def next_slot(self) -> Tensor:
-        """Return the tensor [] for the norm of the next update."""
-        slot = self._slots[self.count % len(self._slots)]
-        self.count += 1
-        return slot
-
-    def read(self) -> Tensor:
-        """Return the norms since the last `clear`, oldest first, [n] on the host. This waits for the device."""
-        rows, found = len(self._slots), self.values.cpu()
-        return found[: self.count] if self.count <= rows else found.roll(-(self.count % rows))
-
-    def clear(self) -> None:
-        """Start again. The values stay in memory until they are overwritten."""
-        self.count = 0
+    @property
+    def skipped_in_a_row(self) -> int:
+        """Return the number of updates skipped since the last applied update. This waits for the device."""
+        self.norms.count_skipped()
+        return self.norms.skipped_in_a_row
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "values": self.values.cpu().clone()}
+        return self.norms.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state. If this run has another number of slots, the newest norms are kept."""
-        values, self.count = state["values"], state["count"]
-        if len(values) != len(self._slots):
-            values = values.roll(-(self.count % len(values))) if self.count > len(values) else values[: self.count]
-            values = values[-len(self._slots) :]
-            self.count = len(values)
-        self.values.zero_()
-        self.values[: len(values)] = values.to(self.values)
+        self.norms.load_state_dict(state)
 
 
 def total_norm(grads: list[Tensor | None], out: Tensor | None = None) -> Tensor:

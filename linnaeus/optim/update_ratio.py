@@ -18,7 +18,9 @@ PART = 16384  # elements of a tensor that are copied; a ViT-S with its 150 tenso
 
 
 class UpdateRatio:
-    """Ratio |change| / |weights| of the update between `start` and `read`, per parameter group."""
+    """Ratio |change| / |weights| of the update between `start` and `read`, per parameter group.
+
+    sizes: number of weights of each group on which it is measured."""
 
     def __init__(self, groups: Sequence[ParamGroup]) -> None:
         """`groups`: those of all optimizers. Groups of one label are measured together, but those without weight decay (norms, biases,
@@ -27,17 +29,15 @@ class UpdateRatio:
         for group in groups:
             name = group.label if group.weight_decay else f"{group.label}_no_decay"
             parts.setdefault(name, []).extend(_part(tensor.detach()) for tensor in group.tensors)
-        self.parts = parts
-        self._all = [tensor for tensors in parts.values() for tensor in tensors]
-        self._before: list[Tensor] | None = None
+        self._parts = [part for tensors in parts.values() for part in tensors]
+        self.sizes = {name: sum(len(part) for part in tensors) for name, tensors in parts.items()}
+        self._before: Tensor | None = None  # all parts in one tensor: a call for each tensor would cost more than the copy
         self.started = False
 
     @torch.no_grad()
     def start(self) -> None:
         """Copy the weights. Call this before the update. The host does not wait for the device."""
-        if self._before is None:
-            self._before = [torch.empty_like(tensor) for tensor in self._all]
-        torch._foreach_copy_(self._before, self._all)
+        self._before = torch.cat(self._parts)
         self.started = True
 
     @torch.no_grad()
@@ -46,18 +46,14 @@ class UpdateRatio:
         for the device."""
         if not self.started or self._before is None:
             return {}
-        self.started = False
-        weights = torch.stack(torch._foreach_norm(self._before))
-        changes = torch.stack(torch._foreach_norm(torch._foreach_sub(self._all, self._before)))
-        squares = torch.stack([weights, changes]).double().square().cpu()
-        ratios, first = {}, 0
-        for name, tensors in self.parts.items():
-            weight, change = squares[:, first : first + len(tensors)].sum(1).tolist()
-            ratios[name], first = math.sqrt(change / weight) if weight else math.nan, first + len(tensors)
-        return ratios
+        before, self._before, self.started = self._before, None, False
+        change, sizes = torch.cat(self._parts).sub_(before), list(self.sizes.values())
+        norms = torch.stack(torch._foreach_norm([*before.split(sizes), *change.split(sizes)])).tolist()
+        ratios = zip(self.sizes, norms, norms[len(sizes) :])
+        return {name: moved / weight if weight else math.nan for name, weight, moved in ratios}
 
 
 def _part(tensor: Tensor) -> Tensor:
-    """Return a view of the first rows of a tensor with about `PART` elements."""
-    rows = max(1, PART // max(1, tensor[:1].numel())) if tensor.ndim else 0
-    return tensor[:rows] if rows else tensor
+    """Return a view of the first `PART` elements in memory; none if the elements are not adjacent."""
+    in_memory = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))  # channels last, or transposed
+    return in_memory.view(-1)[:PART] if in_memory.is_contiguous() else tensor.new_empty(0)

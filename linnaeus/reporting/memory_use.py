@@ -6,6 +6,7 @@ own; the others are private. Only private memory is watched for growth, so a cac
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 from itertools import pairwise
@@ -28,14 +29,25 @@ class Memory(NamedTuple):
         return self.resident - self.shared
 
 
-def memory_of(process: int | str = "self") -> Memory | None:
-    """Return the memory of a process, by its number; None if it has ended, or the system is not Linux. Takes about 20 us."""
+def memory_of(process: int | None = None) -> Memory | None:
+    """Return the memory of a process, by its number (default: this process); None if it has ended, or the system is not Linux."""
     try:
-        with open(f"/proc/{process}/statm", "rb", buffering=0) as file:
-            _, resident, shared, *_ = file.read(128).split()
+        if process is None or process == os.getpid():
+            content = os.pread(_own_statm(os.getpid()), 128, 0)
+        else:
+            with open(f"/proc/{process}/statm", "rb", buffering=0) as file:
+                content = file.read(128)
+        _, resident, shared, *_ = content.split()
     except (OSError, ValueError):
         return None
     return Memory(int(resident) * PAGE, int(shared) * PAGE)
+
+
+@functools.lru_cache(maxsize=1)
+def _own_statm(process: int) -> int:
+    """Return a descriptor of the file with the memory of this process. It stays open: opening the file takes four times as long as reading
+    it. `process`: the number of this process, so that a forked one opens its own."""
+    return os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def private_of(processes: Iterable[int]) -> float:

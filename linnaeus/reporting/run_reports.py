@@ -138,8 +138,8 @@ class RunReports:
     def update_times(self, times: list[float]) -> dict[str, float]:
         """Return the median and the 95th percentile of the times of an update over the last reports, `recent/median_ms_per_step` and
         `recent/p95_ms_per_step`; {} without any. `times`: seconds of the updates since the last report."""
-        self._times.append(times)
-        recent = sorted(itertools.chain(*self._times))
+        self._times.append(sorted(times))
+        recent = sorted(itertools.chain(*self._times))  # of sorted parts, which is several times faster
         shares = {"median": 0.5, "p95": 0.95} if recent else {}
         return {f"recent/{name}_ms_per_step": 1000 * recent[math.ceil(share * len(recent)) - 1] for name, share in shares.items()}
 

@@ -8,6 +8,8 @@ one.
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -79,6 +81,18 @@ class Every:
                 return True
         return step in self.others
 
+    def next_after(self, step: int) -> int | None:
+        """Return the first step after `step` at which the event occurs; None if there is none."""
+        start = max(step + 1, self.first)
+        found = [-(-start // period) * period for period in self.periods]
+        position = bisect.bisect_left(self._sorted_others, start)
+        found += self._sorted_others[position : position + 1]
+        return min((step for step in found if step <= self.last), default=None)
+
+    @functools.cached_property
+    def _sorted_others(self) -> list[int]:
+        return sorted(self.others)
+
     @property
     def ever_due(self) -> bool:
         """Return True if the event occurs at least once in the run. This is computed without a list of the steps."""
@@ -112,9 +126,13 @@ class TimeTrigger:
         """Begin a new interval at the present time."""
         self.next = self.clock() + self.seconds
 
+    @property
+    def passed(self) -> bool:
+        return self.clock() >= self.next
+
     def due(self) -> bool:
         """Return True if the interval has passed. In that case, begin a new interval."""
-        if self.clock() < self.next:
+        if not self.passed:
             return False
         self.restart()
         return True

@@ -39,6 +39,17 @@ class OpsSchedule:
 
     # ---- events
 
+    def next_event(self, current_step: int) -> int:
+        """Return the first step after `current_step` at which a row of metrics, a report, a validation pass or a checkpoint is due, or the
+        last step of the run."""
+        r = self.resolved
+        events = (r.log, r.report, r.validate, r.validate_mask_meta, r.validate_partial_mask_meta, r.checkpoint)
+        return min(step for step in (r.last_step, *(event.next_after(current_step) for event in events)) if step is not None)
+
+    def report_due_by_clock(self) -> bool:
+        """Return True if an interval of `schedule.report` in wall time has passed. It is not restarted; `should_report` does that."""
+        return any(trigger.passed for trigger in self._report_clocks)
+
     def should_log_metrics(self, current_step: int) -> bool:
         return self.resolved.log.due(current_step)
 

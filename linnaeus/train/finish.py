@@ -48,7 +48,7 @@ def finish(t: Training) -> str:
         status = "finished" if t.run.running else "stopped_early"
         if t.run.stopped:
             log.info("stopped early: %s", t.run.reason)
-    skipped = int(t.update.skipped_updates)
+    skipped = t.update.skipped_updates
     if skipped:
         log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
     write_lost_results(t)

@@ -68,17 +68,24 @@ def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
     """Return the numbers of the updates up to `step` that have rows in `losses` and a gradient norm in `norms`."""
     first = max(0, len(losses.sums) - len(norms))
     sums, valid, parts = (tensor[first:].tolist() for tensor in (losses.sums, losses.valid, losses.processes))
-    means = [[_mean(*pair) for pair in zip(*rows)] for rows in zip(sums, valid)]
-    totals = [[mean for mean in row if not math.isnan(mean)] for row in means]
-    total = [sum(row) / len(row) if row else math.nan for row in totals]
-    return Updates(step - len(sums) + 1, means, total, parts, norms[len(norms) - len(sums) :])
+    means = [_means(*pair) for pair in zip(sums, valid)]
+    return Updates(step - len(sums) + 1, means, [_mean_of_present(row) for row in means], parts, norms[len(norms) - len(sums) :])
 
 
-def _mean(total: float, labels: float) -> float:
-    """Return the mean loss of a task in an update; NaN without labels, infinite if the loss is not finite."""
-    if labels <= 0:
-        return math.nan
-    return total / labels if math.isfinite(total) else math.inf
+def _means(totals: Sequence[float], labels: Sequence[float]) -> list[float]:
+    """Return the mean loss of each task in an update; NaN without labels, infinite if the loss is not finite."""
+    if math.isfinite(sum(totals)) and 0 not in labels:
+        return [total / count for total, count in zip(totals, labels)]
+    means = (total / count if math.isfinite(total) else math.inf for total, count in zip(totals, labels) if count)
+    return [next(means) if count else math.nan for count in labels]
+
+
+def _mean_of_present(means: Sequence[float]) -> float:
+    """Return the mean of the values that are not NaN; NaN if there is none."""
+    if len(means) == 1:
+        return means[0]
+    present = [mean for mean in means if not math.isnan(mean)]
+    return sum(present) / len(present) if present else math.nan
 
 
 def settled(t: Training, first_step: int, count: int) -> list[bool]:

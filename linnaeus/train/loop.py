@@ -114,7 +114,8 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     `valid`: number of valid labels of each task in the global batch, float64 [T] on the host."""
     step = t.progress.global_step
     weights = t.weighting.weights
-    scales = loss_scales(t.context.world_size, tuple(valid.tolist()), weights.dtype, weights.device)
+    counts = tuple(valid.tolist())
+    scales = loss_scales(t.context.world_size, counts, weights.dtype, weights.device)
     t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1))
     t.optimizers.zero_grad()
     t.update.start(step + 1)
@@ -122,14 +123,14 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
         seed_micro_batch(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
             forward_backward(t, batch, scales)
-    if t.config.logger.alarms and t.ops.should_log_metrics(step + 1):
+    if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_log_metrics(step + 1):
         t.update_ratio.start()
     t.optimizers.lr = t.lr.at(step)
     if t.output.writer is not None and t.output.writer.copying:
         saving.wait_for_copy(t)
     t.update()
     t.weighting_meter.finish(loss_sums_after_update(t, window, step) if t.weighting_meter.requires_losses_after() else None)
-    t.tracker.add_update(valid)
+    t.tracker.add_update(counts)
     samples = t.sampler.samples_in(step)
     t.progress.update_window(samples, len(window), count_units(t, samples, valid))
 

@@ -74,9 +74,12 @@ class RankReport:
 
     def collect(self, t: Training) -> None:
         """Gather the facts of this report from all ranks. Every rank must call this."""
-        table = torch.zeros(t.context.world_size, len(FACTS), dtype=torch.float64)
-        own = self._own(t)
-        table[t.context.rank] = torch.tensor([own.get(name, math.nan) for name in FACTS], dtype=torch.float64)
+        own = dict.fromkeys(FACTS, math.nan) | self._own(t)
+        if len(self.table) == 1:
+            self.table = [own]
+            return
+        table = torch.zeros(len(self.table), len(FACTS), dtype=torch.float64)
+        table[t.context.rank] = torch.tensor(list(own.values()), dtype=torch.float64)
         t.context.all_reduce(table)
         self.table = [dict(zip(FACTS, row, strict=True)) for row in table.tolist()]
 

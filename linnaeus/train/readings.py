@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from linnaeus.reporting.memory_use import memory_of
 from linnaeus.reporting.progress_report import ReportData
 from linnaeus.reporting.throughput import Costs, Reading, peak_flops, utilisation
 from linnaeus.train.data_wait import speed_without_waiting
@@ -103,12 +103,8 @@ def reading(t: Training) -> Reading:
 
 def memory_now(device: torch.device) -> dict[str, float]:
     """Return memory in MiB: resident in this process (on Linux), allocated by tensors on the GPU, and the size of the GPU's memory."""
-    found = {}
-    try:
-        with open("/proc/self/statm", "rb", buffering=0) as file:
-            found["memory/host_now_MiB"] = int(file.read(128).split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    except OSError:
-        pass
+    own = memory_of()
+    found = {} if own is None else {"memory/host_now_MiB": own.resident}
     if device.type == "cuda":
         found["memory/device_now_MiB"] = torch.cuda.memory_allocated(device) / 2**20
         found["memory/device_total_MiB"] = torch.cuda.get_device_properties(device).total_memory / 2**20
@@ -168,7 +164,7 @@ def report_progress(t: Training) -> None:
         clocks = timings(t)
         if reports.file is not None:
             reports.throughput.update(reading(t))
-            clocks |= _recent(t) | reports.update_times(t.clock.updates.take()) | memory_now(t.device) | t.ranks.rows()
+            clocks |= _recent(t) | reports.update_times(t.clock.updates.take()) | t.ranks.rows() | memory_now(t.device)
             clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)

@@ -128,6 +128,7 @@ class Training:
     first_step: int = 0  # `global_step`, `samples_seen` and `units_seen` at the start of this launch
     first_sample: int = 0
     first_unit: int = 0
+    next_due: int = 0  # the first step at which something is due by steps, after the last step end at which something was due
 
     output: Outputs = field(init=False)  # set once the run directory is locked
 

@@ -1,8 +1,8 @@
 """End each step: the only module that logs, saves, validates or stops.
 
-A resume depends on the order: training row, pending validations scheduled, report, check for a stop, checkpoint, validation passes and
-their results, checkpoint. The report of the last step comes after its validation passes. Which of these are due is a function of
-`global_step`, so a resumed run does the same.
+At most steps nothing is due. A resume depends on the order of the rest: training row, pending validations scheduled, report, check for a
+stop, checkpoint, validation passes and their results, checkpoint. The report of the last step comes after its validation passes. Which of
+these are due is a function of `global_step`, so a resumed run does the same.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ def end_step(t: Training) -> None:
         interrupt_for_unreadable_data(t)
         return
     step = t.progress.global_step
+    if step < t.next_due and not due_by_request_or_clock(t):
+        return
+    t.next_due = next_due(t)
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         readings.restart_throughput(t)
     logged = t.ops.should_log_metrics(step)
@@ -50,6 +53,19 @@ def end_step(t: Training) -> None:
         run_pending_validations(t)
         if not t.run.interrupted:  # interrupted in a pass: the run resumes from the checkpoint before it
             saving.save(t)
+
+
+def next_due(t: Training) -> int:
+    """Return the first step after this one at which anything is due by steps."""
+    step = t.progress.global_step
+    marks = t.checker.calculate_expected_fractions().values()
+    return min([t.ops.next_event(step), *(mark for mark in marks if mark > step)])
+
+
+def due_by_request_or_clock(t: Training) -> bool:
+    """Return True if a stop, a checkpoint, a report or a redraw of the panel is due now, whatever the step."""
+    clocks = t.sync.save_agreed or t.ops.report_due_by_clock() or t.output.display.due()
+    return clocks or t.sync.stop_requested() or not t.run.running
 
 
 def notify_milestone(t: Training, name: str) -> None:
@@ -114,8 +130,8 @@ def check_stop(t: Training) -> None:
 def check_skipped_updates(t: Training) -> None:
     """Raise `FloatingPointError` after too many skipped updates in a row.
 
-    Costs a device sync: call this only with log rows and checkpoints."""
-    in_a_row, step = int(t.update.skipped_in_a_row), t.progress.global_step
+    This waits for the device: call it only with log rows and checkpoints."""
+    in_a_row, step = t.update.skipped_in_a_row, t.progress.global_step
     if in_a_row >= min(t.config.trainer.max_skipped_in_a_row, t.progress.expected_total_steps):
         raise FloatingPointError(
             f"{counted(in_a_row, 'update')} in a row up to step {step} skipped as non-finite (trainer.max_skipped_in_a_row): "

@@ -52,7 +52,7 @@ def trained(request, tmp_path_factory):
     with watching.counted(train, "finish") as calls:
         assert runs.start(config) == 0
     t = calls[0][0]
-    t.update.skipped_updates.fill_(2)  # as if two had been skipped
+    t.update.norms.skipped = 2  # as if two had been skipped
     t.progress.validation_step = t.progress.global_step  # and with pending passes
     t.progress.pending_validations = [(TrainingStage.VALIDATION_PARTIAL_MASK_META, 1)]
     return t, config
@@ -91,7 +91,7 @@ def test_model_averages_and_sums_of_this_rank_too(trained, tmp_path):
     t, config = trained
     fresh = build(config, seed=3)
     t.tracker.sums.row += 1.5
-    t.tracker.add_update(torch.ones(t.tracker.sums.row.shape))  # as between two rows
+    t.tracker.add_update([1.0] * len(t.tracker.sums.row))  # as between two rows
     fresh.tracker.load_state_dict(t.tracker.state_dict())
     states = through_a_file([t.tracker.rank_state_dict()], tmp_path / "ranks")
     fresh.tracker.load_rank_state_dict(states, 0, 1)

@@ -15,14 +15,14 @@ class Counting:
 def tracker():
     made = MetricsTracker(("a", "b"), Counting(), torch.device("cpu"))
     made.sums.row += torch.tensor([1.5, 2.5])
-    made.add_update(torch.tensor([4.0, 4.0]))
+    made.add_update([4.0, 4.0])
     made.smoothed, made.smoothed_weight = 0.25, 0.5
     made.update_validation(7, {"val/loss": 2.0, "val/a/top1": 0.5}, "val/loss", "min")
     return made
 
 
 CHANGES = {
-    "sums": {"count": 1, "valid": torch.full((9, 2), 2.0), "earlier_valid": torch.ones(2)},
+    "sums": {"valid": torch.full((1, 2), 2.0), "earlier_valid": torch.ones(2)},
     "updates": 11,
     "smoothed": 0.75,
     "smoothed_weight": 0.875,

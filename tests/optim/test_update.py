@@ -9,6 +9,7 @@ from torch import nn
 
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.ema import EMA
+from linnaeus.optim.recent_norms import RecentNorms
 from linnaeus.optim.update import GradScaler, Precision, Update, total_norm
 from tests.optim.test_optimizers import CONFIGS
 from tests.runs import unequal
@@ -31,7 +32,7 @@ class Run:
         self.optimizers = build_optimizer(config, self.model)
         self.optimizers.lr = config.lr
         self.ema = EMA(self.model, decay) if decay else None
-        self.update = Update(self.optimizers, clip, self.precision.scaler, self.ema)
+        self.update = Update(self.optimizers, clip, self.precision.scaler, self.ema, rows=4)
 
     def step(self, step, factor=1.0):
         inputs = torch.randn(6, 4, generator=torch.Generator().manual_seed(step)).to(self.precision.dtype)
@@ -106,6 +107,21 @@ def test_non_finite_gradient_skips_everything_and_is_counted(config, bad):
     run.step(4)
     assert skipped() == {"skipped_updates": 2, "skipped_in_a_row": 0}
     assert len(changed(after, run.state())) == len(list(run.model.parameters())), "negative control: an applied update changes all"
+
+
+def test_skipped_updates_are_counted_with_few_slots_and_rows_between():
+    skips = [step % 7 in (3, 4) or step > 95 for step in range(100)]
+    norms = RecentNorms(8, CPU, torch.float32)
+    for step, skip in enumerate(skips):
+        norms.next_slot().fill_(math.nan if skip else 1.0)
+        if step % 29 == 11:
+            norms.clear()
+        if step % 31 == 17:
+            resumed = RecentNorms(8 if step < 50 else 3, CPU, torch.float32)
+            resumed.load_state_dict(norms.state_dict())
+            norms = resumed
+    norms.count_skipped()
+    assert (norms.skipped, norms.skipped_in_a_row) == (sum(skips), 6)
 
 
 def test_one_bad_entry_in_one_of_two_optimizers_skips_both():

@@ -39,6 +39,8 @@ def test_steps_due_and_the_exact_reference_agree(seed: int) -> None:
         expected.add(last)
     assert due == every.steps() == sorted(expected)
     assert every.ever_due == bool(due)
+    for step in range(-1, total + 3):
+        assert every.next_after(step) == min((at for at in due if at > step), default=None)
 
 
 def test_clock_cadences_are_separate_from_steps() -> None:

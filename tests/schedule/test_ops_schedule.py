@@ -54,6 +54,12 @@ def test_the_summary_lists_the_steps_at_which_events_are_due(seed: int) -> None:
     }
     listed = events_in(schedule_summary(resolved))
     assert checks.keys() - listed.keys() == (set() if components else {"validate_mask_meta", "validate_partial_mask_meta"})
+    looked_at, step = set[int](), 0
+    while step < resolved.last_step:
+        step = ops.next_event(step)
+        looked_at.add(step)
+    due_by_steps = [is_due for name, is_due in checks.items() if name not in ("weighting", "conflict")]
+    assert looked_at == {s for s in range(1, resolved.last_step + 1) if any(due(s) for due in due_by_steps)} | {resolved.last_step}
     for name, is_due in checks.items():
         due = [step for step in range(1, resolved.last_step + 1) if is_due(step)]
         if name not in listed:  # the data have no metadata
@@ -103,7 +109,9 @@ def test_checkpoints_and_reports_by_the_clock() -> None:
     for seconds, step, saved in ((0, 3, False), (61, 4, True), (61, 5, False), (110, 50, True), (130, 51, False), (171, 52, True)):
         now[0] = seconds
         assert ops.should_save_checkpoint(step, ops.checkpoint_due_by_clock()) == saved, step
+    assert other.report_due_by_clock() and other.report_due_by_clock(), "asking does not restart the interval"
     assert [other.should_report(s) for s in (49, 49, 50)] == [True, False, True]
+    assert not other.report_due_by_clock()
     now[0] += 31.0
     assert other.should_report(51) and not other.should_report(52)
     # another rank saves when rank 0 does, which restarts its own interval

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from linnaeus.health import Alarm, HealthMonitor, RowNumbers, Updates
+from linnaeus.health.running_scale import BLOCK, LOSS, RunningScale, Spike
 from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.reporting.alarm_log import read_alarms
@@ -123,6 +124,22 @@ def test_alarms_do_not_depend_on_the_log_interval_or_on_a_restart():
     assert [(a.kind, a.step) for a in found + observed(second, losses[333:], 50, first=334)] == expected
 
 
+def test_spikes_are_those_of_a_scale_computed_for_every_block():
+    """The scale is computed only for blocks with a high value. Reference: all values compared with the scale of their block."""
+    draws = random.Random(0)
+    values = [math.exp(draws.gauss(-i / 2000, 0.15)) * (4.0 if draws.random() < 0.005 else 1.0) for i in range(2000)]
+    scale, reference = RunningScale(LOSS), RunningScale(LOSS)
+    found = [spike for start in range(0, len(values), 37) for spike in scale.spikes(1 + start, values[start : start + 37])]
+    expected = [spike for step, value in enumerate(values, 1) for spike in compared(reference, step, value)]
+    assert found == expected and len(found) > 5
+
+
+def compared(scale: RunningScale, step: int, value: float) -> list[Spike]:
+    if step % BLOCK == 0:
+        scale._start_block()
+    return list(scale._compare(step, [value], []))
+
+
 def test_fp16_may_search_its_loss_scale():
     norms = [math.inf] * 8 + [1.0] * 20
     assert observed(HealthMonitor(["a"], scaled=True), [1.0] * 28, 10, norms=norms) == []
@@ -209,7 +226,20 @@ def test_update_ratio_of_groups():
         weights[1] += 1
     found = ratio.read()
     assert found["default"] == pytest.approx(0.5) and math.isnan(found["default_no_decay"])
-    assert sum(part.numel() for part in ratio.parts["default"]) == 12 + 16_000, "a part of a large tensor"
+    assert ratio.sizes == {"default": 12 + 16_384, "default_no_decay": 3}, "a part of a large tensor"
+
+
+def test_update_ratio_of_weights_that_are_not_in_row_order():
+    channels_last = torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    for tensor in (channels_last, torch.ones(5, 3).T, torch.ones(1, 3)[:, None], torch.ones(())):
+        weight = torch.nn.Parameter(tensor)
+        ratio = UpdateRatio([ParamGroup("default", (Parameter("w", weight, torch.nn.Identity()),), 1.0, 0.1)])
+        ratio.start()
+        with torch.no_grad():
+            weight *= 0.75
+        assert ratio.read() == {"default": pytest.approx(0.25)} and ratio.sizes == {"default": tensor.numel()}
+    gaps = torch.nn.Parameter(torch.ones(4, 4)[:, :2])
+    assert UpdateRatio([ParamGroup("default", (Parameter("w", gaps, torch.nn.Identity()),), 1.0, 0.1)]).sizes == {"default": 0}
 
 
 TINY = ["schedule.mixup_prob.start=0", "schedule.mixup_prob.end=0", "trainer.length=3steps", "trainer.global_batch_size=8"]

@@ -1,8 +1,10 @@
-"""`linnaeus report RUN...`: write report.html of a run from its files, at any time, or one page that compares several runs or a sweep.
+"""The command `linnaeus report`: write report.html of one run, or comparison.html of several runs, from the files of the run directories.
 
-linnaeus report outputs/biota/1a2b3c4d5e
-linnaeus report outputs/biota/1a2b3c4d5e outputs/biota/6f7a8b9c0d --output comparison.html
-linnaeus report outputs/sweeps/<name>
+    linnaeus report outputs/biota/1a2b3c4d5e                              outputs/biota/1a2b3c4d5e/report.html
+    linnaeus report outputs/biota/1a2b3c4d5e outputs/biota/6f7a8b9c0d     outputs/biota/comparison.html
+    linnaeus report outputs/sweeps/<name>                                 outputs/sweeps/<name>/comparison.html
+
+A run may be in progress or interrupted. `--output FILE` chooses another path of the comparison.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def write(options: argparse.Namespace) -> list[str]:
-    """Write the page that the options ask for. Return its path as the lines to print."""
+    """Write the report of one run, or the comparison of several. Return the lines to print: the path of the page.
+
+    Raise `ConfigError` if `--output` is given for one run, or if the page cannot be written."""
     from linnaeus.reporting.report.comparison.compared_runs import find_runs
     from linnaeus.reporting.report.comparison.comparison_page import comparison_path, write_comparison
     from linnaeus.reporting.report.run_report import write_report
@@ -55,7 +59,8 @@ def write(options: argparse.Namespace) -> list[str]:
 
 
 def sections_of(run: RunFiles) -> list[Section]:
-    """Return the sections of the run's workload; [] if its configuration is lost or its package cannot be imported here."""
+    """Return the sections of the run's workload; [] if config.yaml is missing or damaged, or if the package of the workload cannot be
+    imported."""
     from linnaeus import workloads
     from linnaeus.config.registry import import_plugins
 

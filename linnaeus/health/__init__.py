@@ -1,7 +1,7 @@
-"""Find trouble in a run from the numbers that the host reads for a row of metrics, and say it once (`alarm.py`).
+"""Raise alarms (`alarm.py`) about problems of a run, from the numbers that the host reads for a row of metrics.
 
-`running_scale.py` finds spikes of single updates, `conditions.py` lasting trouble. `monitor.py` combines both with a memory that is part of
-the checkpoint. Everything here is a function of the configuration, so a resumed run raises the same alarms.
+`running_scale.py` finds spikes of single updates, `conditions.py` lasting problems. `monitor.py` combines both and suppresses repeated
+alarms; its state is part of the checkpoint. All inputs depend on the configuration alone, so a resumed run raises the same alarms.
 """
 
 from linnaeus.health.alarm import Alarm

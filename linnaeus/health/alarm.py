@@ -1,4 +1,4 @@
-"""Define `Alarm`: trouble in a run, with the update, the process rank and the samples to look at."""
+"""Define `Alarm`: a problem of a run, with the update, the process rank and the samples concerned."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-KINDS = {  # kind -> what a person should look at first
+KINDS = {  # kind -> advice
     "loss_spike": "look at these samples; if it happens again, lower optimizer.lr or trainer.max_grad_norm",
-    "gradient_spike": "look at these samples; trainer.max_grad_norm limits the damage",
+    "gradient_spike": "look at these samples; trainer.max_grad_norm limits the size of such an update",
     "not_finite": "the update was skipped; look at these samples, then at trainer.precision and optimizer.lr",
     "learning_rate": "lower optimizer.lr, or lengthen lr_scheduler.warmup",
     "divergence": "lower optimizer.lr, and look at the losses before this step",
@@ -23,12 +23,13 @@ LISTED = 64  # samples in a row of alarms.jsonl; the text has their number
 
 @dataclass(frozen=True)
 class Alarm:
-    """Trouble found in a run.
+    """Problem found in a run.
 
-    kind: a key of `KINDS`. step: the update to look at, as `global_step` after it. text: one sentence without the place.
-    process_rank: the process whose part of the global batch it is; None if all of them contribute, or if it is unknown.
-    tasks: the tasks concerned, () for all. value, usual: the number and what it was before; None if they do not apply.
-    samples: names of the first `LISTED` samples of that part. sample_count: number of samples of that part."""
+    kind: a key of `KINDS`. step: the update concerned, as the `global_step` after it. text: description without step, rank and samples.
+    process_rank: the process whose part of the global batch caused the problem; None if several did, or if it is unknown. tasks: names of
+    the tasks concerned; () for all. value: the number that raised the alarm, None if there is none. usual: the number it was compared with,
+    such as the median of earlier updates, None if there is none. samples: names of the first `LISTED` samples of the update on that
+    process; () for a lasting problem. sample_count: number of all its samples on that process."""
 
     kind: str
     step: int
@@ -41,23 +42,24 @@ class Alarm:
     sample_count: int = 0
 
     def row(self) -> dict[str, Any]:
-        """Return the row of alarms.jsonl, without its `global_step`, the step at which the alarm was raised."""
+        """Return the alarm as a row of alarms.jsonl. The key `global_step`, the step at which the alarm was raised, is added by the
+        writer."""
         names = {"tasks": list(self.tasks), "samples": list(self.samples)}
         plain = {name: getattr(self, name) for name in ("kind", "step", "text", "process_rank", "value", "usual", "sample_count")}
         return plain | names
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Alarm:
-        """Return the alarm of a row of alarms.jsonl. Unknown entries are left out, missing ones have their defaults."""
+        """Return the alarm that a row of alarms.jsonl describes. Unknown keys are ignored, missing ones have their defaults."""
         known = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
         return cls(**(known | {name: tuple(row.get(name) or ()) for name in ("tasks", "samples")}))
 
     def headline(self) -> str:
-        """Return the update and the trouble, without the place and the advice."""
+        """Return the step and the text, such as `step 1,200: the loss is 9.1`."""
         return f"step {self.step:,}: {self.text}"
 
     def describe(self) -> str:
-        """Return a line for the log: the trouble, its place, and advice."""
+        """Return a line for the log: step, text, process rank, samples and advice."""
         return f"{self.headline()}{self._place()}; {KINDS[self.kind]}"
 
     def _place(self) -> str:
@@ -70,9 +72,10 @@ class Alarm:
 
 
 def dominant_process(values: Sequence[float], usual: float) -> int | None:
-    """Return the process rank to which most of a rise of a sum belongs; None if it is spread over several.
+    """Return the process rank that causes more than half of the increase of a sum over W processes; None if no rank does.
 
-    values: the part of the sum of each process. usual: the usual sum."""
+    values: the summand of each process, [W]. usual: the usual value of the sum. The increase of a process is its summand minus usual / W;
+    decreases are ignored. A single process is always returned."""
     if len(values) == 1:
         return 0
     excess = [max(0.0, value - usual / len(values)) for value in values]

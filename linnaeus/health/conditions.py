@@ -1,7 +1,7 @@
-"""Find lasting trouble in the numbers of a row of metrics: a learning rate that is far too high, a task that is not trained, and others.
+"""Find lasting problems in the numbers of a row of metrics, such as a learning rate that is far too high, or a task that is not trained.
 
-The losses are compared with that of the untrained model, the median of its first updates. For cross-entropy it is about the logarithm of
-the number of classes, and a constant prediction cannot be much better.
+The loss is compared with the loss of the untrained model, the median over the first updates. For cross-entropy this is about the logarithm
+of the number of classes, which a constant prediction hardly improves.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 from linnaeus.health.alarm import Alarm
 from linnaeus.health.running_scale import RunningScale
 
-FIRST = 3  # updates whose median loss is that of the untrained model; a warm-up has hardly moved the weights by then
-RECENT = 32  # updates whose median is the present loss
+FIRST = 3  # updates whose median loss counts as that of the untrained model; during a warm-up the weights hardly change in so few
+RECENT = 32  # newest updates, whose median loss is the recent loss
 # Size of an update relative to the weights. In healthy runs the largest was 0.043 (a small GPT at the end of its warm-up); with a 30 times
 # higher learning rate that ruined the training it was 0.10 to 0.12, and smaller later because the weights had grown.
 LARGE_UPDATE, HUGE_UPDATE = 0.06, 0.5
-NO_BETTER, DIVERGED = 0.9, 1.5  # present loss over that of the untrained model
-STUCK, STUCK_FROM = 0.95, 0.5  # the same for a run without other trouble, from this part of the run on
-RUNAWAY = 0.9  # share of one task in the sum of all task weights
-LEARNED, WORSE = 0.5, 1.1  # training loss and validation loss over the loss of the untrained model
+NO_BETTER, DIVERGED = 0.9, 1.5  # limits of the recent loss over that of the untrained model: after large updates, and after any
+STUCK, STUCK_FROM = 0.95, 0.5  # limit of the same ratio, which is checked from this fraction of the run on
+RUNAWAY = 0.9  # fraction of one task in the sum of all task weights
+LEARNED, WORSE = 0.5, 1.1  # of the loss of the untrained model: training loss below the first, validation loss above the second
 
 
 @dataclass(frozen=True)
 class RowNumbers:
-    """Numbers of a row of metrics.
+    """Numbers of a row of metrics, for T tasks.
 
-    step: `global_step`. fraction: part of the run that is done. update_ratios: per group of parameters, see `optim.update_ratio`.
-    head_norms: gradient norm of the output layer of each task at the last update, NaN if it is unknown. losses: mean of each task since
-    the last row. weights: task weights."""
+    step: `global_step`. fraction: fraction of the run that is done, 0 to 1. update_ratios: parameter group -> ratio, see
+    `optim.update_ratio`. head_norms: gradient norm of the output layer of each task at the last update, [T], NaN if unknown; () if that
+    update was skipped. losses: mean loss of each task since the last row, [T]. weights: task weights, [T]."""
 
     step: int
     fraction: float = 0.0
@@ -43,10 +43,10 @@ class RowNumbers:
 
 
 class Conditions:
-    """Lasting trouble of a run. `update` must have the losses of all updates in order; `in_row` and `in_validation` yield the trouble that
-    is present.
+    """Conditions of lasting problems. Pass the losses of all updates, in order, to `update`; `in_row` and `in_validation` then yield the
+    problems that are present.
 
-    `warm`: True if the run starts from given weights, so that its first loss is not that of an untrained model."""
+    warm: True for a warm start, where the first loss is not that of an untrained model; then all comparisons with it are left out."""
 
     def __init__(self, tasks: Sequence[str], warm: bool) -> None:
         self.tasks, self.warm = tuple(tasks), warm
@@ -55,18 +55,18 @@ class Conditions:
 
     @property
     def untrained(self) -> float:
-        """Return the loss of the untrained model; NaN if it is not known yet or not positive, or if the run starts from given weights."""
+        """Return the loss of the untrained model; NaN before the first `FIRST` updates, if it is not positive, or after a warm start."""
         value = statistics.median(self._first) if len(self._first) == FIRST and not self.warm else math.nan
         return value if value > 0 else math.nan
 
     def update(self, losses: Sequence[float]) -> None:
-        """Add the losses of the updates since the last row."""
+        """Add the losses of the updates since the last row. The first `FIRST` finite ones of the run are kept."""
         missing = FIRST - len(self._first)
         if missing:
             self._first += [loss for loss in losses if math.isfinite(loss)][:missing]
 
     def in_row(self, row: RowNumbers, scale: RunningScale) -> Iterator[Alarm]:
-        """Yield the trouble in a row. `scale`: the newest losses."""
+        """Yield an alarm for each problem that is present in a row. scale: window of the newest losses."""
         yield from self._loss(row, scale.recent(RECENT))
         for task, norm, loss, weight in zip(self.tasks, row.head_norms, row.losses, row.weights):
             if norm == 0 and loss > 0 and weight > 0:
@@ -96,7 +96,8 @@ class Conditions:
             yield Alarm("no_progress", row.step, text, None, (), recent, untrained)
 
     def in_validation(self, step: int, loss: float, scale: RunningScale) -> Iterator[Alarm]:
-        """Yield the trouble after a validation with this `loss`."""
+        """Yield an alarm if the validation loss `loss` is far above the training loss. scale: window of the newest training
+        losses."""
         recent, untrained = scale.recent(RECENT), self.untrained
         if loss > WORSE * untrained and recent < LEARNED * untrained:
             text = f"the validation loss is {loss:.4g}, more than that of the untrained model ({untrained:.4g}); training: {recent:.4g}"

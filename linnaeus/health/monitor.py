@@ -1,4 +1,8 @@
-"""`HealthMonitor`: raise alarms from the numbers of a row of metrics, once each, the same after a resume and on all processes."""
+"""Define `HealthMonitor`, which raises alarms from the numbers of a row of metrics: the same ones on all processes and after a resume.
+
+A problem that stays raises one alarm. It raises another one only after an interval without the problem: `QUIET_UPDATES` updates for a
+problem of a single update, more than `QUIET_ROWS` rows for a lasting one.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,19 @@ from linnaeus.health.alarm import Alarm, dominant_process
 from linnaeus.health.conditions import Conditions, RowNumbers
 from linnaeus.health.running_scale import GRADIENT, LOSS, WINDOW, RunningScale, Spike
 
-DENSE_ROWS = 5  # rows of metrics after an alarm that are also reported
-QUIET_UPDATES = WINDOW  # updates without the trouble after which it is news again
-LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with lasting trouble before it is said, rows without it after which it is news again
-SCALE_SEARCH = 8  # non-finite gradients in a row that the search for the loss scale of fp16 explains: 2**16 falls to 2**8
+DENSE_ROWS = 5  # rows of metrics after an alarm for which progress reports are made, too
+QUIET_UPDATES = WINDOW  # updates without a problem after which it raises an alarm again
+LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with a lasting problem before its alarm; rows without it that do not yet allow another alarm
+SCALE_SEARCH = 8  # non-finite gradients in a row that are normal in fp16: the loss scale is halved from 2**16 to 2**8
 
 
 class Updates(NamedTuple):
-    """Numbers of the consecutive updates since the last row, the first of them `first_step`.
+    """Numbers of the n consecutive updates since the last row, for T tasks and W processes. first_step: `global_step` after the first one.
 
-    losses: mean loss of each task per update; NaN without a label, infinite if the loss is not finite. total: mean over the tasks with
-    labels, per update. processes: sum of the losses on each process, per update. norms: gradient norm before clipping, per update; not
-    finite if the update was skipped. settled: per update, False if it has a small part of a batch only, and while a curriculum changes
-    the mixture of the data."""
+    losses: mean loss of each task, [n, T]; NaN without a label, infinite if the loss is not finite. total: mean of `losses` over the tasks
+    with labels, [n]. processes: sum of the losses on each process, [n, W]. norms: gradient norm before clipping, [n]; not finite if the
+    update was skipped. settled: [n], True if the data of the update are comparable with those of earlier updates, which they are not in a
+    small last batch of an epoch, or while a curriculum changes the mixture; () if all are comparable."""
 
     first_step: int
     losses: Sequence[Sequence[float]]
@@ -33,31 +37,31 @@ class Updates(NamedTuple):
 
 
 class HealthMonitor:
-    """Alarms of a run and the memory that they need.
+    """Source of the alarms of a run.
 
-    `count`: number of alarms so far. `dense_rows`: number of further rows of metrics that are reported because of an alarm."""
+    count: number of alarms so far. dense_rows: number of further rows of metrics for which a progress report is made because of an
+    alarm."""
 
     def __init__(self, tasks: Sequence[str], scaled: bool = False, warm: bool = False) -> None:
-        """`scaled`: True if a loss scale is searched (fp16), so that single skipped updates are normal. `warm`: True if the run starts from
-        given weights."""
+        """scaled: True with a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start."""
         self.tasks, self.scaled = tuple(tasks), scaled
         self.count = self.dense_rows = 0
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
         self._scales = {name: RunningScale(limits) for name, limits in signals.items()}
-        self._last_seen: dict[str, int] = {}  # kind of trouble -> the newest update that had it
+        self._last_seen: dict[str, int] = {}  # kind of alarm -> the newest update with this problem
         self._skipped_in_a_row = 0
         self._conditions = Conditions(tasks, warm)
-        self._lasting: dict[str, tuple[int, int, bool]] = {}  # trouble -> (rows with it, rows without it since, True if it was said)
+        self._lasting: dict[str, tuple[int, int, bool]] = {}  # problem -> (rows with it, rows without it since, True after its alarm)
 
     def observe(self, updates: Updates) -> list[Alarm]:
-        """Return the new alarms of the updates of a row, the earliest first."""
+        """Return the new alarms about single updates, in the order of their steps."""
         self.dense_rows = max(0, self.dense_rows - 1)
         self._conditions.update(updates.total)
         found = [*self._not_finite(updates), *self._loss_spikes(updates), *self._gradient_spikes(updates)]
         return self._raise(sorted(found, key=lambda alarm: alarm.step))
 
     def observe_row(self, row: RowNumbers) -> list[Alarm]:
-        """Return the new alarms about lasting trouble: such as is present in `LASTING_ROWS` rows in a row. Call this after `observe`."""
+        """Return the new alarms about problems that are present in `LASTING_ROWS` successive rows. Call this after `observe`."""
         present = {"/".join((alarm.kind, *alarm.tasks)): alarm for alarm in self._conditions.in_row(row, self._scales["loss"])}
         new = []
         for name in sorted({*present, *self._lasting}):
@@ -72,13 +76,13 @@ class HealthMonitor:
         return self._count(new)
 
     def observe_validation(self, step: int, loss: float) -> list[Alarm]:
-        """Return the new alarm after a validation with this `loss`: said once in a run."""
+        """Return the new alarm about the validation loss `loss`, [] if there is none. It is raised at most once in a run."""
         found = [alarm for alarm in self._conditions.in_validation(step, loss, self._scales["loss"]) if alarm.kind not in self._last_seen]
         self._last_seen |= {alarm.kind: alarm.step for alarm in found}
         return self._count(found)
 
     def _raise(self, found: Sequence[Alarm]) -> list[Alarm]:
-        """Return those of `found` that are news, and count them."""
+        """Return and count the alarms in `found` whose kind was not present in the `QUIET_UPDATES` updates before."""
         new = []
         for alarm in found:
             seen = self._last_seen.get(alarm.kind)

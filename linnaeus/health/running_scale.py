@@ -1,8 +1,8 @@
-"""Find spikes of the loss and of the gradient norm: values of one update that the updates before it do not explain.
+"""Find spikes of the loss and of the gradient norm: values of single updates far above those of the updates before.
 
-A value is compared with the median and the spread (1.4826 x the median absolute deviation, the standard deviation of normal noise) of the
-last `WINDOW` updates before the start of its `BLOCK` of steps. Both are robust: a spike in the window hardly moves them. Blocks begin at
-fixed steps, so the result does not depend on the steps at which rows are logged.
+Steps are divided into blocks of `BLOCK`, which begin at multiples of `BLOCK`, so the result does not depend on the steps at which rows are
+logged. Each value of a block is compared with the median and the spread of the `WINDOW` updates before the block. The spread is 1.4826 x
+the median absolute deviation, which for normal noise is the standard deviation. A spike within the window hardly changes median and spread.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import numpy as np
 
 WINDOW = 128  # updates; long enough for a stable median, short enough to follow a falling loss
 BLOCK = 32  # updates with one scale
-FEWEST = 32  # updates before the first comparison
+FEWEST = 32  # least number of values in the window for a comparison
 NORMAL = 1.4826  # standard deviation over median absolute deviation, for normal noise
-LEAST_SPREAD = 0.01  # of the median: a loss without noise, such as that of one batch repeated, falls by less between two blocks
+LEAST_SPREAD = 0.01  # fraction of the median; a loss without noise (one batch repeated) has a spread of nearly 0
 
 
 @dataclass(frozen=True)
 class SpikeLimits:
-    """Conditions for a spike; all of them must hold.
+    """Limits of a spike. Its value exceeds all of them.
 
-    factor: over the median. deviations: above the median, in spreads. log_deviations: the same for the logarithms, which keeps noise with a
-    long tail apart. over_highest: over the highest value of the window. over_first: over the median of the first `FEWEST` updates; the loss
-    of a batch that is almost learned varies by large factors."""
+    factor: multiple of the median. deviations: number of spreads above the median. log_deviations: the same for the logarithms, where noise
+    with a long tail has a larger spread. over_highest: multiple of the highest value in the window. over_first: multiple of the first
+    median of the run, because a loss near 0 varies by large factors. The limits `factor`, `log_deviations` and `over_first` are used if all
+    values in the window are positive."""
 
     factor: float
     deviations: float
@@ -38,14 +39,14 @@ class SpikeLimits:
     over_first: float
 
 
-# Chosen on 15 healthy runs of all workloads (tests/faults/healthy.py). A spike of 3 x the loss or 10 x the gradient of an average update
-# is above them, except where single updates differ by as much.
+# Chosen on 15 healthy runs of all workloads (tests/faults/healthy.py), which have no spike. A value of 3 x the mean loss or 10 x the mean
+# gradient norm exceeds them, unless healthy updates of the run vary by as much.
 LOSS = SpikeLimits(factor=2.0, deviations=6.0, log_deviations=4.3, over_highest=1.1, over_first=0.2)
 GRADIENT = SpikeLimits(factor=5.0, deviations=8.0, log_deviations=5.0, over_highest=2.25, over_first=0.0)
 
 
 class Spike(NamedTuple):
-    """A value far above those before it. `usual` is their median."""
+    """Value of an update far above those before. step: `global_step` after the update. usual: the median that it was compared with."""
 
     step: int
     value: float
@@ -53,27 +54,27 @@ class Spike(NamedTuple):
 
 
 class RunningScale:
-    """Window of the newest values of one number, and the scale of those in it at the start of the current block.
+    """Detector of spikes in the values of one quantity, such as the loss, with a window of its newest values.
 
-    A spike is far above the highest value, so the scale is computed only for a block with such a value: computing it for each block would
-    cost 0.2 % of a 1 ms update."""
+    A spike is above the highest value of the window. Median and spread are therefore computed only for a block with such a value: computing
+    them for each block would cost 0.2 % of a 1 ms update."""
 
     def __init__(self, limits: SpikeLimits) -> None:
         self.limits = limits
         self._window: list[float] = []
-        self._before = 0  # number of values in the window at the start of the block; 0: too few to compare with
-        self._most = math.inf  # no spike is below this limit
+        self._before = 0  # number of values in the window at the start of the block; 0 if they were fewer than `FEWEST`
+        self._most = math.inf  # lower bound of all spikes of the block
         self._first: float | None = None  # median of the first comparison
 
     def recent(self, count: int) -> float:
-        """Return the median of the newest `count` values; NaN if there are fewer."""
+        """Return the median of the newest `count` values; NaN if there are fewer than `count`."""
         return statistics.median(self._window[-count:]) if len(self._window) >= count else math.nan
 
     def spikes(self, first_step: int, values: Sequence[float], settled: Sequence[bool] = ()) -> list[Spike]:
-        """Add the `values` of consecutive updates, the first of them `first_step`. Return those that are spikes.
+        """Add the `values` [n] of n consecutive updates. Return the spikes among them. first_step: `global_step` after the first one.
 
-        A value that is not finite is left out: it is reported as a skipped update. `settled`: False for an update whose data are not
-        comparable with those of the window; it is not a spike. By default all are comparable."""
+        A value that is not finite is ignored, because the update was skipped and has an alarm of its own. settled: [n], False if the data
+        of an update are not comparable with those of the window; its value is then not a spike. (): all are comparable."""
         found: list[Spike] = []
         start = 0
         while start < len(values):
@@ -89,7 +90,7 @@ class RunningScale:
         return found
 
     def _compare(self, first_step: int, values: Sequence[float], settled: Sequence[bool]) -> Iterator[Spike]:
-        """Add the finite ones of `values`, which are in one block, and yield those that are spikes; see `spikes`."""
+        """Add the finite values among `values`, which are in one block, and yield the spikes. Arguments as in `spikes`."""
         usual, limit = self._scale() if self._before else (math.nan, math.inf)
         for step, value, comparable in zip(itertools.count(first_step), values, settled or itertools.repeat(True)):
             if not math.isfinite(value):
@@ -99,7 +100,7 @@ class RunningScale:
             self._window.append(value)
 
     def _start_block(self) -> None:
-        """Remove the oldest values, and note those with which the values of the block are compared."""
+        """Shorten the window to `WINDOW` values. Set the number of values with which the new block is compared, and the bound `_most`."""
         del self._window[:-WINDOW]
         self._before = len(self._window) if len(self._window) >= FEWEST else 0
         if self._before:
@@ -110,7 +111,7 @@ class RunningScale:
         return highest + (self.limits.over_highest - 1) * abs(highest)
 
     def _scale(self) -> tuple[float, float]:
-        """Return the median of the values before the block, and the limit above which a value is a spike."""
+        """Return (median of the values before the block, limit above which a value is a spike)."""
         ordered, limits = np.sort(self._window[: self._before]), self.limits
         lowest, median, highest = ordered.item(0), ordered.item(len(ordered) // 2), ordered.item(-1)
         spread = _spread(ordered - median, LEAST_SPREAD * abs(median))
@@ -130,5 +131,5 @@ class RunningScale:
 
 
 def _spread(deviations: np.ndarray, least: float) -> float:
-    """Return the robust standard deviation from deviations from the median, at least `least`."""
+    """Return the spread, 1.4826 x the median of |deviations| [n], at least `least`. deviations: differences from the median."""
     return max(NORMAL * np.sort(np.abs(deviations)).item(len(deviations) // 2), least)

@@ -1,4 +1,4 @@
-"""Pass the numbers of a row of metrics to the health monitor, and report its alarms: log, alarms.jsonl, denser reports."""
+"""Pass the numbers of a row of metrics to the health monitor. Write its alarms to the log and to alarms.jsonl."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from linnaeus.train.state import Training
 log = logging.getLogger("linnaeus")
 
 OF_ONE_UPDATE = ("loss_spike", "gradient_spike", "not_finite")  # alarms whose samples are named
-SAME_MIXTURE = 0.02  # change of the share of a source within the window that does not make its losses incomparable
+SAME_MIXTURE = 0.02  # change of the share of a source within `WINDOW` updates below which losses remain comparable
 
 
 def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
-    """Look for trouble in the updates since the last row, report it, and return further entries for `row`. Call this once per row, on all
-    ranks.
+    """Raise the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
+    updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    This waits for the device. The gradient norms of these updates are forgotten afterwards."""
+    Call this once per row, on all ranks. It waits for the device, and it clears the gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
@@ -42,7 +42,8 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
 
 
 def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, float], applied: bool) -> RowNumbers:
-    """Return the numbers of a row in which lasting trouble shows. `applied`: True if the last update was not skipped."""
+    """Return the numbers with which lasting problems are found. ratios: result of `UpdateRatio.read`. applied: False if the last update
+    was skipped."""
     tasks = t.workload.tasks
     losses = [row.get(f"train/{task}/loss", row["train/loss"]) for task in tasks]
     weights = [row[f"train/{task}/weight"] for task in tasks]
@@ -51,7 +52,8 @@ def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, floa
 
 
 def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
-    """Return the gradient norm of the parameters of each task; NaN if none of them is trained. This waits for the device."""
+    """Return for each of T heads (lists of parameters) the largest of the gradient norms of its parameters, [T]; NaN if none of them is
+    trained. This waits for the device."""
     trained = [[parameter for parameter in head if parameter.requires_grad] for head in heads]
     grads = [parameter.grad for head in trained for parameter in head if parameter.grad is not None]
     values = iter(torch.stack(torch._foreach_norm(grads)).tolist() if grads else [])
@@ -59,13 +61,15 @@ def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
 
 
 def check_validation(t: Training, results: Mapping[str, float]) -> None:
-    """Compare the loss of a validation of the raw weights with the training loss, and report trouble. Call this on all ranks."""
+    """Raise an alarm if the loss in `results`, those of a validation of the raw weights (not EMA), is far above the training loss. Call
+    this on all ranks."""
     if t.config.logger.alarms and "val/loss" in results:
         raise_alarms(t, t.health.observe_validation(t.progress.global_step, results["val/loss"]))
 
 
 def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
-    """Return the numbers of the updates up to `step` that have rows in `losses` and a gradient norm in `norms`."""
+    """Return the numbers of the newest updates, the last of them `step`: of those that have both a row in `losses` and a value in
+    `norms`."""
     first = max(0, len(losses.sums) - len(norms))
     sums, valid, parts = (tensor[first:].tolist() for tensor in (losses.sums, losses.valid, losses.processes))
     means = [_means(*pair) for pair in zip(sums, valid)]
@@ -73,7 +77,8 @@ def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
 
 
 def _means(totals: Sequence[float], labels: Sequence[float]) -> list[float]:
-    """Return the mean loss of each task in an update; NaN without labels, infinite if the loss is not finite."""
+    """Return the mean loss of each task in an update, [T]; NaN without labels, infinite if the loss is not finite. totals: loss sums, [T].
+    labels: numbers of labels, [T]."""
     if math.isfinite(sum(totals)) and 0 not in labels:
         return [total / count for total, count in zip(totals, labels)]
     means = (total / count if math.isfinite(total) else math.inf for total, count in zip(totals, labels) if count)
@@ -89,8 +94,8 @@ def _mean_of_present(means: Sequence[float]) -> float:
 
 
 def settled(t: Training, first_step: int, count: int) -> list[bool]:
-    """Return for each of `count` updates, from `first_step` on, True if its data are comparable with those of the updates before it: at
-    least half a global batch, and the mixture of sources of `WINDOW` updates before."""
+    """Return for each of `count` updates, the first of them `first_step`, True if its losses are comparable with those before: it has at
+    least half a global batch, and the share of each source has changed by less than `SAME_MIXTURE` within `WINDOW` updates."""
     half = t.sampler.global_batch_size / 2
     whole = [t.sampler.samples_in(step) >= half for step in range(first_step - 1, first_step - 1 + count)]
     if t.ops.resolved.phases is None or not t.workload.sources:
@@ -101,7 +106,8 @@ def settled(t: Training, first_step: int, count: int) -> list[bool]:
 
 
 def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:
-    """Log the alarms, with the samples to look at, and write them to alarms.jsonl, on rank 0."""
+    """Log the alarms as warnings and write them to alarms.jsonl. Do nothing on ranks other than 0. An alarm about a single update gets the
+    names of its samples."""
     if not t.context.is_master:
         return
     for alarm in alarms:
@@ -111,10 +117,11 @@ def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:
 
 
 def with_samples(t: Training, alarm: Alarm) -> Alarm:
-    """Return the alarm with the names of the samples that its update and its process used, as the dataset gives them."""
+    """Return the alarm with the samples of its update on its process, on all processes if `process_rank` is None. Names are those of
+    `Workload.sample_names`."""
     indices = [index for index in t.sampler.indices_of(alarm.step - 1, alarm.process_rank) if index.real]
     try:
         samples = t.workload.train_set.__getitems__(indices[:LISTED])["sample"].tolist()
-    except OSError:  # the file that training could read is gone
+    except OSError:  # the file has been removed since training read it
         samples = [index.sample for index in indices[:LISTED]]
     return dataclasses.replace(alarm, samples=tuple(t.workload.sample_names(samples)), sample_count=len(indices))

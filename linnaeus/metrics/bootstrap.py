@@ -1,9 +1,10 @@
 """Confidence intervals of means and fractions, and of differences between two models, by the cluster bootstrap.
 
-A metric is the sum of its numerators over the sum of its denominators. G groups of samples (photographs of one observation, one observer,
-one site) are drawn with replacement from the G groups, and the interval is between the 2.5th and 97.5th percentile of 1000 such values
-(Efron and Tibshirani 1993, ch. 8 and 13). Without groups, every sample is a group. Draws are hashes of (resample, draw), so two runs on the
-same validation set can be compared draw by draw. The cost is 10 to 25 us per sample; sums of integers below 2^53 are exact.
+A metric is a fraction: the sum of its numerators over the sum of its denominators. The samples are in G groups (photographs of one
+observation, one observer, one site); without groups, every sample is a group. A resample draws G of the G groups with replacement. The 95 %
+interval is between the 2.5th and the 97.5th percentile of the fraction over 1000 resamples (Efron and Tibshirani 1993, ch. 8 and 13). Draws
+are hashes of (resample, draw), so two runs on the same validation set have the same resamples. The cost is 10 to 25 us per sample. Sums of
+integers below 2^53 are exact.
 """
 
 from collections.abc import Mapping
@@ -13,15 +14,15 @@ import numpy as np
 from linnaeus import randomness
 
 RESAMPLES, CONFIDENCE = 1000, 0.95
-BLOCK = 2**15  # number of draws computed at once, which fit into a CPU cache; blocks of eight times the size take three times as long
+BLOCK = 2**15  # draws computed at once; they fit into a CPU cache, and blocks of eight times the size take three times as long
 
-Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> the terms of each sample in its numerator and its denominator, [N]
+Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> (numerator, denominator) of each sample, [N] each
 
 
 def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of numerators and of denominators over each group, float64 [G, m] each, for the m metrics in `parts`.
+    """Return (sums of the numerators, sums of the denominators) over each group, float64 [G, m] each, for the m metrics in `parts`.
 
-    `groups` int64 [N]: the group of each sample; None: every sample is a group. `size`: number of samples, N."""
+    groups: number of the group of each sample, int64 [N]; None: every sample is a group. size: number of samples, N."""
     group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     count = int(group.max(initial=-1)) + 1
     sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
@@ -29,8 +30,8 @@ def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[
 
 
 def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper ends [m] of the confidence intervals of m fractions, from the sums of numerators and denominators over
-    each group, [G, m]. NaN for a fraction if fewer than two groups have a denominator above 0."""
+    """Return the lower and upper ends [m] of the 95 % confidence intervals of m fractions; NaN for a fraction if fewer than two groups have
+    a denominator above 0. numerator, denominator: sums over each group, [G, m]."""
     columns = numerator.shape[1]
     few = (denominator > 0).sum(0) < 2
     if few.all():
@@ -42,10 +43,11 @@ def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarra
 def difference_intervals(
     first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the differences [m] of m fractions, second minus first, and the lower and upper ends of their confidence intervals, as
-    `intervals` does.
+    """Return the differences [m] of m fractions, second minus first, and the lower and upper ends [m] of their 95 % confidence intervals;
+    NaN for ends as in `intervals`.
 
-    first, second: pairs (numerators, denominators) of sums over the same G groups. Both are computed on the same draws of groups."""
+    first, second: (numerators, denominators), sums over the same G groups, [G, m] each. Both use the same resamples, so the differences are
+    paired."""
     columns = first[0].shape[1]
     value = quotients(*(part.sum(0) for part in second)) - quotients(*(part.sum(0) for part in first))
     few = ((first[1] > 0).sum(0) < 2) | ((second[1] > 0).sum(0) < 2)
@@ -62,7 +64,8 @@ def quotients(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper ends [m] of the intervals of `values` [RESAMPLES, m]; NaN where `few` (bool [m]) is True."""
+    """Return the lower and upper ends [m] of the 95 % intervals of `values` [RESAMPLES, m]; NaN where `few` (bool [m]) is True.
+    Overwrite those columns of `values`."""
     values[:, few] = 0.0  # `nanquantile` warns about columns of NaN
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
@@ -77,8 +80,8 @@ def resampled_sums(sums: np.ndarray) -> np.ndarray:
 
 
 def times_drawn(groups: int, first: int, last: int) -> np.ndarray:
-    """Return how often each of `groups` (G) groups is drawn in resamples first..last - 1, float64 [last - first, G]. One hash makes two
-    draws of 32 bits, whose bias is below G x 2^-32."""
+    """Return how often each of `groups` (G) groups is drawn in the resamples `first` to `last` - 1, float64 [last - first, G]. A hash of 64
+    bits makes two draws of 32 bits. The relative bias of a draw is below G x 2^-32."""
     pairs, rows = (groups + 1) // 2, last - first
     index = np.arange(first * pairs, last * pairs, dtype=np.uint64).reshape(rows, pairs)
     bits = randomness.hashes(randomness.key(0, randomness.BOOTSTRAP, groups), index)

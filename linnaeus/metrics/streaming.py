@@ -1,4 +1,4 @@
-"""Define `Metrics` and `TrainingMetrics`, with which a workload accumulates validation and training metrics batch by batch.
+"""Define `Metrics` and `TrainingMetrics`, the base classes of a workload's validation and training metrics, accumulated batch by batch.
 
 The results of a validation pass do not depend on the number of processes.
 """
@@ -29,8 +29,7 @@ class Metrics(ABC):
     counts: dict[str, Tensor]  # int64, on the device
 
     def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
-        """Prepare for the validation pass `current`. `passes`: all validation passes that the run can make. Called once, before the first
-        batch."""
+        """Prepare for the validation pass `current`. Called once, before its first batch. passes: all validation passes of the run."""
         return None
 
     @abstractmethod
@@ -43,30 +42,33 @@ class Metrics(ABC):
 
     @abstractmethod
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the results of the pass by name, such as `loss` and `species/top1`; NaN for an undefined metric. `sums`: float64 [K] on
-        the host, the results of the method `sums` added over all batches. `counts`: `self.counts` summed over all processes. The method is
-        called once with zeros before the training, to list the names."""
+        """Return the results of the pass by name, such as `loss` and `species/top1`; NaN for an undefined metric. Before training, this is
+        called once with zeros to list the names.
+
+        sums: float64 [K] on the host, the results of the method `sums` added over all batches. counts: `self.counts` summed over all
+        processes."""
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return results that are computed only in the last validation of a run because they are slow, such as confidence intervals. They
-        cannot be monitored for the best checkpoint or early stopping. `counts` as in `compute`."""
+        """Return further results by name, for the last validation of a run only because they are slow, such as confidence intervals. They
+        cannot be monitored for the best checkpoint or early stopping. counts: as in `compute`."""
         return {}
 
     def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
-        """Return tables of the last validation of a run by name, each as its rows (column name -> value). Each is written as CSV to
-        `validation/step-N/<pass>-<table>.csv`, and `linnaeus evaluate` writes those of the first pass. `counts` as in `compute`.
+        """Return tables by name, each as its rows (column name -> value). Called in the last validation of a run. Each table is written to
+        `validation/step-N/<pass>-<table>.csv`; `linnaeus evaluate` writes those of the first pass. counts: as in `compute`.
 
-        Two names have a meaning for report.html. `samples` has a row per validation sample, in dataset order, with its name in the column
-        `sample` and, if samples belong together, a `group`. The mean of the numbers in a column that is named like a metric
-        (`species/top1`) is that metric, so runs can be compared sample by sample. `baselines` has the columns `metric`, `constant` (always
-        the most frequent answer of the training data) and `shuffled` (the answers of the model in random order)."""
+        report.html reads two tables. `samples` has a row per validation sample, in dataset order: its name in the column `sample`, and the
+        number of its group in the column `group` if there are groups. In a column with the name of a metric, such as `species/top1`, the
+        mean of the numbers is that metric, so runs can be compared sample by sample. `baselines` has the columns `metric`, `constant` (its
+        value for a model that always predicts the most frequent class of the training data) and `shuffled` (its value for the predictions
+        of the model in random order)."""
         return {}
 
 
 class TrainingMetrics:
-    """Training metrics of one log row: integer counts of the micro-batches since the previous row, and the results computed from them.
+    """Accumulators of the training metrics of one log row: integer counts over the micro-batches since the previous row.
 
-    The base class counts nothing. Its results are `loss` and, with several tasks, `<task>/loss`. A subclass may add counts and results.
+    The base class has no counts. Its results are `loss` and, with several tasks, `<task>/loss`. A subclass may add counts and results.
     `MetricsTracker` sums the losses, and sets the counts to 0 after each row."""
 
     tasks: tuple[str, ...]
@@ -79,17 +81,19 @@ class TrainingMetrics:
         """Add the integer counts of a micro-batch to `counts`, in place and without a device sync."""
 
     def compute(self, loss_sums: Tensor, valid: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the results of a log row by name; one of them must be `loss`. `loss_sums` and `valid`: float64 [T] on the host, the
-        workload's `loss_sums` and `valid_counts` added over all micro-batches since the previous row. By default the loss of a task is
-        `loss_sums / valid`, NaN without valid labels, and `loss` is the mean over the tasks with valid labels."""
+        """Return the results of a log row by name; one of them must be `loss`. By default the loss of a task is `loss_sums / valid`, NaN
+        without valid labels, and `loss` is the mean over the tasks with valid labels.
+
+        loss_sums, valid: float64 [T] on the host, the workload's `loss_sums` and `valid_counts` added over all micro-batches since the
+        previous row. counts: `self.counts` summed over all processes."""
         means = loss_sums / torch.where(valid > 0, valid, torch.nan)
         each = {f"{task}/loss": mean for task, mean in zip(self.tasks, means.tolist(), strict=True)}
         return {"loss": means.nanmean().item(), **(each if len(self.tasks) > 1 else {})}
 
 
 def check_counts(metrics: Any, fix: str = "float sums belong to `sums`") -> None:
-    """Raise `ConfigError` with the advice `fix` if a tensor in `metrics.counts` is not int64: float sums depend on the order of the
-    batches."""
+    """Raise `ConfigError` if a tensor in `metrics.counts` is not int64, because float sums depend on the order of the batches. fix: advice
+    in the message."""
     for name, count in metrics.counts.items():
         if count.dtype != torch.int64:
             found = str(count.dtype).removeprefix("torch.")
@@ -97,7 +101,7 @@ def check_counts(metrics: Any, fix: str = "float sums belong to `sums`") -> None
 
 
 def check_results(results: Any, metrics: Any) -> dict[str, float]:
-    """Return `results`, which `metrics.compute` returned. Raise `ConfigError` if it is not a dict from strings to numbers."""
+    """Return `results`, the result of `metrics.compute`. Raise `ConfigError` if it is not a dict from strings to numbers."""
     name = f"{class_name(type(metrics))}.compute"
     if not isinstance(results, dict):
         raise ConfigError(f"{name} returns {described(results)}; it must return a dict of names and floats")

@@ -1,8 +1,8 @@
 """Accumulate the metrics of a run. `MetricsTracker` sums training metrics between two log rows and stores the best and last validation
 results; `StepMetricsLogger` makes the log row of a step.
 
-The sums are on the device and are read once per row. Loss sums are float64 and are divided by the valid labels of the same updates, so a
-constant loss of 2 is reported as 2 for any accumulation and any log interval.
+The sums are on the device and are read once per row. Loss sums are float64 and are divided by the numbers of valid labels of the same
+updates, so a constant loss of 2 is reported as 2 for any number of accumulation steps and any log interval.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class MetricsTracker:
         weights: Tensor | None = None,
         rows: int = MOST_ROWS,
     ) -> None:
-        """`weights` [T]: the initial task weights if they change during the run; the losses of each micro-batch are then also summed with
-        the weights of its backward. None: the weights are constant. `rows`: largest number of updates between two log rows."""
+        """weights: initial task weights, [T], if they change during the run; the losses of each micro-batch are then also summed weighted
+        with the task weights of its backward. None: constant weights. rows: largest number of updates between two log rows."""
         self.tasks, self.training = tasks, training_metrics
         self.weights = None if weights is None else weights.clone()  # those of the last backward
         self.weighted_sums = None if weights is None else torch.zeros(len(tasks), dtype=torch.float64, device=device)
@@ -46,8 +46,8 @@ class MetricsTracker:
         self.best: dict[str, dict[str, float]] = {}
 
     def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor], weights: Tensor) -> None:
-        """Add the losses and counts of one micro-batch. `loss_sums` [T]: result of the workload's `loss_sums`. `weights` [T]: task weights
-        of its backward. This does not wait for the device."""
+        """Add the losses and counts of one micro-batch. loss_sums: result of the workload's `loss_sums`, [T]. weights: task weights of its
+        backward, [T]. This does not wait for the device."""
         self.sums.row += loss_sums.detach()
         if self.weights is not None and self.weighted_sums is not None:
             self.weights.copy_(weights)
@@ -55,7 +55,8 @@ class MetricsTracker:
         self.training.count(outputs, batch)
 
     def add_update(self, valid: Sequence[float]) -> None:
-        """Count one optimizer update. `valid`: number (or total weight) of the valid labels of each task in the whole global batch."""
+        """Count one optimizer update. valid: number (or total weight) of the valid labels of each task in the whole global batch, T
+        numbers."""
         self.sums.end_update(valid)
         self.updates += 1
 
@@ -68,11 +69,11 @@ class MetricsTracker:
         place: tuple[int, int] = (0, 1),
     ) -> dict[str, float]:
         """Return a row of training metrics: means over all processes since the last row, and the task weights of the last update. Then set
-        the sums to 0, unless `peek` is True. `place`: (rank of this process, number of processes).
+        the sums to 0, unless `peek` is True. This waits for the device, so call it for log rows only. Call it on all ranks.
 
-        `all_reduce` returns the sum of a tensor over all processes. `total_loss(sums, weights, denominators)`, all [T], returns the
-        weighted loss. `weights` [T]: the task weights if they are constant; otherwise not used. This waits for the device: call it for log
-        rows only.
+        all_reduce: returns the sum of a tensor over all processes. total_loss: `total_loss(sums, weights, denominators)`, all [T], returns
+        the weighted loss, []. weights: the task weights if they are constant, [T]; otherwise ignored. place: (rank of this process, number
+        of processes).
         """
         self.losses = self.sums.read(all_reduce, *place)
         totals, valid = self.losses.total_sums, self.losses.total_valid
@@ -93,9 +94,10 @@ class MetricsTracker:
         return row | {f"train/{task}/weight": weight for task, weight in zip(self.tasks, last.tolist(), strict=True)}
 
     def _smooth(self, loss: float) -> tuple[float, float]:
-        """Return the exponential moving average of the loss, updated with `loss`, and the sum of its weights.
+        """Return (exponential moving average of the loss updated with `loss`, sum of its weights). The state is not changed.
 
-        The average starts at 0. The average divided by the sum of its weights has no bias towards 0, as in Adam."""
+        The average starts at 0. Divided by the sum of its weights, it has no bias towards 0, as in Adam. A `loss` that is not finite is
+        ignored."""
         if not math.isfinite(loss):
             return self.smoothed, self.smoothed_weight
         keep = SMOOTHING**self.updates
@@ -108,10 +110,10 @@ class MetricsTracker:
         self.updates = 0
 
     def update_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
-        """Record validation results of `step`, in addition to earlier results of the same step.
+        """Record validation results of `step`, in addition to earlier results of the same step. Return True if `results[monitor]` is the
+        best value so far or equal to it, False if it is worse, NaN or missing. mode: min or max.
 
-        Return True if `results[monitor]` is at least as good as the best value so far (`mode`: min or max), False if it is worse, NaN or
-        absent. An equal value counts as best because retention keeps the newest of equal checkpoints.
+        An equal value counts as best because retention keeps the newest of equal checkpoints.
         """
         self.last = {**self.last, **results} if step == self.last_step else dict(results)
         self.last_step = step
@@ -145,13 +147,13 @@ class MetricsTracker:
         self.best = {k: dict(v) for k, v in state["best"].items()}
 
     def rank_state_dict(self) -> dict[str, Tensor]:
-        """Return the sums of this process since the last log row, copied to the host."""
+        """Return copies on the host of the sums of this process since the last log row."""
         own = {"losses": self.sums.losses, "earlier_losses": self.sums.earlier_losses} | self._rank_sums()
         return {name: total.detach().cpu().clone() for name, total in own.items()}
 
     def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
-        """Load the sums of this process from `states`, one for each process rank of the saved run, after `load_state_dict`. If `world_size`
-        has changed, rank 0 loads the total of all `states`, and the other ranks load 0."""
+        """Load the sums of this process. Call this after `load_state_dict`. states: `rank_state_dict` of each process rank of the saved
+        run. If `world_size` is not their number, rank 0 loads the total of all `states`, and the other ranks load 0."""
         if len(states) == world_size:
             own = [states[rank]]
         else:
@@ -163,7 +165,7 @@ class MetricsTracker:
                 target += state[name].to(target.device)
 
     def _rank_sums(self) -> dict[str, Tensor]:
-        """Return the sums of this process besides the losses by their names in a checkpoint. The tensors are not copied."""
+        """Return name in a checkpoint -> tensor, for the sums of this process other than loss sums. The tensors are not copied."""
         sums = {} if self.weighted_sums is None else {"weighted_sums": self.weighted_sums}
         return sums | {f"count/{name}": count for name, count in self.training.counts.items()}
 
@@ -187,7 +189,7 @@ class MetricsTracker:
 
 
 class StepMetricsLogger:
-    """Builder of log rows: the means of a `MetricsTracker`, and values of the optimizer, the task weighting and the progress."""
+    """Builder of log rows: the means of a `MetricsTracker`, the learning rate, the gradient norm and the number of skipped updates."""
 
     def __init__(
         self,
@@ -196,15 +198,15 @@ class StepMetricsLogger:
         total_loss: Callable[[Tensor, Tensor, Tensor], Tensor],
         place: tuple[int, int] = (0, 1),
     ) -> None:
-        """`all_reduce` returns the sum of a tensor over all processes. `total_loss`: `Workload.total_loss`. `place`: (rank of this process,
+        """all_reduce: returns the sum of a tensor over all processes. total_loss: `Workload.total_loss`. place: (rank of this process,
         number of processes)."""
         self.tracker, self.all_reduce, self.total_loss, self.place = tracker, all_reduce, total_loss, place
 
     def row(
         self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: int, peek: bool = False, **more: float
     ) -> dict[str, float]:
-        """Return the log row of the current step. `more`: further entries of the row. `task_weights` and `peek` are those of
-        `MetricsTracker.training_row`."""
+        """Return the log row of the current step. task_weights, peek: `weights` and `peek` of `MetricsTracker.training_row`. more: further
+        entries of the row."""
         row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek, self.place)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": skipped_updates}
         return row | more

@@ -1,7 +1,7 @@
 """Keep the loss sums of each single update since the last log row, on the device.
 
-A spike of one update disappears in the mean over the 50 updates of a row. Each update therefore adds its losses to its own row of a
-tensor, which costs nothing: a running total would be the same addition. The host reads all rows at once when a row of metrics is logged.
+In the mean over the 50 updates of a row of metrics, the spike of one update is invisible. Each update therefore adds its losses to a row of
+its own in a tensor. This takes the same operation as adding to a running total. The host reads all rows when a row of metrics is logged.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-MOST_ROWS = 1000  # updates; 64 kB for 8 tasks. If rows of metrics are farther apart, only the newest updates before a row are kept apart
+MOST_ROWS = 1000  # updates; 64 kB for 8 tasks. With more updates between two rows of metrics, the oldest are kept as a total only
 
 
 class UpdateLosses(NamedTuple):
-    """Loss sums and label counts, float64 on the host. `sums`, `valid`: [n, T], of the newest n updates, over all processes. `processes`:
-    [n, W], sum of the losses of all tasks on each process. `total_sums`, `total_valid`: [T], of all updates since the last row."""
+    """Loss sums and label counts since the last row of metrics, float64 on the host, for T tasks and W processes.
+
+    sums, valid: loss sums and label counts over all processes of each of the newest n updates, [n, T]. processes: loss sum of all tasks on
+    each process in each of these updates, [n, W]. total_sums, total_valid: totals of all updates since the last row, [T]."""
 
     sums: Tensor
     valid: Tensor
@@ -27,13 +29,14 @@ class UpdateLosses(NamedTuple):
 
 
 class UpdateSums:
-    """Loss sums of this process and label counts of the global batch, per update and task.
+    """Loss sums of this process and label counts of the global batch, per update and task, for T tasks and at most R - 1 updates.
 
-    losses: float64 [R, T] on the device. Row `count` belongs to the update in progress. valid: label counts of the updates before it, one
-    list of T numbers each. `earlier_losses` and `earlier_valid`, float64 [T], are the totals of the updates that no longer have a row."""
+    losses: float64 [R, T] on the device; row `count` belongs to the update in progress, the rows before it to finished updates. valid:
+    label counts of the finished updates, T numbers each. earlier_losses, earlier_valid: float64 [T], totals of the updates before row 0.
+    row: a view of row `count`, to which the losses of a micro-batch are added."""
 
     def __init__(self, tasks: int, rows: int, device: torch.device) -> None:
-        """`rows`: largest number of updates between two rows of metrics; at most `MOST_ROWS` are kept apart."""
+        """tasks: T. rows: largest number of updates between two rows of metrics; at most `MOST_ROWS` are kept as rows."""
         rows = min(rows, MOST_ROWS) + 1
         self.losses = torch.zeros(rows, tasks, dtype=torch.float64, device=device)
         self.valid: list[Sequence[float]] = []
@@ -46,32 +49,32 @@ class UpdateSums:
         return len(self.valid)
 
     def end_update(self, valid: Sequence[float]) -> None:
-        """Count an update with `valid` labels per task, T numbers, and start the next one."""
+        """Finish the row of the current update and begin the next one. valid: label counts of the global batch, T numbers."""
         self.valid.append(valid)
         if len(self.valid) == len(self._rows):
             self._fold()
         self.row = self._rows[len(self.valid)]
 
     def _fold(self) -> None:
-        """Add all rows to the totals and start again at the first one."""
+        """Add all rows to `earlier_losses` and `earlier_valid`, and continue at row 0."""
         self.earlier_losses += self.losses.sum(0)
         self.earlier_valid += self.valid_rows().sum(0)
         self.losses.zero_()
         self.valid.clear()
 
     def valid_rows(self) -> Tensor:
-        """Return the label counts of the updates that have a row, float64 [count, T] on the host."""
+        """Return the label counts of the finished updates that have a row, float64 [count, T] on the host."""
         return torch.tensor(self.valid, dtype=torch.float64).reshape(-1, len(self.earlier_valid))
 
     def read(self, all_reduce: Callable[[Tensor], Tensor], rank: int = 0, world_size: int = 1) -> UpdateLosses:
-        """Return the sums over all processes, of which this one is `rank`. `all_reduce` returns the sum of a tensor over them. This waits
-        for the device."""
+        """Return the sums over all processes. This waits for the device. Call it on all ranks. all_reduce: returns the sum of a tensor over
+        all processes. rank: that of this process."""
         valid, tasks = self.valid_rows(), len(self.earlier_valid)
         own = torch.cat([self.losses[: self.count], self.earlier_losses.unsqueeze(0)])
         if world_size == 1:
             sums = own.cpu()
             processes = sums[:-1].sum(1, keepdim=True)
-        else:  # one message: a second all-reduce would cost more than W numbers per update
+        else:  # one all-reduce for both: a second one would cost more than W numbers per update
             message = own.new_zeros(len(own), tasks + world_size)
             message[:, :tasks] = own
             message[:, tasks + rank] = own.sum(1)
@@ -91,7 +94,7 @@ class UpdateSums:
         return {"valid": self.valid_rows(), "earlier_valid": self.earlier_valid.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state. If this run has fewer rows, the saved ones are added to the totals."""
+        """Load the result of `state_dict`. If this run has too few rows, the saved ones are added to `earlier_valid`."""
         self.clear()
         self.earlier_valid.copy_(state["earlier_valid"])
         if len(state["valid"]) < len(self._rows):
@@ -101,7 +104,8 @@ class UpdateSums:
             self.earlier_valid += state["valid"].sum(0)
 
     def load_losses(self, saved: Iterable[Mapping[str, Tensor]]) -> None:
-        """Load the sum of the `losses` [R, T] and `earlier_losses` [T] of processes of the saved run, after `load_state_dict`."""
+        """Load the sums over `saved`, the `losses` [R, T] and `earlier_losses` [T] of processes of the saved run. Call this after
+        `load_state_dict`."""
         self.losses.zero_()
         self.earlier_losses.zero_()
         for state in saved:

@@ -1,6 +1,7 @@
-"""Keep the gradient norm of each update since the last log row on the device, and count the skipped updates by them.
+"""Keep the gradient norm of each update since the last log row on the device, and count the skipped updates from these norms.
 
-An update whose gradient norm is not finite is skipped. Counters on the device would take two more operations per update.
+An update whose gradient norm is not finite is skipped. Counting on the host, when the norms are read, saves two operations on the device
+per update.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from torch import Tensor
 
 
 class RecentNorms:
-    """Gradient norms of the updates since the last log row, at most the newest `rows`, on the device.
+    """Ring buffer of the gradient norms of the newest updates since the last log row, [rows] on the device.
 
-    Each update writes its norm into a slot of its own, so nothing is copied, and nothing waits unless there are more than `rows` updates.
-    skipped: number of skipped updates. skipped_in_a_row: number of them since the last applied update. Both are those of the last call of
-    `count_skipped`."""
+    Each update writes its norm into a slot of the buffer, so nothing is copied. The host waits for the device only after `rows` updates
+    without a call of `count_skipped`. skipped: number of skipped updates in the run. skipped_in_a_row: number of skipped updates since the
+    last applied one. Both are as of the last call of `count_skipped`."""
 
     def __init__(self, rows: int, device: torch.device, dtype: torch.dtype) -> None:
         self.values = torch.zeros(rows, device=device, dtype=dtype)
@@ -27,7 +28,8 @@ class RecentNorms:
         self.skipped = self.skipped_in_a_row = 0
 
     def next_slot(self) -> Tensor:
-        """Return the tensor [] for the norm of the next update."""
+        """Return the slot for the norm of the next update, a view []. This waits for the device if all norms in the buffer are
+        uncounted."""
         rows = len(self._slots)
         if self.count - self._counted == rows:
             self.count_skipped()
@@ -36,12 +38,12 @@ class RecentNorms:
         return slot
 
     def read(self) -> Tensor:
-        """Return the norms since the last `clear`, oldest first, [n] on the host. This waits for the device."""
+        """Return the norms since the last `clear`, oldest first, [n] on the host, n <= rows. This waits for the device."""
         rows, found = len(self._slots), self.values.cpu()
         return found[: self.count] if self.count <= rows else found.roll(-(self.count % rows))
 
     def count_skipped(self) -> None:
-        """Bring `skipped` and `skipped_in_a_row` up to date. This waits for the device if there are updates that are not counted."""
+        """Update `skipped` and `skipped_in_a_row` with the uncounted updates. This waits for the device if there are any."""
         new, self._counted = self.count - self._counted, self.count
         norms = self.read()[-new:].tolist() if new else []
         if norms and math.isfinite(sum(norms)):
@@ -53,7 +55,7 @@ class RecentNorms:
             self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
 
     def clear(self) -> None:
-        """Start again. The values stay in memory until they are overwritten."""
+        """Count the skipped updates (see `count_skipped`), then empty the buffer."""
         self.count_skipped()
         self.count = self._counted = 0
 
@@ -63,7 +65,7 @@ class RecentNorms:
         return {**counts, "norms": {"count": self.count, "values": self.values.cpu().clone()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state. If this run has another number of slots, the newest norms are kept."""
+        """Load the result of `state_dict`. If the buffer of the saved run has another size, keep the newest norms that fit."""
         values, self.count = state["norms"]["values"], state["norms"]["count"]
         if len(values) != len(self._slots):
             values = values.roll(-(self.count % len(values))) if self.count > len(values) else values[: self.count]

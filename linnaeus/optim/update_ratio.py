@@ -1,6 +1,6 @@
-"""Measure how far an update moves the weights, relative to their size, per parameter group.
+"""Measure the update ratio, norm of the change of the weights over norm of the weights, per parameter group.
 
-About 0.001 is usual in the middle of a run; a ratio near 1 replaces the weights at every update. It is measured at the updates that are
+About 0.001 is usual in the middle of a run; at a ratio near 1 an update replaces the weights. It is measured at the updates that are
 logged, on a part of each weight tensor, so that no second copy of the model is needed.
 """
 
@@ -14,36 +14,36 @@ from torch import Tensor
 
 from linnaeus.optim.param_groups import ParamGroup
 
-PART = 16384  # elements of a tensor that are copied; a ViT-S with its 150 tensors takes 10 MB instead of 88
+PART = 16384  # elements of a tensor that are copied; for a ViT-S with its 150 tensors 10 MB instead of 88
 
 
 class UpdateRatio:
-    """Ratio |change| / |weights| of the update between `start` and `read`, per parameter group.
+    """Meter of the ratio |change| / |weights before it| of the update between `start` and `read`, per parameter group.
 
-    sizes: number of weights of each group on which it is measured."""
+    sizes: name of a group -> number of its weights that are measured."""
 
     def __init__(self, groups: Sequence[ParamGroup]) -> None:
-        """`groups`: those of all optimizers. Groups of one label are measured together, but those without weight decay (norms, biases,
-        tokens) apart as `<label>_no_decay`."""
+        """groups: parameter groups of all optimizers. Groups with the same label form one group here, named by the label. Those without
+        weight decay (norms, biases, tokens) form another one, `<label>_no_decay`."""
         parts: dict[str, list[Tensor]] = {}
         for group in groups:
             name = group.label if group.weight_decay else f"{group.label}_no_decay"
             parts.setdefault(name, []).extend(_part(tensor.detach()) for tensor in group.tensors)
         self._parts = [part for tensors in parts.values() for part in tensors]
         self.sizes = {name: sum(len(part) for part in tensors) for name, tensors in parts.items()}
-        self._before: Tensor | None = None  # all parts in one tensor: a call for each tensor would cost more than the copy
+        self._before: Tensor | None = None  # all parts in one tensor, because one call for each tensor would cost more than the copy
         self.started = False
 
     @torch.no_grad()
     def start(self) -> None:
-        """Copy the weights. Call this before the update. The host does not wait for the device."""
+        """Copy the measured weights. Call this before the update. It does not wait for the device."""
         self._before = torch.cat(self._parts)
         self.started = True
 
     @torch.no_grad()
     def read(self) -> dict[str, float]:
-        """Return {group: ratio} of the update since `start`; {} without one. A ratio is NaN if all weights of a group were 0. This waits
-        for the device."""
+        """Return group -> ratio of the update since `start`; {} if `start` was not called. The ratio is NaN if all measured weights of a
+        group were 0. This waits for the device."""
         if not self.started or self._before is None:
             return {}
         before, self._before, self.started = self._before, None, False
@@ -54,6 +54,6 @@ class UpdateRatio:
 
 
 def _part(tensor: Tensor) -> Tensor:
-    """Return a view of the first `PART` elements in memory; none if the elements are not adjacent."""
+    """Return a view of the first `PART` elements in memory, [<= PART]; an empty tensor if the elements are not contiguous in memory."""
     in_memory = tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))  # channels last, or transposed
     return in_memory.view(-1)[:PART] if in_memory.is_contiguous() else tensor.new_empty(0)

@@ -164,7 +164,8 @@ def report_progress(t: Training) -> None:
         clocks = timings(t)
         if reports.file is not None:
             reports.throughput.update(reading(t))
-            clocks |= _recent(t) | reports.update_times(t.clock.updates.take()) | t.ranks.rows() | memory_now(t.device)
+            clocks |= _recent(t) | reports.update_times(t.clock.updates.take()) | memory_now(t.device)
+            clocks |= t.ranks.rows() if resolved.report.due(step) else {}
             clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)

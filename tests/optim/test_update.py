@@ -9,8 +9,7 @@ from torch import nn
 
 from linnaeus.optim import build_optimizer
 from linnaeus.optim.ema import EMA
-from linnaeus.optim.recent_norms import RecentNorms
-from linnaeus.optim.update import GradScaler, Precision, Update, total_norm
+from linnaeus.optim.update import GradScaler, Precision, RecentNorms, Update, total_norm
 from tests.optim.test_optimizers import CONFIGS
 from tests.runs import unequal
 

@@ -1,5 +1,6 @@
-"""Write and read alarms.jsonl: a row for each alarm of a run (`health.alarm`). A resume cuts the file back to the checkpoint, as
-metrics.jsonl, and the run raises the same alarms again.
+"""Write and read alarms.jsonl: one row per alarm of a run (`health.alarm`).
+
+On a resume, alarms.jsonl is cut back to the checkpoint like metrics.jsonl. The resumed run then raises the same alarms again.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ IN_SUMMARY = 20  # newest alarms in summary.json; alarms.jsonl has all
 
 
 def read_alarms(run: Path | str) -> list[Alarm]:
-    """Return the alarms of the run directory `run`, in the order in which they were raised; [] if there are none."""
+    """Return the alarms of the run directory `run`, in the order in which they were raised; [] without an alarms.jsonl."""
     return [Alarm.from_row(row) for row in read_rows(Path(run) / FILE)]
 
 
 class AlarmLog:
-    """Writer of alarms.jsonl. With `directory` None (ranks other than 0) every method does nothing."""
+    """Writer of alarms.jsonl in the run directory `directory`. If it is None (on ranks other than 0), all methods do nothing."""
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
         self.file = None if directory is None else RowWriter(directory / FILE)
 
     def log(self, global_step: int, alarm: Alarm) -> None:
-        """Write an alarm that was raised at `global_step`."""
+        """Append an alarm that was raised at `global_step`, which may be later than `alarm.step`."""
         if self.file is not None:
             self.file.log(global_step, alarm.row())
 
@@ -37,13 +38,14 @@ class AlarmLog:
         return {} if self.file is None else self.file.counters()
 
     def resume(self, global_step: int, saved: Mapping[str, int]) -> None:
-        """Cut the file back to the rows that it had at a checkpoint of `global_step`. `saved`: `counters` in that checkpoint; if it is
-        empty, all rows are removed."""
+        """Cut the file back to the rows that it had when a checkpoint of `global_step` was saved. `saved`: result of `counters` in that
+        checkpoint; {} removes all rows."""
         if self.file is not None:
             self.file.truncate(global_step, **(saved or {"rows": 0}))
 
     def summary(self) -> dict[str, Any]:
-        """Return the entry of summary.json: the number of alarms of each kind, and the newest ones."""
+        """Return the entry of summary.json: `count`, the number of alarms; `kinds`, kind -> number; `newest`, the last `IN_SUMMARY`
+        ones."""
         alarms = [] if self.directory is None else read_alarms(self.directory)
         newest = [{"step": alarm.step, "kind": alarm.kind, "text": alarm.describe()} for alarm in alarms[-IN_SUMMARY:]]
         return {"count": len(alarms), "kinds": dict(Counter(alarm.kind for alarm in alarms)), "newest": newest}

@@ -1,6 +1,6 @@
 """Read utilisation, clock, power and throttling of an NVIDIA GPU by NVML, if the package `nvidia-ml-py` is installed.
 
-A GPU that is held back by its power limit or its temperature explains a low MFU. Values are read only for reports.
+Throttling, a lower clock because of the power limit or the temperature, is one cause of a low MFU. Values are read for reports only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 log = logging.getLogger("linnaeus")
 
-# Bits of NVML's clock event reasons that mean that a GPU under load is slower than it could be.
+# Bits of NVML's clock event reasons for a clock that is lower than a GPU under load could have.
 THROTTLING = {
     0x04: "power limit",
     0x08: "hardware slowdown",
@@ -21,14 +21,14 @@ THROTTLING = {
 
 
 class GpuState:
-    """State of one GPU. `open_gpu` returns it."""
+    """Reader of the state of one GPU. Construct it with `open_gpu`."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
 
     def read(self) -> dict[str, float]:
         """Return `gpu/utilisation` (0 to 1), `gpu/sm_clock_MHz`, `gpu/power_W`, `gpu/temperature_C` and `gpu/throttling`, the sum of the
-        bits in `THROTTLING` that are set. A value that the GPU does not give is left out."""
+        bits in `THROTTLING` that are set. A value that the GPU does not support is left out."""
         n, h = self._nvml, self._handle
         reasons = getattr(n, "nvmlDeviceGetCurrentClocksEventReasons", None) or n.nvmlDeviceGetCurrentClocksThrottleReasons
         readers = {
@@ -48,7 +48,7 @@ class GpuState:
 
 
 def open_gpu(uuid: str) -> GpuState | None:
-    """Return the state of the GPU with this UUID, as torch states it; None without the package or the driver's library."""
+    """Return the reader of the GPU with this UUID, which may lack `GPU-` as in torch; None without `nvidia-ml-py`, or if NVML fails."""
     try:
         import pynvml
     except ImportError:
@@ -57,10 +57,10 @@ def open_gpu(uuid: str) -> GpuState | None:
         pynvml.nvmlInit()
         return GpuState(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"))
     except pynvml.NVMLError as error:
-        log.debug("NVML does not answer (%s): utilisation and clocks of the GPU are not reported", error)
+        log.debug("NVML returned an error (%s): utilisation and clocks of the GPU are not reported", error)
         return None
 
 
 def throttling_reasons(bits: float) -> list[str]:
-    """Return the reasons in a value of `gpu/throttling`."""
+    """Return the names of the bits that are set in `bits`, a value of `gpu/throttling`."""
     return [reason for bit, reason in THROTTLING.items() if int(bits) & bit]

@@ -1,7 +1,8 @@
-"""Read the memory of processes, and point out growth that looks like a leak.
+"""Read the memory of processes, and warn of growth that looks like a leak.
 
-The memory of a process is its resident pages. Shared ones (files, the store of decoded photographs, batches of loader workers) are not its
-own; the others are private. Only private memory is watched for growth, so a cache in shared memory that fills is not taken for a leak.
+The memory of a process is its resident pages (RSS). Pages of files and of shared memory, such as the store of decoded photographs and the
+batches of loader workers, count as shared, all others as private. Only the growth of private memory is checked, so a cache in shared memory
+that fills causes no warning.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20  # MiB
 
 
 class Memory(NamedTuple):
-    """Memory in MiB: `resident` pages of a process, and the part of them that is `shared` with others."""
+    """Memory of a process in MiB. resident: all its resident pages. shared: pages of files and of shared memory among them."""
 
     resident: float
     shared: float
@@ -30,7 +31,7 @@ class Memory(NamedTuple):
 
 
 def memory_of(process: int | None = None) -> Memory | None:
-    """Return the memory of a process, by its number (default: this process); None if it has ended, or the system is not Linux."""
+    """Return the memory of the process with this PID (None: this process); None if it has ended, or on a system other than Linux."""
     try:
         if process is None or process == os.getpid():
             content = os.pread(_own_statm(os.getpid()), 128, 0)
@@ -45,37 +46,40 @@ def memory_of(process: int | None = None) -> Memory | None:
 
 @functools.lru_cache(maxsize=1)
 def _own_statm(process: int) -> int:
-    """Return a descriptor of the file with the memory of this process. It stays open: opening the file takes four times as long as reading
-    it. `process`: the number of this process, so that a forked one opens its own."""
+    """Return an open file descriptor of /proc/<process>/statm. It is cached, because opening the file takes four times as long as reading
+    it. `process`: the PID of this process; it is an argument so that a forked process opens a file of its own."""
     return os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def private_of(processes: Iterable[int]) -> float:
-    """Return the private memory of all these processes together, in MiB."""
+    """Return the sum of the private memory of the processes with these PIDs, in MiB. Processes that have ended are left out."""
     return sum(found.private for process in processes if (found := memory_of(process)) is not None)
 
 
-SKIPPED = 3  # first reports of a launch: the first updates allocate
+SKIPPED = 3  # first readings of a launch that are left out, because the first updates allocate memory
 LEAST_READINGS, MOST_READINGS = 16, 48
-LEAST_GROWTH = 64.0, 0.05  # MiB, and part of the memory at the begin
-LEAST_SHARES = 0.30, 0.44  # of the growth that the first and the last half of the readings must have; 0.5 if it is even
+LEAST_GROWTH = 64.0, 0.05  # MiB, and fraction of the memory at the beginning; the larger of both counts
+LEAST_SHARES = 0.30, 0.44  # least shares of the growth in the first and in the second half of the readings; 0.5 for even growth
 
 
 class MemoryGrowth:
-    """Watch over a series of readings. `report` returns a line at most once.
+    """Detector of a memory leak in a series of readings.
 
-    The readings grow like a leak if the medians of their four quarters rise, from the first to the last by at least `LEAST_GROWTH`, and if
-    both halves have their share of the growth (`LEAST_SHARES`). A cache that fills, or a heap that settles, slows down; a new buffer is a
-    step. If there are more than `MOST_READINGS`, every other one is kept, so the readings cover the whole launch."""
+    Three conditions indicate a leak: the medians of the four quarters of the readings rise; from the first to the last quarter they rise by
+    at least `LEAST_GROWTH`; each half has at least its share of the growth (`LEAST_SHARES`). The last one excludes a cache that fills,
+    whose growth slows down, and a new buffer, a single step. Above `MOST_READINGS`, every other reading is dropped, so that the readings
+    cover the whole launch."""
 
     def __init__(self, name: str) -> None:
-        """`name`: of the memory, for the line."""
+        """`name`: name of the memory in the warning, such as `GPU memory`."""
         self.name = name
         self._readings: list[tuple[int, float]] = []
         self._every, self._count, self._said = 1, 0, False
 
     def report(self, step: int, mebibytes: float, last_step: int) -> str | None:
-        """Add the reading of a report. Return a line for the log if the memory grows like a leak. `last_step`: of the run."""
+        """Add the reading of a progress report. Return a warning, at most once, if the conditions of a leak hold; otherwise None.
+
+        step: that of the report. mebibytes: the reading in MiB. last_step: last step of the run, to which the growth is extrapolated."""
         self._count += 1
         if self._said or self._count <= SKIPPED or self._count % self._every:
             return None
@@ -88,7 +92,8 @@ class MemoryGrowth:
         (first, begin), (last, end) = self._readings[0], self._readings[-1]
         more = _rate(self._readings) * max(0, last_step - step)
         return (
-            f"{self.name} grows like a leak: from {format_memory(begin)} at step {first:,} to {format_memory(end)} at step {last:,}; "
+            f"{self.name} grows steadily, as in a leak: from {format_memory(begin)} at step {first:,} to {format_memory(end)} "
+            f"at step {last:,}; "
             f"at this rate {format_memory(more)} more until the end of the run"
         )
 
@@ -101,10 +106,10 @@ class MemoryGrowth:
             return False
         halves = self._readings[: number // 2], self._readings[number // 2 :]
         steps = (self._readings[-1][0] - self._readings[0][0]) / 2
-        growth = 4 / 3 * (levels[3] - levels[0])  # of even growth, from the first reading to the last
+        growth = 4 / 3 * (levels[3] - levels[0])  # from the first reading to the last, if it is even
         return all(_rate(half) * steps >= share * growth for half, share in zip(halves, LEAST_SHARES, strict=True))
 
 
 def _rate(readings: list[tuple[int, float]]) -> float:
-    """Return the growth in MiB a step: the median over all pairs of readings (Theil and Sen)."""
+    """Return the growth in MiB per step: the median slope over all pairs of readings (step, MiB) (Theil-Sen estimator)."""
     return median((b - a) / (last - first) for i, (first, a) in enumerate(readings) for last, b in readings[i + 1 :] if last > first)

@@ -1,4 +1,4 @@
-"""Write summary.json, the results of a run for programs."""
+"""Write summary.json, the results of a run in machine-readable form."""
 
 import math
 from collections.abc import Mapping
@@ -12,17 +12,17 @@ DEFAULTS: dict[str, Any] = {"best": {}, "final": {}, "samples_per_second": None,
 
 
 def write_summary(path: Path | str, status: str, global_step: int, **values: Any) -> None:
-    """Write summary.json to `path`. It is called at each change of the status. NaN and infinities become null.
+    """Write summary.json to `path`. Call this at each change of the status. NaN and infinities become null.
 
-    In `values`, `best` is `{monitor: {value, global_step}}`, `final` contains metrics such as `val/species/top1`, and `wall_seconds` is the
-    time of all launches."""
+    `status`: one of `STATUSES`. `values`: further entries, among them `best`, monitor -> {value, global_step}; `final`, the newest metrics,
+    such as `val/species/top1`; and `wall_seconds`, the time of all launches."""
     assert status in STATUSES, status
     content = {"status": status, "global_step": global_step} | DEFAULTS | values
     write_atomic(path, to_json(strict(content)))
 
 
 def strict(value: Any) -> Any:
-    """Return a copy of `value` in which NaN and infinities are None, since JSON does not have them."""
+    """Return a copy of `value`, a nesting of dicts and lists, with None for NaN and infinities, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

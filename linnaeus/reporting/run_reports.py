@@ -1,12 +1,12 @@
 """Make the progress reports of a run: write reports.jsonl, show reports on the console, and estimate the time that is left.
 
-Reports due by steps are rows of reports.jsonl: the first at 0 %, the others as `schedule.report` sets. They contain only values that the
-configuration determines. Resuming cuts the file back to the checkpoint, so each row is written once. Times are rows of timings.jsonl.
-Reports due by wall time are only shown. The metric `time/reporting_seconds` is the time spent on all reports.
+A report due by steps is a row of reports.jsonl: the first at 0 %, the others as set by `schedule.report`. A row contains only values that
+the configuration determines; times are rows of timings.jsonl. On a resume, reports.jsonl is cut back to the checkpoint, so each row is
+written once. A report due by wall time is shown but not written. `time/reporting_seconds` is the time spent on all reports.
 
 The report of a step is made before the validation passes of that step, except the last report of the run, which includes their results.
-Until these exist, the last report is pending. The checkpoint saved before the passes contains its training metrics, which cannot be
-measured again.
+It is pending until the passes are done. The checkpoint saved before the passes contains its training metrics, which a resumed run could not
+measure again.
 """
 
 import itertools
@@ -32,13 +32,13 @@ log = logging.getLogger("linnaeus")
 class RunReports:
     """Progress reports of a run, shown and written on rank 0; other ranks only count validation passes and checkpoints.
 
-    `pending`: the training metrics of the last report until its validation passes are done. `passes`, `saves`: numbers of validation passes
-    and checkpoints made in this launch. `planned`: the steps of all passes and of all checkpoints of the run, sorted, one entry each.
-    `earlier`: the costs in the launch before, for this number of processes. `pass_samples`: samples of a validation pass.
-    `seconds`: time spent inside `timed()`, which callers put around all work for a report."""
+    `pending`: the training metrics of the pending report; None without one. `passes`, `saves`: numbers of validation passes and checkpoints
+    made in this launch. `planned`: (steps of all validation passes, steps of all checkpoints) of the run, sorted; a step occurs once for
+    each of its passes. `earlier`: costs in the launch before, converted to this number of processes. `pass_samples`: number of samples in a
+    validation pass. `seconds`: seconds spent within `timed()`, which encloses all work for a report."""
 
     def __init__(self, config: Config, path: Path | None, display: ProgressDisplay) -> None:
-        """`path`: reports.jsonl; None on ranks other than 0."""
+        """`path`: path of reports.jsonl; None on ranks other than 0."""
         self.display = display
         self.file = RowWriter(path) if path is not None else None
         self.sections = config.logger.report_sections
@@ -64,22 +64,22 @@ class RunReports:
             self.seconds += perf_counter() - start
 
     def counters(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the number of rows, the number of rows of the newest step, and the pending report."""
+        """Return the state for a checkpoint: the numbers of rows and of rows of the newest step, and the pending report."""
         of_step = self.file.of_step if self.file is not None else 0
         return {"reports": self.rows, "reports_of_step": of_step, "pending_report": self.pending}
 
     def resume(self, global_step: int, saved: Mapping[str, Any]) -> None:
-        """Cut reports.jsonl back to the rows that it had at a checkpoint of `global_step`. `saved`: result of `counters` in that
-        checkpoint."""
+        """Restore the pending report, and cut reports.jsonl back to the rows that it had when a checkpoint of `global_step` was saved.
+        `saved`: result of `counters` in that checkpoint. Log a warning if rows are missing."""
         pending = saved.get("pending_report")
         self.pending = from_finite(pending) if pending is not None else None
         if self.file is not None:
             missing = -self.file.truncate(global_step, saved.get("reports", 0), saved.get("reports_of_step"))
             if missing > 0:
-                log.warning("reports.jsonl lacks %d rows that the checkpoint counted", missing)
+                log.warning("reports.jsonl lacks %d rows that had been written when the checkpoint was saved", missing)
 
     def defer(self, row: Mapping[str, Any]) -> None:
-        """Make the report of this step pending until its validation passes are done. `row` contains the newest training metrics."""
+        """Make the report of this step pending. `row`: the newest row of metrics, of which the training metrics are kept."""
         self.pending = {name: value for name, value in row.items() if name.startswith("train/")}
 
     def time_left(
@@ -92,13 +92,15 @@ class RunReports:
         save_intervals: Sequence[float] = (),
         validated: bool = False,
     ) -> dict[str, float]:
-        """Return `time/eta_seconds`, the estimated seconds until the end of the run, and the parts of it for validation and saving:
-        `time/eta_validation_seconds` once a pass has been timed or the speed is known, `time/eta_saving_seconds` once a checkpoint has been
-        timed. Before the first pass, a sample of it is expected to take a third of the time of one in training, where backward takes
-        twice as long as forward. After a resume the costs of the launch before are used until there are new ones.
+        """Return `time/eta_seconds`, the estimated seconds until the end of the run, and its parts `time/eta_validation_seconds` (once a
+        pass has been timed or the speed is known) and `time/eta_saving_seconds` (once a checkpoint has been timed).
 
-        `validating` and `saving` are the seconds spent on these so far in this launch, `save_intervals` the seconds between checkpoints due
-        by wall time. `validated` is True if the passes of this step are done."""
+        Before the first pass, the estimate for a validation sample is a third of the time of a training sample, because backward takes
+        about twice as long as forward. After a resume, the costs of the launch before are used until there are new ones.
+
+        `clocks`: result of `train.readings.timings`, and recent rates if there are any. `step`: current step. `validating`, `saving`:
+        seconds spent on these so far in this launch. `save_intervals`: seconds between checkpoints due by wall time, one for each such
+        schedule. `validated`: True if the passes of this step are done."""
         earlier, samples_per_second = self.earlier, clocks.get("recent/samples_per_second")
         seconds_per_step = self.seconds_per_update(clocks)
         if seconds_per_step is None:
@@ -119,9 +121,10 @@ class RunReports:
         return left
 
     def seconds_per_update(self, rates: Mapping[str, float]) -> float | None:
-        """Return the expected seconds of an update; None if unknown. `rates`: those of this launch.
+        """Return the expected seconds of an update; None if unknown. `rates`: result of `Throughput.rates` in this launch.
 
-        Until it has `REPORTS` reports, the speed of the launch before stands for the missing ones."""
+        After n < `REPORTS` reports of this launch, this is the mean of its time and that of the launch before, with the weights
+        n / `REPORTS` and 1 - n / `REPORTS`."""
         recent, earlier = rates.get("recent/ms_per_step"), self.earlier.update
         if recent is None or earlier is None:
             return earlier if recent is None else recent / 1000
@@ -129,24 +132,27 @@ class RunReports:
         return share * recent / 1000 + (1 - share) * earlier
 
     def costs(self, update: float | None, validating: float, saving: float, processes: int) -> Costs:
-        """Return the costs of this launch, or those of the launch before where this one has none, for the next launch."""
+        """Return the costs to save for the next launch: those of this launch, or of the launch before if this one has none.
+
+        `update`: seconds of an update; None if unknown. `validating`, `saving`: seconds spent on these in this launch. `processes`: world
+        size."""
         earlier = self.earlier
         validation = validating / self.passes if self.passes else earlier.validation
         checkpoint = saving / self.saves if self.saves else earlier.checkpoint
         return Costs(earlier.update if update is None else update, validation, checkpoint, processes)
 
     def update_times(self, times: list[float]) -> dict[str, float]:
-        """Return the median and the 95th percentile of the times of an update over the last reports, `recent/median_ms_per_step` and
-        `recent/p95_ms_per_step`; {} without any. `times`: seconds of the updates since the last report."""
+        """Return `recent/median_ms_per_step` and `recent/p95_ms_per_step`, the median and the 95th percentile over the updates of the last
+        `REPORTS` reports; {} if there are none. `times`: seconds of each update since the last report, which are added first."""
         self._times.append(sorted(times))
-        recent = sorted(itertools.chain(*self._times))  # of sorted parts, which is several times faster
+        recent = sorted(itertools.chain(*self._times))  # sorting sorted parts is several times faster
         shares = {"median": 0.5, "p95": 0.95} if recent else {}
         return {f"recent/{name}_ms_per_step": 1000 * recent[math.ceil(share * len(recent)) - 1] for name, share in shares.items()}
 
     def report(self, data: ReportData, keep: bool) -> None:
-        """Show a report on rank 0, log it in full, and write its row to reports.jsonl if `keep` is True.
+        """Show a report on rank 0, log it in full, and append its row to reports.jsonl if `keep` is True.
 
-        Rows of reports due by wall time are not kept, because they differ between runs."""
+        `keep` is False for reports due by wall time, because their steps differ between equal runs."""
         text, row = describe_report(self.sections, data)
         log.debug(text)
         self.display.report(data)

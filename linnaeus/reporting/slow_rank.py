@@ -1,12 +1,12 @@
-"""Find a process that is slower than the others of its group, and the section of the update in which it is.
+"""Find a process that is slower than the others (a straggler), and the section of the update that takes longer in it.
 
-Each report has the seconds that each process needs for an update in three sections, without waiting for the others: `data` (waiting for its
-loader), `forward and backward`, and `host` (checks of the batch, the optimizer, everything else). A process is slow if the sum is more than
-`RATIO` times the median of the others in two successive reports. With noise of 5 % the ratio stays below 1.05 / 0.95 = 1.11, and that of a
-process that is 25 % slower above 1.25 x 0.95 / 1.05 = 1.13.
+Each report has the seconds of an update in three sections for each process, without the time spent waiting for other processes: `data`
+(waiting for its loader), `forward and backward`, and `host` (checks of the batch, the optimizer, everything else). A process is slow if
+their sum is more than `RATIO` = 1.12 times the median of the other processes in two successive reports. With noise of 5 %, equal processes
+have a ratio below 1.05 / 0.95 = 1.11, and a process that takes 25 % longer has one above 1.25 x 0.95 / 1.05 = 1.13.
 
-A slow computation stays with its machine or GPU. A wait for data that moves from process to process comes from the data: a few slow files
-or a slow disk that all share.
+If the same process is slow in each report, its machine or GPU is the cause. If waits for data occur in one process after another, the data
+are the cause: a few slow files, or a slow disk that all processes read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from linnaeus.reporting.formatting import format_seconds
 
 SECTIONS = DATA, COMPUTE, HOST = ("data", "forward and backward", "host")
 RATIO = 1.12
-LEAST = 0.0005  # seconds an update by which a slow process is slower
+LEAST = 0.0005  # least difference, in seconds per update, from the median of the others
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A process that is slower than the others in one report.
+    """Process that is slower than the others in one report.
 
-    `ratio`: its seconds over the median of the others. `seconds`: by which its `section` takes longer in an update."""
+    `section`: the one of `SECTIONS` with the largest difference from the others. `ratio`: seconds of its update over the median of the
+    others. `seconds`: difference of `section` from the median of the others, per update."""
 
     rank: int
     section: str
@@ -35,7 +36,7 @@ class Slow:
 
 
 def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
-    """Return the process that is slower than the others; None if there is none. `table`: seconds of each of `SECTIONS` for each rank."""
+    """Return the slowest process if it is slow, otherwise None. `table`: seconds per update, [W][3] for W ranks and the `SECTIONS`."""
     totals = [sum(row) for row in table]
     if len(totals) < 2:
         return None
@@ -49,17 +50,20 @@ def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
 
 
 class SlowRank:
-    """Watch over the reports of a launch.
+    """Source of the warnings about slow processes in a launch.
 
-    Each slow process is named once for each section, and again after it was as fast as the others."""
+    A process that stays slow causes one warning. Another one follows if its slow section changes, if another process waits for data
+    instead, or if a process is slow again after all were equally fast."""
 
     def __init__(self) -> None:
         self._before: Slow | None = None
         self._said: Slow | None = None
-        self._ranks: list[int] = []  # that have waited for data
+        self._ranks: list[int] = []  # ranks that have waited for data
 
     def report(self, step: int, table: Sequence[Sequence[float]]) -> str | None:
-        """Return a line for the log if it is due. `table`: seconds of each of `SECTIONS` for each rank, since the last report."""
+        """Return a warning about a process that is slow in this report and the one before, a line if it no longer is, otherwise None.
+
+        `table`: as in `slowest`, since the last report."""
         found, before = slowest(table), self._before
         self._before = found
         if found is None:
@@ -78,12 +82,12 @@ class SlowRank:
 
     def _line(self, step: int, found: Slow) -> str:
         line = (
-            f"process rank {found.rank} is {found.ratio:.2f} x as slow as the others at step {step:,}: "
-            f"{format_seconds(found.seconds)} more an update in {found.section}, and all wait for it"
+            f"process rank {found.rank} takes {found.ratio:.2f} x as long as the others at step {step:,}: "
+            f"{format_seconds(found.seconds)} more per update in {found.section}, and the others wait for it"
         )
         if found.section != DATA:
             return f"{line}. Its machine or GPU is slow, or other programs use it"
         if len(self._ranks) > 1:
             ranks = ", ".join(map(str, self._ranks))
-            return f"{line}. The slowest rank changes ({ranks}): the data or a shared disk are slow, not a machine"
-        return f"{line}. If it stays with this rank, its machine or disk is slow; if it moves to others, the data are"
+            return f"{line}. The slowest rank changes ({ranks}): the data or a shared disk is slow, not a machine"
+        return f"{line}. If later warnings name the same rank, its machine or disk is slow; if they name others, the data are slow to read"

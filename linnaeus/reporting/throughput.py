@@ -1,13 +1,13 @@
-"""Compute the speed over the last reports of this launch, the time that is left, and the model FLOPs utilisation (MFU): FLOP/s used over
-peak FLOP/s.
+"""Compute the throughput over the last reports of this launch, the time left, and the model FLOPs utilisation (MFU): FLOP/s used over peak
+FLOP/s.
 
-The first update of a launch starts loader workers and compiles; validation and saving are timed separately. None of these are part of the
-speed, so the time left is accurate soon after each start.
+The throughput excludes validation, saving and the first update of a launch, which starts loader workers and compiles the model. The time
+left is therefore accurate soon after each start.
 
-Peak figures are those of the makers for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, plain float32 for
-float32. Data sheets often include structured sparsity, which doubles them. Without a figure (an unlisted device, a MIG part, another
-precision) no MFU is reported unless `logger.peak_tflops` is set. A power limit below the maker's gives a lower MFU. HFU (hardware FLOPs
-utilisation) also counts operations that activation checkpointing repeats.
+Peak FLOP/s are the makers' figures for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, no tensor cores for
+float32. (Figures of data sheets that include structured sparsity are twice as high.) Without a figure, for an unlisted device, a MIG
+instance or another precision, no MFU is reported unless `logger.peak_tflops` is set. A power limit below the maker's lowers the MFU. HFU
+(hardware FLOPs utilisation) also counts operations that activation checkpointing repeats.
 """
 
 import re
@@ -20,8 +20,8 @@ REPORTS = 10  # intervals between reports over which the speed is averaged
 
 
 class Reading(NamedTuple):
-    """Counters at one moment. `seconds` and `waiting` are those of this launch: seconds of training, and the part of them spent waiting for
-    data. `step`, `samples` and `units` (such as tokens) are totals of the run."""
+    """Counters at one moment. `seconds`: seconds of training in this launch. `waiting`: the part of them spent waiting for data. `step`,
+    `samples`, `units` (such as tokens): totals of the run."""
 
     seconds: float
     waiting: float
@@ -31,32 +31,33 @@ class Reading(NamedTuple):
 
 
 class Throughput:
-    """Speed over the last `reports` reports. Call `restart` at the start of a launch and after its first update, `update` at each
-    report."""
+    """Meter of the throughput over the last `reports` reports. Call `restart` at the start of a launch and after its first update, and
+    `update` at each report."""
 
     def __init__(self, reports: int = REPORTS) -> None:
         self._readings: deque[Reading] = deque(maxlen=reports + 1)
 
     def restart(self, reading: Reading) -> None:
-        """Forget earlier readings and measure from this reading on."""
+        """Remove earlier readings and measure from this reading on."""
         self._readings.clear()
         self._readings.append(reading)
 
     def update(self, reading: Reading) -> None:
-        """Add the reading of a report. It is ignored if its step is that of the last reading."""
+        """Add the reading of a report. It is ignored if its step is not greater than that of the last reading."""
         if not self._readings or reading.step > self._readings[-1].step:
             self._readings.append(reading)
 
     @property
     def intervals(self) -> int:
-        """Return the number of intervals between reports of which `rates` is the speed."""
+        """Return the number of intervals between reports over which `rates` are averaged."""
         return max(0, len(self._readings) - 1)
 
     def rates(self, units: str | None = None, latest: Reading | None = None) -> dict[str, float]:
         """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (fraction of the
-        time, 0 to 1), with a name in `units` `recent/<units>_per_second`, and the updates and seconds that these values are of
-        (`recent/steps`, `recent/seconds`); {} before two readings. `latest`: a reading newer than that
-        of the last report, at which the measured time then ends."""
+        time, 0 to 1), `recent/steps` and `recent/seconds` (updates and seconds over which these are averaged); {} before two readings.
+
+        `units`: name of the units, for `recent/<units>_per_second`; None leaves it out. `latest`: a reading newer than that of the last
+        report, up to which to measure instead."""
         if not self._readings or (latest or self._readings[-1]).step <= self._readings[0].step:
             return {}
         first, last = self._readings[0], latest or self._readings[-1]
@@ -75,7 +76,7 @@ class Throughput:
 
 
 class Costs(NamedTuple):
-    """Mean seconds of an update, of a validation pass and of a checkpoint in an earlier launch, on `processes` processes; None: unknown."""
+    """Mean seconds of an update, a validation pass and a checkpoint in an earlier launch with `processes` processes; None if unknown."""
 
     update: float | None = None
     validation: float | None = None
@@ -83,16 +84,18 @@ class Costs(NamedTuple):
     processes: int = 1
 
     def on(self, processes: int) -> "Costs":
-        """Return the costs on another number of processes: updates and validations are divided among them, checkpoints are not."""
+        """Return the estimated costs with another number of processes: updates and validations scale inversely with it, checkpoints do not
+        change."""
         update, validation = (None if cost is None else cost * self.processes / processes for cost in (self.update, self.validation))
         return Costs(update, validation, self.checkpoint, processes)
 
 
 def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int, earlier: float | None = None) -> float | None:
-    """Return the estimated seconds that the remaining events take: those of the sorted `steps` from `step` on, including `step`.
+    """Return the estimated seconds of the remaining events, such as validation passes: 0 if none remains, None if there is no estimate.
 
-    Each is expected to take the mean of the `done` events, which took `spent` seconds, and of one of `earlier` seconds, the mean of an
-    earlier launch. Return 0 if no event remains, otherwise None if there is neither."""
+    steps: steps of all events, sorted. The remaining ones are those at `step` or later. spent: seconds of the `done` events of this launch.
+    earlier: mean seconds of an event in an earlier launch, None if unknown; it counts as one more event. The estimate is the mean over
+    these events x the number of remaining ones."""
     left = len(steps) - bisect_left(steps, step)
     if not left:
         return 0.0
@@ -103,12 +106,13 @@ def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int, e
 
 # -- model FLOPs utilisation ---------------------------------------------------------------------------------------------------
 
-# Name in the driver -> dense TFLOP/s at (bf16, fp16, float32). None: the device has no such units, or several figures are published.
-# Compared in Nov 2026 with quotations of the makers' tables: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another);
-# H100 and H200 (sparse 1,979 SXM, 1,513 PCIe); A100, A10, L40S, L4, V100 and T4; GeForce with float32 accumulation. A30 also by its clock:
-# 56 processors x 1,024 multiply-adds x 1.44 GHz. So are RTX 5090, A6000, 6000 Ada and PRO 6000, with 512 multiply-adds a processor for the
-# professional ones and half for GeForce; MI300X from AMD's table, GH200 and B300 as H100 and B200.
-# H200 NVL, B300, RTX 5090, PRO 6000 and 6000 Ada were not compared with a table of the maker: do not publish an MFU of these.
+# Name in the driver -> dense TFLOP/s at (bf16, fp16, float32). None: not supported by the device, or published figures differ. Sources:
+# - Quotations of the makers' tables, compared in Nov 2026: B200 at 1,000 W (sparse 4,500; float32 is 75 in one and 80 in another), H100 and
+#   H200 (sparse 1,979 SXM, 1,513 PCIe), A100, A10, L40S, L4, V100, T4, GeForce (with float32 accumulation), MI300X.
+# - Computed, multiprocessors x multiply-adds per clock x 2 x clock: A30 (56 x 1,024 x 2 x 1.44 GHz; equal to the maker's), RTX A6000,
+#   6000 Ada and PRO 6000 (512 multiply-adds), RTX 5090 (256).
+# - GH200 as H100, B300 as B200.
+# Not compared with a maker's table: H200 NVL, B300, RTX 5090, PRO 6000, 6000 Ada. Do not publish an MFU of these.
 _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
     r"NVIDIA B300( SXM6 AC)?": (2250.0, 2250.0, None),
     r"NVIDIA B200": (2250.0, 2250.0, None),
@@ -135,7 +139,7 @@ _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
 
 
 def peak_flops(device: str, precision: str) -> float | None:
-    """Return the peak FLOP/s at `trainer.precision` of the device with this name (that of the driver); None if it is not known."""
+    """Return the peak FLOP/s of the device with this name in the driver; None if unknown. precision: value of `trainer.precision`."""
     if precision not in ("bf16", "fp16", "float32") or "MIG" in device:
         return None
     figures = next((figures for pattern, figures in _PEAKS.items() if re.fullmatch(pattern, device)), (None, None, None))
@@ -144,5 +148,6 @@ def peak_flops(device: str, precision: str) -> float | None:
 
 
 def utilisation(flops_per_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
-    """Return the MFU, 0 to 1. `samples_per_second` is the speed of all `devices` together, `peak` the peak FLOP/s of one device."""
+    """Return the MFU, 0 to 1. flops_per_sample: operations of forward and backward. samples_per_second: throughput of all `devices`
+    together. peak: peak FLOP/s of one device."""
     return flops_per_sample * samples_per_second / (peak * devices)

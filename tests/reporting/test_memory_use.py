@@ -25,7 +25,7 @@ def first_line(memory: Callable[[int], float], noise: float = 5.0) -> tuple[int,
 def test_a_leak_is_named_with_numbers() -> None:
     found = first_line(lambda step: 800 + 1.0 * step)
     assert found is not None and found[0] <= 200
-    assert found[1].startswith("private memory grows like a leak: from 84") and "more until the end of the run" in found[1]
+    assert found[1].startswith("private memory grows steadily, as in a leak: from 84") and "more until the end of the run" in found[1]
     slow = first_line(lambda step: 800 + 0.15 * step)
     assert slow is not None and 400 < slow[0] < 700, "64 MiB first"
 

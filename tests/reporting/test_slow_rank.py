@@ -25,7 +25,7 @@ def test_a_rank_that_is_a_quarter_slower_is_named_in_the_second_report(ranks: in
         watch = SlowRank()
         lines = [watch.report(step, table(ranks, {1: section}, 0.05, 10 * seed + step)) for step in (1, 2, 3, 4)]
         assert lines[0] is None and lines[1] is not None and lines[2:] == [None, None], "said once"
-        assert lines[1].startswith("process rank 1 is 1.") and f"more an update in {section}" in lines[1] and "step 2" in lines[1]
+        assert lines[1].startswith("process rank 1 takes 1.") and f"more per update in {section}" in lines[1] and "step 2" in lines[1]
 
 
 def test_noise_of_5_percent_raises_no_alarm() -> None:
@@ -46,8 +46,8 @@ def test_one_slow_report_is_not_named_and_a_recovered_rank_is() -> None:
 def test_a_wait_for_data_that_moves_is_that_of_the_data() -> None:
     watch = SlowRank()
     lines = [watch.report(step, table(4, {rank: DATA})) for step, rank in enumerate([1, 1, 1, 3, 3])]
-    assert lines[1] is not None and "If it stays with this rank" in lines[1] and lines[2] is None
-    assert lines[3] is not None and "The slowest rank changes (1, 3): the data or a shared disk are slow" in lines[3] and lines[4] is None
+    assert lines[1] is not None and "If later warnings name the same rank" in lines[1] and lines[2] is None
+    assert lines[3] is not None and "The slowest rank changes (1, 3): the data or a shared disk is slow" in lines[3] and lines[4] is None
     fresh = SlowRank()
     assert [fresh.report(step, table(4, {rank: COMPUTE})) for step, rank in enumerate([1, 3, 1, 3])] == [None] * 4
 

@@ -31,10 +31,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_rank_that_is_a_quarter_slower_is_named_within_two_reports(root: Path) -> None:
     log = (root / "slow" / "vectors" / "run" / "train.log").read_text()
-    found = re.findall(r"WARNING process rank (\d) is ([\d.]+) x as slow as the others at step (\d+): (.*)", log)
+    found = re.findall(r"WARNING process rank (\d) takes ([\d.]+) x as long as the others at step (\d+): (.*)", log)
     assert len(found) == 1, "said once"
     rank, ratio, step, rest = found[0]
-    assert (rank, step) == ("1", "4") and "more an update in forward and backward" in rest
+    assert (rank, step) == ("1", "4") and "more per update in forward and backward" in rest
     assert 1.15 <= float(ratio) <= 1.25
 
 
@@ -80,4 +80,4 @@ def test_a_throttled_gpu_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_leak_on_the_gpu_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = report_of([{GPU_MEMORY[0]: 4000.0 + 30 * i} for i in range(60)], monkeypatch)
     said = [line for one in lines for line in one]
-    assert len(said) == 1 and said[0].startswith("GPU memory grows like a leak: from 4.0 GiB at step 40")
+    assert len(said) == 1 and said[0].startswith("GPU memory grows steadily, as in a leak: from 4.0 GiB at step 40")

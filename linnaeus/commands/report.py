@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError
+from linnaeus.files import TEMPORARY
 
 if TYPE_CHECKING:
     from linnaeus.reporting.report.html_parts import Section
@@ -55,7 +56,9 @@ def write(options: argparse.Namespace) -> list[str]:
         return [str(write_report(runs[0], sections_of(runs[0])))]
     except OSError as error:
         path = options.output or (runs[0].path / "report.html" if len(runs) == 1 else comparison_path(options.runs))
-        raise ConfigError(f"{path} cannot be written ({error.strerror or error})") from None
+        name = Path(str(error.filename or path)).name
+        what = f"{path} cannot be written" if name == path.name or name.startswith(TEMPORARY) else f"{error.filename} cannot be read"
+        raise ConfigError(f"{what} ({error.strerror or error})") from None
 
 
 def sections_of(run: RunFiles) -> list[Section]:
@@ -64,7 +67,8 @@ def sections_of(run: RunFiles) -> list[Section]:
     from linnaeus import workloads
     from linnaeus.config.registry import import_plugins
 
-    name = (run.config.get("workload") or {}).get("name")
+    workload = run.config.get("workload")
+    name = workload.get("name") if isinstance(workload, dict) else None
     try:
         import_plugins(run.config.get("plugins") or ())
         return workloads.report_sections(str(name), run) if name else []

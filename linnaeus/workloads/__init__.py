@@ -31,5 +31,10 @@ def build_workload(config: Config) -> Workload:
 
 def report_sections(name: str, run: RunFiles) -> list[Section]:
     """Return the sections that the workload `name` adds to report.html, made from the files of `run`; [] if it defines none."""
+    from linnaeus.reporting.report.html_parts import DAMAGED, Section, empty, left_out
+
     module = importlib.import_module(workload_module(name))
-    return module.report_sections(run) if hasattr(module, "report_sections") else []
+    try:
+        return module.report_sections(run) if hasattr(module, "report_sections") else []
+    except DAMAGED as error:
+        return [Section("Results", empty(left_out(f"Results of {name}", error)))]

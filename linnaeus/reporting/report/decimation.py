@@ -66,7 +66,7 @@ class Curve:
 def read_curves(path: Path) -> dict[str, Curve]:
     """Return the curve of every key of a JSONL file with a number in some row, in order of first appearance; {} without the file."""
     curves: dict[str, Curve] = {}
-    lines = sum(1 for _ in complete_lines(path)) if path.exists() else 0
+    lines = sum(1 for _ in complete_lines(path)) if path.is_file() else 0
     width = max(1, -(-lines // BLOCKS))
     rows = _rows(path) if lines else iter(())
     while block := list(islice(rows, width)):

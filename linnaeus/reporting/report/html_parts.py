@@ -1,11 +1,16 @@
 """HTML building blocks of report.html: sections, numbers that a program can check, words with an explanation, and sortable tables."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
 from linnaeus.reporting.report.metric_words import meaning, metric_name, show_value
+
+log = logging.getLogger("linnaeus")
+
+DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what a file with other content than it should have raises
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,22 @@ class Section:
         about = f'<p class="about">{escape(self.about)}</p>' if self.about else ""
         hidden = ' class="hidden"' if self.lead else ""  # its first sentence is the heading that people see
         return f'<section id="s{number}"><h2{hidden}>{escape(self.title)}</h2>{about}{self.body}</section>'
+
+    @classmethod
+    def of(cls, title: str, body: Callable[[], str], about: str = "", lead: bool = False) -> "Section":
+        """Return a section with the result of `body`. If that raises an error because a file of the run is damaged, the section and the log
+        say so: the end of a run must not fail because its report cannot be complete."""
+        try:
+            return cls(title, body(), about, lead)
+        except DAMAGED as error:
+            return cls(title, empty(left_out(title, error)))
+
+
+def left_out(title: str, error: Exception) -> str:
+    """Log and return a line about a section that cannot be made."""
+    text = f"{title}: left out of the report, because a file of the run is damaged ({type(error).__name__}: {error})"
+    log.warning(text, exc_info=log.isEnabledFor(logging.DEBUG))
+    return text
 
 
 def explained(text: str, about: str) -> str:

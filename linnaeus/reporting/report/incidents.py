@@ -23,6 +23,7 @@ def incidents(run: RunFiles) -> str:
 
 def _end(run: RunFiles) -> str:
     reason = next((run.summary[name] for name in ("error", "interrupted_by", "stop_reason") if run.summary.get(name)), "")
+    reason = reason if run.ended else ""  # of the launch before
     return f"<p><strong>{escape(run.status.replace('_', ' '))}:</strong> {escape(str(reason))}</p>" if reason else ""
 
 
@@ -41,7 +42,8 @@ def _alarms(run: RunFiles) -> str:
         name for name in dict.fromkeys(key for row in rows for key in row) if any(row.get(name) not in (None, [], "") for row in rows)
     ]
     cells = [[text_cell(_shown(row.get(name, ""))) for name in columns] for row in rows[:MOST]]
-    return table(counted(len(rows), "alarm"), [Column(name.replace("_", " "), words=True) for name in columns], cells)
+    shown = f", the first {MOST}" if len(rows) > MOST else ""
+    return table(counted(len(rows), "alarm") + shown, [Column(name.replace("_", " "), words=True) for name in columns], cells)
 
 
 def _shown(value: object) -> str:
@@ -62,13 +64,15 @@ def _warnings(run: RunFiles) -> str:
         f'<span class="note">{escape(first[level, text])}{f", {count} times" if count > 1 else ""}</span></li>'
         for (level, text), count in list(times.items())[:MOST]
     ]
-    return f'<h3>Warnings in train.log</h3><ul class="log">{"".join(items)}</ul>' if items else ""
+    shown = f": {MOST} of {len(times):,}" if len(times) > MOST else ""
+    return f'<h3>Warnings in train.log{shown}</h3><ul class="log">{"".join(items)}</ul>' if items else ""
 
 
 def _quarantine(run: RunFiles) -> str:
     rows = run.lines("quarantine.jsonl")
     cells = [[text_cell(str(row.get("id", ""))), text_cell(str(row.get("reason", "")))] for row in rows[:MOST]]
-    title = f"{counted(len(rows), 'record')} in quarantine (cannot be read; not trained on)"
+    shown = f", the first {MOST}" if len(rows) > MOST else ""
+    title = f"{counted(len(rows), 'record')} in quarantine (cannot be read; not trained on){shown}"
     return table(title, [Column("record", words=True), Column("reason", words=True)], cells, shown=10)
 
 

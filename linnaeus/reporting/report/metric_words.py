@@ -9,8 +9,15 @@ _SHARES = re.compile(
     r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece|null_\w+|"
     r"slots_\d|of_optimum_\d|recall|precision|f1|legal|changed)(_low|_high)?"
 )
-_LOWER_IS_BETTER = re.compile(r".*(loss|inconsistent|error|distance|hd\d+|ece|aurc|perplexity|bits).*")
-_NOT_RATED = re.compile(r".*severity.*")  # severity also falls if a model fails on easy samples
+# Other metrics are not rated. Severity also falls if a model fails on easy samples; explained variance and the share of dead features of a
+# dictionary are best if every feature is always active.
+_HIGHER_IS_BETTER = re.compile(
+    r"(.*_)?(top\d+|accuracy|chain|many|medium|few|precision|recall|f1|mcc|points|legal|score|(slots|references|of_optimum|margin)_\d+|"
+    r"(weapon|gear)_6)"
+)
+_LOWER_IS_BETTER = re.compile(
+    r"(.*_)?(loss|inconsistent|inconsistent_paths|error|mse|distance|hd\d+|ece|aurc|perplexity|bits_per_byte|changed)"
+)
 _WORDS = (  # pattern of a metric -> words, in this order
     (r"^with_meta_(.*)$", r"\1, rows with metadata"),
     (r"^with_([A-Z_]+)_([a-z].*)$", r"\2, rows with \1"),
@@ -81,7 +88,7 @@ def is_share(key: str) -> bool:
 def direction(key: str) -> int:
     """Return 1 if a higher value of a metric is better, -1 if a lower one is, 0 if it is not rated."""
     metric = last_part(key)
-    return 0 if _NOT_RATED.fullmatch(metric) else -1 if _LOWER_IS_BETTER.fullmatch(metric) else 1
+    return 1 if _HIGHER_IS_BETTER.fullmatch(metric) else -1 if _LOWER_IS_BETTER.fullmatch(metric) else 0
 
 
 def show_value(key: str, value: float | None) -> str:

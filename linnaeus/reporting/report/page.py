@@ -1,14 +1,17 @@
 """Make the HTML document of report.html, comparison.html and doctor.html, with the style sheet and the script. The page makes no network
 request."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
 from linnaeus.reporting.report.html_parts import Section
 
-# The browser enforces this policy: the page loads nothing from anywhere, whatever a section of a workload contains.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; font-src data:"
+# The browser enforces this policy: the page loads nothing from anywhere and runs no script but report.js, whatever a file of the run or a
+# section of a workload contains.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; form-action 'none'; script-src"
 _COLOURS = "".join(
     f".s{i}{{stroke:var(--s{i})}}.dot.s{i},.b{i},.bar.s{i}{{fill:var(--s{i});background:var(--s{i})}}text.s{i}{{fill:var(--s{i});stroke:none}}"
     for i in range(8)
@@ -18,9 +21,10 @@ _COLOURS = "".join(
 def page(title: str, body: str) -> str:
     """Return an HTML document with the given title and the HTML `body`, which is inserted without escaping."""
     style, script = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    policy = f"{_POLICY} 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{escape(title)}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>{escape(title)}</title>'
         f"<style>{style}{_COLOURS}</style></head><body>\n{body}\n<script>{script}</script></body></html>\n"
     )
 

@@ -74,12 +74,18 @@ def training_charts(run: RunFiles) -> list[str]:
 def speed_charts(run: RunFiles) -> list[str]:
     """Return charts of throughput, time of an update, MFU and memory."""
     curves, last = run.timings, float(run.step or 0)
+    recent = "recent" if any(name.startswith("recent/") for name in curves) else "time"  # else the means since the start of the launch
     kinds = {
-        "Throughput": (r"(?:recent|time)/(samples_per_second)", "samples per second", False),
-        "Time of an update": (r"(?:recent|time)/((?:median_|p95_)?ms_per_step)", "milliseconds", False),
-        "Waiting for data": (r"(?:recent|time)/(waiting_for_data)", "share of the training time", True),
-        "Model FLOPs utilisation": (r"(?:recent|time)/([mh]fu)", "share of the peak of the device", True),
+        "Throughput": (rf"{recent}/(samples_per_second)", "samples per second", False),
+        "Time of an update": (rf"{recent}/((?:median_|p95_)?ms_per_step)", "milliseconds", False),
+        "Waiting for data": (rf"{recent}/(waiting_for_data)", "share of the training time", True),
+        "Model FLOPs utilisation": (r"recent/([mh]fu)", "share of the peak of the device", True),
         "Memory": (r"memory/(.+)_MiB", "MiB", False),
+        "Processes": (r"ranks/(.+_ms_(?:least|most))", "milliseconds of an update, the fastest and the slowest process", False),
+        "GPU utilisation": (r"gpu/(utilisation)", "of rank 0", True),
+        "GPU clock": (r"gpu/(sm_clock_MHz)", "MHz, of rank 0", False),
+        "GPU power": (r"gpu/(power_W)", "watts, of rank 0", False),
+        "GPU temperature": (r"gpu/(temperature_C)", "°C, of rank 0", False),
     }
     charts = [line_chart(title, matching(curves, pattern), last, note=note, share=share) for title, (pattern, note, share) in kinds.items()]
     return [chart for chart in charts if chart]

@@ -5,15 +5,17 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import read_json
+from linnaeus.files import from_finite, read_json
 from linnaeus.reporting.report.decimation import Curve, read_curves
 from linnaeus.rundir.saved_config import CONFIG, parse_config
 
 Rows = list[dict[str, str]]
+Final = dict[str, float | None]
 
 
 class RunFiles:
@@ -49,24 +51,62 @@ class RunFiles:
         return (parse_config(path.read_bytes()) or {}) if path.is_file() else {}
 
     @cached_property
-    def final(self) -> dict[str, float | None]:
-        """Return the newest value of each validation metric: those of summary.json, and before it has any, those of the rows."""
-        own = self.summary.get("final") or {}
-        return own or {name: curve.last[1] for name, curve in self.metrics.items() if name.startswith("val") and curve.count}
+    def results(self) -> tuple[int, Final]:
+        """Return the newest result of each validation pass, from the files in `validation/`, and the step of the newest one; (-1, {})
+        without any. The metrics are in the order of the workload; the rows of metrics.jsonl are sorted by name."""
+        newest, found = -1, Final()
+        for path in sorted(self.path.glob("validation/step-*/val*.json"), key=lambda path: (len(path.parent.name), path)):
+            content = read_json(path) or {}
+            if isinstance(content.get("metrics"), dict) and isinstance(content.get("global_step"), int):
+                newest = max(newest, content["global_step"])
+                found |= _numbers(from_finite(content["metrics"]))
+        return newest, found
+
+    @cached_property
+    def final(self) -> Final:
+        """Return the newest value of each validation metric: those of summary.json. Before the end of a launch it has none, or those of the
+        launch before; then those of `results`, or else of the rows."""
+        own = _numbers(self.summary.get("final"))
+        if self.ended and own:
+            return own
+        rows: Final = {name: curve.last[1] for name, curve in self.metrics.items() if name.startswith("val") and curve.count}
+        return self.results[1] or rows or own
 
     @property
     def status(self) -> str:
         return str(self.summary.get("status", "running"))
 
     @property
+    def ended(self) -> bool:
+        """Return True if summary.json is that of the end of the last launch. During a launch, and after it was killed, all of it but the
+        status is that of the launch before."""
+        return self.status != "running"
+
+    @property
     def step(self) -> int | None:
         """Return the number of updates made; None if no file has it."""
-        last = max((int(curve.last[0]) for curve in self.metrics.values()), default=None)
-        return self.summary.get("global_step", last)
+        curves = (curve for stream in (self.metrics, self.timings) for curve in stream.values() if curve.count)
+        last = max((int(curve.last[0]) for curve in curves), default=None)
+        own = self.summary.get("global_step")
+        return own if isinstance(own, int) and (self.ended or last is None) else last
 
     @property
     def total_steps(self) -> int | None:
-        return self.summary.get("total_steps")
+        """Return the updates of the whole run: those of summary.json, and before it has them, of the newest report; None if unknown."""
+        own = self.summary.get("total_steps")
+        if isinstance(own, int) and self.ended:
+            return own
+        reported = read_curves(self.path / "reports.jsonl").get("progress/total_steps")
+        return int(reported.last[1]) if reported is not None and reported.count else own
+
+    @cached_property
+    def last_timings(self) -> dict[str, float]:
+        """Return the timings of the last launch: those of summary.json, and during a launch the newest value of each in timings.jsonl."""
+        found = {name: curve.last[1] for name, curve in self.timings.items() if curve.count}
+        if self.ended:
+            totals = {f"time/{name}": self.summary.get(name) for name in ("samples_per_second", "wall_seconds")}
+            found |= {name: value for name, value in _numbers((self.summary.get("timings") or {}) | totals).items() if value is not None}
+        return found
 
     @cached_property
     def differences(self) -> dict[str, tuple[float, float]]:
@@ -78,9 +118,12 @@ class RunFiles:
 
     @cached_property
     def tables_folder(self) -> Path | None:
-        """Return the newest folder validation/step-N with more than the results of passes: tables or examples; None without one."""
-        found = [path.parent for path in self.path.glob("validation/step-*/*") if path.suffix == ".csv" or not path.name.startswith("val")]
-        return max(found, key=lambda folder: (len(folder.name), folder.name), default=None)
+        """Return the newest folder validation/step-N with more than the results of passes: tables or examples. Return None without one, and
+        if a later step was validated without tables: they are not of the results that the page shows."""
+        files = self.path.glob("validation/step-[0-9]*/*")
+        found = [path.parent for path in files if path.suffix == ".csv" or not path.name.startswith("val")]
+        newest = max(found, key=lambda folder: (len(folder.name), folder.name), default=None)
+        return newest if newest is not None and int(newest.name.rpartition("-")[2]) >= self.results[0] else None
 
     def table(self, name: str, key: str = "val") -> Rows:
         """Return the rows of a table of the last validation, such as `classes`; [] if it does not exist. `key`: the validation pass."""
@@ -108,11 +151,14 @@ class RunFiles:
 
 
 def read_table(path: Path) -> Rows:
-    """Return the rows of a CSV file; [] if it does not exist."""
+    """Return the rows of a CSV file, those before the first damaged one; [] if it does not exist."""
     if not path.is_file():
         return []
-    with open(path, encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        try:
+            return list(takewhile(lambda row: None not in row and None not in row.values(), csv.DictReader(file)))
+        except csv.Error:
+            return []
 
 
 def open_run(path: Path) -> RunFiles:
@@ -120,6 +166,14 @@ def open_run(path: Path) -> RunFiles:
     if not (path / "run.json").exists():
         raise ConfigError(f"{path} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")
     return RunFiles(path)
+
+
+def _numbers(metrics: Any) -> Final:
+    """Return the finite numbers of a mapping, and None for its other numbers and null; {} if it is not a mapping."""
+    if not isinstance(metrics, dict):
+        return {}
+    known = {name: value for name, value in metrics.items() if value is None or (isinstance(value, (int, float)) and value is not True)}
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in known.items()}
 
 
 def half_width(final: Mapping[str, Any], key: str) -> float:

@@ -6,6 +6,7 @@ This command writes the page again, also for a run that was interrupted or is in
 shorter; this is not an error. The page makes no network request, so it can be sent by mail.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -35,22 +36,29 @@ def write_report(run: RunFiles, sections: Sequence[Section], clean: Callable[[st
 
 def report_page(run: RunFiles, sections: Sequence[Section]) -> str:
     """Return the HTML document of a run."""
-    lead = [section for section in sections if section.lead] or [Section("In short", _key_figures(run), lead=True)]
-    previous = previous_best(run)
-    curves = "".join(learning_charts(run))
-    tables = final_tables(run.final, run.table("baselines"), previous, run.differences)
+    lead = [section for section in sections if section.lead] or [Section.of("In short", lambda: _key_figures(run), lead=True)]
+    tables = Section.of("All metrics", lambda: _tables(run) or empty("No validation has finished yet."))
     parts = [
         *lead,
-        Section("Curves", f'<div class="charts">{curves}</div>' if curves else empty("No rows have been logged yet.")),
+        Section.of("Curves", lambda: charts_of(learning_charts(run)) or empty("No rows have been logged yet.")),
         *(section for section in sections if not section.lead),
-        Section("All metrics", tables or empty("No validation has finished yet."), _ABOUT_METRICS if 'class="delta' in tables else ""),
-        Section("How it was trained", _training(run)),
-        Section("Time", time_budget(run) or empty("No timings have been logged yet.")),
-        Section("What happened", incidents(run)),
-        Section("Configuration", configuration(run)),
-        Section("Glossary", glossary(run.final)),
+        Section(tables.title, tables.body, _ABOUT_METRICS if 'class="delta' in tables.body else ""),
+        Section.of("How it was trained", lambda: _picture(run) + charts_of(training_charts(run))),
+        Section.of("Time", lambda: time_budget(run) or empty("No timings have been logged yet.")),
+        Section.of("What happened", lambda: incidents(run)),
+        Section.of("Configuration", lambda: configuration(run)),
+        Section.of("Glossary", lambda: glossary(run.final)),
     ]
     return sections_page(run.title, _header(run), [part for part in parts if part.body])
+
+
+def _tables(run: RunFiles) -> str:
+    return final_tables(run.final, run.table("baselines"), previous_best(run), run.differences)
+
+
+def charts_of(charts: Sequence[str]) -> str:
+    """Return figures side by side; "" without any."""
+    return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
 
 
 _ABOUT_METRICS = (
@@ -68,7 +76,7 @@ def _header(run: RunFiles) -> str:
         f"started {escape(str(record['created'])[:16].replace('T', ' '))}" if "created" in record else "",
         f"commit <code>{escape(str(record['commit'])[:10])}</code>" if record.get("commit") else "",
         _devices(record),
-        f"torch {escape(record['packages']['torch'])}" if record.get("packages", {}).get("torch") else "",
+        f"torch {escape(str(packages['torch']))}" if isinstance(packages := record.get("packages"), dict) and "torch" in packages else "",
     ]
     line = " · ".join(fact for fact in facts if fact)
     mark = f'<span class="status {escape(status)}">{escape(status.replace("_", " "))}</span>'
@@ -81,7 +89,7 @@ def _devices(record: Mapping[str, Any]) -> str:
     if isinstance(devices, list):
         names = sorted(set(map(str, devices)))
         devices = ", ".join(f"{devices.count(n)} x {n}" if devices.count(n) > 1 else n for n in names)
-    text = " on ".join(str(part) for part in (f"{world} processes" if world and world > 1 else "", devices or "") if part)
+    text = " on ".join(str(part) for part in (f"{world} processes" if isinstance(world, int) and world > 1 else "", devices or "") if part)
     return escape(text)
 
 
@@ -100,7 +108,7 @@ def _key_figures(run: RunFiles) -> str:
             )
     if run.step is not None:
         figures.append((f"{run.step:,}", "updates", f"of {run.total_steps:,}" if run.total_steps else ""))
-    wall = run.summary.get("wall_seconds")
+    wall = run.last_timings.get("time/wall_seconds")
     if wall is not None:
         figures.append((format_duration(wall), "wall time", "all starts of the run"))
     return cards(figures)
@@ -108,27 +116,21 @@ def _key_figures(run: RunFiles) -> str:
 
 def best_value(run: RunFiles) -> str:
     """Return the best value of the monitored metric as text, such as `best val/loss 0.91 at step 800`; "" if there is none."""
-    for monitor, best in (run.summary.get("best") or {}).items():
+    for monitor, best in (run.summary.get("best") or {}).items() if run.ended else ():
         if isinstance(best, dict) and best.get("value") is not None:
             return escape(f"best {monitor} {show_value(monitor, best['value'])} at step {best.get('global_step', 0):,}")
     return ""
 
 
-def _training(run: RunFiles) -> str:
-    """Return the schedule as a picture, and the charts of learning rates, gradients and task weights."""
-    charts = "".join(training_charts(run))
-    return _picture(run) + (f'<div class="charts">{charts}</div>' if charts else "")
-
-
 def _picture(run: RunFiles) -> str:
-    """Return schedule.svg of the run; "" if it does not exist. Text before the `<svg>` element is left out, because the document type
-    declaration of an SVG file contains a web address."""
+    """Return schedule.svg of the run; "" if it does not exist, or if it contains HTML or a script. Text around the `<svg>` element is left
+    out, because the document type declaration of an SVG file contains a web address."""
     text = run.text("schedule.svg")
-    start = text.find("<svg")
-    if start < 0:
+    start, end = text.find("<svg"), text.find("</svg>")
+    if start < 0 or end < 0 or re.search(r"<(script|foreignobject|image|use|a|style|meta|iframe)\b", text, re.IGNORECASE):
         return ""
-    picture = text[start:].replace("<svg", '<svg role="img" aria-label="Schedule of the run; as text under Configuration"', 1)
-    return f'<div class="picture" role="region" tabindex="0" aria-label="Schedule">{picture}</div><br>'
+    picture = text[start:end].replace("<svg", '<svg role="img" aria-label="Schedule of the run; as text under Configuration"', 1)
+    return f'<div class="picture" role="region" tabindex="0" aria-label="Schedule">{picture}</svg></div><br>'
 
 
 def glossary(final: Mapping[str, Any]) -> str:

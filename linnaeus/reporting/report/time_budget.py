@@ -15,45 +15,43 @@ PARTS = {
     "waiting": ("waiting for data", "The training process waits because no batch is ready."),
     "validation": ("validation", "All validation passes."),
     "saving": ("saving", "Training stops for checkpoints only while they are copied to memory."),
-    "reporting": ("reports", "Progress reports and log rows."),
+    "reporting": ("reports", "Progress reports; a part of the training time that is not counted there."),
 }
 
 
 def time_budget(run: RunFiles) -> str:
     """Return the HTML of the section; "" without timings."""
     charts = "".join(speed_charts(run))
-    timings = latest_timings(run)
+    timings = run.last_timings
     parts = time_parts(timings)
-    wall = run.summary.get("wall_seconds")
+    wall = timings.get("time/wall_seconds")
     figures = [(format_duration(wall), "wall time", "all starts of the run")] if wall is not None else []
-    rate = run.summary.get("samples_per_second")
+    rate = timings.get("time/samples_per_second")
     if rate is not None:
         figures.append((f"{rate:,.0f}" if rate >= 100 else format_rate(rate), "samples per second", "training, last start"))
     milliseconds = timings.get("time/ms_per_step")
     if milliseconds is not None:
         figures.append((f"{milliseconds:.4g} ms", "per update", "mean of the last start"))
     for name, words in (("mfu", "model FLOPs utilisation"), ("hfu", "hardware FLOPs utilisation")):
-        if timings.get(f"time/{name}") is not None:
-            figures.append((f"{100 * timings[f'time/{name}']:.1f} %", words, "of the peak of the device"))
+        curve = run.timings.get(f"recent/{name}")
+        if curve is not None and curve.count:
+            figures.append((f"{100 * curve.last[1]:.1f} %", words, "of the peak of the device, last reports"))
     speed = timings.get("time/speed_without_waiting")
     if speed is not None:
         figures.append((f"{speed:.3g} x", "speed if data cost no time", "training, last start"))
     return cards(figures) + _bar(parts) + (f'<div class="charts">{charts}</div>' if charts else "")
 
 
-def latest_timings(run: RunFiles) -> dict[str, float]:
-    """Return the timings of summary.json, or the last value of each from timings.jsonl."""
-    return run.summary.get("timings") or {name: curve.last[1] for name, curve in run.timings.items() if curve.count}
-
-
 def time_parts(timings: dict[str, float]) -> dict[str, float]:
-    """Return the seconds of each part of the last start, by the keys of `PARTS`; parts that were not measured are left out."""
+    """Return the seconds of each part of the last start, by the keys of `PARTS`; parts that were not measured are left out. Their sum is
+    the time of the start: `time/training_seconds` contains the waits and the reports."""
     training = timings.get("time/training_seconds")
     if not training:
         return {}
     waiting = timings.get("time/waiting_seconds", timings.get("time/waiting_for_data", 0.0) * training)
     known = {name: timings[key] for name in PARTS if (key := f"time/{name}_seconds") in timings}
-    return {name: known[name] for name in PARTS if name in known} | {"waiting": waiting, "computing": max(0.0, training - waiting)}
+    computing = max(0.0, training - waiting - known.get("reporting", 0.0))
+    return known | {"waiting": waiting, "computing": computing}
 
 
 def _bar(parts: dict[str, float]) -> str:

@@ -67,12 +67,14 @@ def _texts(texts: dict) -> str:
 def _hard(texts: dict) -> str:
     parts = []
     for window in texts.get("windows", ()):
-        words = "".join(
-            f'<span class="hard" style="--loss:{min(85, round(85 * loss / HARD))}%" title="{loss:.2f} nats">{escape(text)}</span>'
-            for text, loss in window
-        )
-        parts.append(f"<blockquote>{words}</blockquote>")
+        parts.append(f"<blockquote>{''.join(_token(text, loss) for text, loss in window)}</blockquote>")
     return "".join(parts)
+
+
+def _token(text: str, loss: float | str | None) -> str:
+    """Return a token, coloured by its loss; a loss that is not finite, null or a text in the file, has the full colour."""
+    share, shown = (min(85, round(85 * loss / HARD)), f"{loss:.2f}") if isinstance(loss, (int, float)) else (85, "not finite,")
+    return f'<span class="hard" style="--loss:{share}%" title="{shown} nats">{escape(text)}</span>'
 
 
 def _parts(run: RunFiles, passes: list[str]) -> str:

@@ -14,7 +14,21 @@ from linnaeus.reporting.report.run_files import RunFiles, open_run
 
 SEEDS = ("seed", "data.fold")  # keys over whose values the mean is taken
 # Keys that do not describe an experiment. Differences in them are not shown.
-IGNORED = ("run", "launch", "sweep", "logger", "plan", "schedule.report", "schedule.log", "trainer.num_workers", "trainer.threads")
+IGNORED = (
+    "run.name",
+    "run.root",
+    "run.experiment",
+    "run.resume",
+    "run.allow",
+    "launch",
+    "sweep",
+    "logger",
+    "plan",
+    "schedule.report",
+    "schedule.log",
+    "trainer.num_workers",
+    "trainer.threads",
+)
 
 
 def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
@@ -69,8 +83,11 @@ class Group:
 
 
 def _training_seconds(run: RunFiles) -> float | None:
-    timings = run.summary.get("timings") or {}
-    return timings.get("time/training_seconds") or run.summary.get("wall_seconds")
+    """Return the seconds of training of all launches. `time/training_seconds` begins again at 0 in each of them."""
+    curve, before, total = run.timings.get("time/training_seconds"), 0.0, 0.0
+    for _, seconds in curve.points if curve is not None else ():
+        total, before = total + (seconds - before if seconds >= before else seconds), seconds
+    return total or run.last_timings.get("time/training_seconds") or run.last_timings.get("time/wall_seconds")
 
 
 class Compared:
@@ -96,7 +113,8 @@ class Compared:
         folded: dict[tuple[str | None, ...], list[RunFiles]] = {}
         for run, own in zip(self.runs, self.configurations, strict=True):
             folded.setdefault(tuple(own.get(key) for key in keys), []).append(run)
-        return [Group(self._name(keys, values, runs), tuple(runs)) for values, runs in folded.items()]
+        names = _distinct([(self._name(keys, values, runs), runs[0].path.resolve()) for values, runs in folded.items()])
+        return [Group(name, tuple(runs)) for name, runs in zip(names, folded.values(), strict=True)]
 
     def _name(self, keys: Sequence[str], values: Sequence[str | None], runs: Sequence[RunFiles]) -> str:
         """Return the values that distinguish a group, such as `head.name=linear`; for many keys the name of its first run."""
@@ -124,6 +142,14 @@ class Compared:
         top = [key for key in self.metrics if key.endswith("/top1") and "/with_" not in key and key.count("/") == 2]
         monitor = next((name for run in self.runs for name in run.summary.get("best") or {}), "val/loss")
         return top[-1] if top else monitor
+
+
+def _distinct(names: Sequence[tuple[str, Path]]) -> list[str]:
+    """Return names that differ, given (name, run directory) pairs: where two are equal, with the folder of the run before, or its path."""
+    texts = [name for name, _ in names]
+    for longer in (lambda path: " / ".join(path.parts[-2:]), str):
+        texts = [longer(path) if texts.count(text) > 1 else text for text, (_, path) in zip(texts, names, strict=True)]
+    return texts
 
 
 def _ignored(key: str) -> bool:

@@ -209,7 +209,7 @@ def _runs(compared: Compared, folder: Path) -> str:
             name = escape(run.path.name)
             link = f'<a href="{quote(os.path.relpath(page, folder))}">{name}</a>' if page.exists() else name
             status = f'<span class="status {escape(run.status)}">{escape(run.status.replace("_", " "))}</span>'
-            wall = run.summary.get("wall_seconds")
+            wall = run.last_timings.get("time/wall_seconds")
             cells = [Cell(link, run.path.name), text_cell(group.name), Cell(status, run.status), Cell(f"{run.step or 0:,}", run.step or 0)]
             cells += [Cell(format_duration(wall), wall) if wall is not None else Cell("–")]
             cells += [text_cell(str(run.record.get("commit") or "")[:10]), text_cell(str(run.record.get("devices", "")))]

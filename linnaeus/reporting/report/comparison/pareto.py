@@ -30,10 +30,11 @@ def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
 
 
 def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
-    """Return an HTML figure; "" for fewer than two groups. `metric`: key of the quality. Cost is in seconds."""
-    if len(entries) < 2:
+    """Return an HTML figure; "" for fewer than two groups, or if neither higher nor lower values are better. `metric`: key of the
+    quality. Cost is in seconds."""
+    if len(entries) < 2 or not direction(metric):
         return ""
-    higher = direction(metric) >= 0
+    higher = direction(metric) > 0
     share = is_share(metric)
     x = Scale.around([e.cost for e in entries], LEFT, WIDTH - RIGHT, log=True, margin=0.08)
     spread = [v for e in entries for v in (e.quality - (e.deviation or 0), e.quality + (e.deviation or 0))]

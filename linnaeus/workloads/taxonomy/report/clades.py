@@ -6,7 +6,7 @@ from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 
 FEWEST = 10  # validation samples of a clade that is named as weak
-MOST = 4000  # taxa on the page; of a larger tree the finest ranks are left out
+MOST = 4000  # taxa on the page; of a larger tree the finest ranks are left out, of a single rank the rarest taxa
 
 
 def clade_counts(tables: AnswerTables) -> dict[str, tuple[int, int]]:
@@ -32,6 +32,8 @@ def clade_tree(tables: AnswerTables) -> str:
         if tables.taxa[lineage].rank in shown:
             children.setdefault(tables.parents[lineage], []).append(lineage)
     roots = sorted(children.get("", ()), key=lambda lineage: -counts[lineage][0])
+    if len(roots) > MOST:
+        left_out, roots = [*left_out, f"{len(roots) - MOST:,} of {shown[0]}"], roots[:MOST]
     note = f'<p class="sub">The tree has too many taxa for this page; {", ".join(left_out)}: see validation/.</p>' if left_out else ""
     nodes = "".join(_node(tables, counts, children, root, 0) for root in roots)
     return f'{note}<div class="card tree" role="region" tabindex="0" aria-label="Tree">{nodes}</div>'

@@ -1,5 +1,6 @@
 """Read the table of answers to validation samples (`metrics/sample_answers.py`) from its CSV file."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -36,4 +37,5 @@ def _sample(number: int, row: Row, finest: str) -> Sample:
 
 def taxon_name(lineage: str) -> str:
     """Return the last name of a lineage id, such as `Rosa canina`; "no answer" for none."""
-    return lineage.rpartition("|")[2].replace("\\", "") or "no answer"
+    last = re.split(r"(?<!\\)(?:\\\\)*\|", lineage)[-1] if "\\" in lineage else lineage.rpartition("|")[2]
+    return re.sub(r"\\(.)", r"\1", last) or "no answer"

@@ -20,23 +20,20 @@ def taxonomy_sections(run: RunFiles) -> list[Section]:
     tables = AnswerTables(run)
     finest = tables.finest
     sections = [
-        Section("In short", answer_in_short(tables), lead=True),
-        Section(
-            "Place and date", metadata_worth(tables), "What each metadata component is worth: the model without it, on the same samples."
+        Section.of("In short", lambda: answer_in_short(tables), lead=True),
+        Section.of("Place and date", lambda: metadata_worth(tables), _ABOUT_METADATA),
+        Section.of(
+            "Confusions", lambda: confused_pairs(tables), f"The pairs of {finest} that are exchanged most often, and where they meet."
         ),
-        Section(
-            "Confusions", confused_pairs(tables), f"The pairs of {finest} that are exchanged most often, and where they meet in the tree."
-        ),
-        Section(
-            "Tree", clade_tree(tables), f"Accuracy by clade. Open a taxon to see the taxa below it; bars are the share of right {finest}."
-        ),
-        Section("Classes", class_tables(tables), "Accuracy by the number of training labels, and the classes with the lowest accuracy."),
-        Section("Confidence", reliability(tables), _ABOUT_CONFIDENCE),
-        Section("Photographs", galleries(tables), "Validation samples with their label, the answers of the model and their probabilities."),
+        Section.of("Tree", lambda: clade_tree(tables), f"Open a taxon to see the taxa below it; bars are the share of right {finest}."),
+        Section.of("Classes", lambda: class_tables(tables), "Accuracy by the number of training labels, and the least accurate classes."),
+        Section.of("Confidence", lambda: reliability(tables), _ABOUT_CONFIDENCE),
+        Section.of("Photographs", lambda: galleries(tables), "Validation samples: label, answers of the model and their probabilities."),
     ]
     return [section for section in sections if section.body]
 
 
+_ABOUT_METADATA = "What each metadata component is worth: the model without it, on the same samples."
 _ABOUT_CONFIDENCE = (
     "Of the answers with a stated probability of 70 %, seven in ten should be right: a dot on the line. A dot below it is overconfident. "
     "The area of a dot is its number of samples."

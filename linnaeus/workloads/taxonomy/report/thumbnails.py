@@ -22,4 +22,4 @@ def thumbnail(pixels: np.ndarray) -> str:
 
 def image_element(webp: str, alternative: str = "") -> str:
     """Return the HTML element of a photograph from `thumbnail`. `alternative`: text for people who do not see it."""
-    return f'<img decoding="async" alt="{escape(alternative)}" src="data:image/webp;base64,{webp}">'
+    return f'<img decoding="async" alt="{escape(alternative)}" src="data:image/webp;base64,{escape(webp)}">'

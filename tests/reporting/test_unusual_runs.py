@@ -1,0 +1,237 @@
+"""report.html of runs in progress, resumed or damaged: current numbers, none of another step, and no script of a file of the run."""
+
+import base64
+import csv
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from linnaeus.commands.report import main, sections_of
+from linnaeus.reporting import LogSinks
+from linnaeus.reporting.report.comparison.compared_runs import Compared
+from linnaeus.reporting.report.comparison.comparison_page import comparison_page
+from linnaeus.reporting.report.metric_words import direction
+from linnaeus.reporting.report.run_charts import speed_charts
+from linnaeus.reporting.report.run_files import RunFiles, read_table
+from linnaeus.reporting.report.run_report import report_page
+from linnaeus.reporting.report.time_budget import time_budget, time_parts
+from linnaeus.reporting.results import write_summary
+from linnaeus.workloads import report_sections
+from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
+from linnaeus.workloads.taxonomy.report.clades import MOST, clade_tree
+from linnaeus.workloads.taxonomy.report.sample_table import taxon_name
+
+RANKS = ("order", "breed")  # not in the order of the alphabet
+
+
+def result(run: Path, step: int, value: float) -> None:
+    """Write the result of the normal validation pass at a step."""
+    folder = run / "validation" / f"step-{step:08d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics = {"val/loss": value, **{f"val/{rank}/top1": value for rank in RANKS}}
+    (folder / "val.json").write_text(json.dumps({"global_step": step, "pass": "val", "metrics": metrics}))
+
+
+def rows(run: Path, *found: dict) -> None:
+    """Write rows, each with a `step`; those with times to timings.jsonl."""
+    sinks = LogSinks(run)
+    for row in found:
+        row = dict(row)
+        step = row.pop("step")
+        sinks.log(step, row, "timings" if any(name.startswith(("time", "recent")) for name in row) else "metrics")
+    sinks.close()
+
+
+@pytest.fixture
+def resumed(tmp_path: Path) -> Path:
+    """Return a run that was interrupted at step 40 and is at step 70 now: summary.json is that of step 40 but for its status."""
+    times = {"time/training_seconds": 4.0, "time/wall_seconds": 5.0}
+    values = {
+        "best": {"val/loss": {"value": 0.25, "global_step": 40}},
+        "final": {"val/loss": 0.25, "val/order/top1": 0.25},
+        "timings": times,
+    }
+    write_summary(tmp_path / "summary.json", "running", 40, total_steps=80, stop_reason="SIGTERM", wall_seconds=5.0, **values)
+    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "config.yaml").write_text("workload: {name: taxonomy}\nrun: {name: x}\n")
+    for step, value in ((40, 0.25), (60, 0.75)):
+        result(tmp_path, step, value)
+    metrics = [
+        {"step": s, "train/loss": 1.0, **({"val/breed/top1": 0.75, "val/order/top1": 0.75} if s == 60 else {})} for s in (40, 60, 70)
+    ]
+    clocks = [{"step": 40, "time/training_seconds": 4.0, "time/wall_seconds": 5.0}]
+    clocks += [{"step": 70, "time/training_seconds": 3.0, "time/wall_seconds": 9.0, "time/samples_per_second": 123.0}]
+    rows(tmp_path, *metrics, *clocks)
+    return tmp_path
+
+
+def test_a_run_in_progress_shows_its_own_numbers_and_not_those_of_the_launch_before(resumed: Path) -> None:
+    run = RunFiles(resumed)
+    text = report_page(run, sections_of(run))
+    assert ">running</span>70 of 80 updates" in text and "SIGTERM" not in text
+    assert run.final["val/loss"] == 0.75 and 'data-key="val/breed/top1" data-value="0.75"' in text
+    assert ">9s<" in text and ">123<" in text  # wall time of all launches, samples per second
+    assert "names the right breed" in text  # the finest rank: rows of metrics.jsonl are sorted by name
+    write_summary(resumed / "summary.json", "finished", 80, final={"val/order/top1": 0.5}, total_steps=80)
+    assert RunFiles(resumed).final == {"val/order/top1": 0.5} and RunFiles(resumed).step == 80
+
+
+def test_the_length_of_a_first_launch_is_that_of_its_reports(resumed: Path) -> None:
+    (resumed / "summary.json").unlink()
+    (resumed / "reports.jsonl").write_text('{"global_step": 70, "progress/total_steps": 90}\n')
+    assert "70 of 90 updates" in report_page(RunFiles(resumed), [])
+
+
+def test_tables_of_an_earlier_validation_are_not_shown_beside_later_results(resumed: Path) -> None:
+    table = "metric,constant,shuffled\norder/top1,0.125,0.0625\n"
+    (resumed / "validation/step-00000040/val-baselines.csv").write_text(table)
+    assert RunFiles(resumed).table("baselines") == [] and ">constant<" not in report_page(RunFiles(resumed), [])
+    (resumed / "validation/step-00000060/val-baselines.csv").write_text(table)
+    assert len(RunFiles(resumed).table("baselines")) == 1 and ">constant<" in report_page(RunFiles(resumed), [])
+
+
+# -- time ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_parts_of_the_time_add_up_to_the_launch() -> None:
+    times = {"startup": 5.0, "compiling": 2.0, "training": 80.0, "validation": 9.0, "saving": 1.0, "reporting": 3.0}
+    parts = time_parts({f"time/{name}_seconds": value for name, value in times.items()} | {"time/waiting_for_data": 0.25})
+    assert sum(parts.values()) == pytest.approx(97.0) and parts["computing"] == pytest.approx(57.0) and parts["waiting"] == 20.0
+
+
+def test_speeds_are_those_of_the_last_reports(tmp_path: Path) -> None:
+    both = [{"step": s, "recent/samples_per_second": 10.0 * s, "time/samples_per_second": 7.0, "recent/mfu": 0.375} for s in (1, 2)]
+    rows(tmp_path, *both)
+    charts = {re.findall(r"<figcaption>([^<]*)", text)[0]: text for text in speed_charts(RunFiles(tmp_path))}
+    assert "[1,10.0],[2,20.0]" in charts["Throughput"] and "7.0" not in re.findall('data-series="([^"]*)"', charts["Throughput"])[0]
+    assert ">37.5 %<" in time_budget(RunFiles(tmp_path))  # MFU
+
+
+# -- comparisons ---------------------------------------------------------------------------------------------------------------
+
+
+def compared_run(path: Path, config: str, seconds: list[float]) -> RunFiles:
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(config)
+    (path / "run.json").write_text('{"data_fingerprint": "a"}')
+    rows(path, *[{"step": s, "time/training_seconds": value} for s, value in enumerate(seconds)], {"step": 9, "train/loss": 1.0})
+    write_summary(
+        path / "summary.json", "finished", 9, final={"val/loss": 1.0, "val/l0": 3.0}, timings={"time/training_seconds": seconds[-1]}
+    )
+    return RunFiles(path)
+
+
+def test_runs_from_other_weights_or_of_one_name_are_kept_apart(tmp_path: Path) -> None:
+    plain, warm = (f"run: {{name: {n}, init_from: {w}}}\na: {{b: 1}}\n" for n, w in (("x", "null"), ("y", "other/run")))
+    compared = Compared([compared_run(tmp_path / "one/x", plain, [1.0]), compared_run(tmp_path / "one/y", warm, [1.0])])
+    assert len(compared.groups) == 2 and compared.differing == ["run.init_from"]
+    many = "\n".join(f"k{i}: {{z: 2}}" for i in range(9))  # so many keys differ that the groups have the names of their folders
+    same = Compared([compared_run(tmp_path / "two/x", plain, [1.0]), compared_run(tmp_path / "three/x", plain + many, [1.0])])
+    assert [group.name for group in same.groups] == ["two / x", "three / x"]
+    page = comparison_page(same.runs, tmp_path)
+    assert all(page.count(f'"name":"{name}"'.replace('"', "&quot;")) == 1 for name in ("two / x", "three / x"))  # both curves are drawn
+
+
+def test_the_cost_of_a_resumed_run_is_that_of_all_launches(tmp_path: Path) -> None:
+    run = compared_run(tmp_path / "one/x", "run: {name: x}\n", [10.0, 90.0, 2.0, 11.0])
+    assert Compared([run]).groups[0].seconds == 101.0
+
+
+def test_a_metric_whose_direction_is_unknown_is_not_rated() -> None:
+    rated = {
+        "top1": 1,
+        "with_meta_top1": 1,
+        "f1": 1,
+        "score": 1,
+        "margin_3_low": 1,
+        "loss": -1,
+        "hd5": -1,
+        "perplexity": -1,
+        "species/ece": -1,
+    }
+    rated |= {name: 0 for name in ("l0", "dead", "dense", "explained_variance", "loss_recovered", "severity", "of_a_plugin")}
+    assert {name: direction(f"val/{name}") for name in rated} == rated
+
+
+# -- damaged and hostile files -------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_file_costs_its_section_and_not_the_page(resumed: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = resumed / "validation/step-00000060"
+    (folder / "val-classes.csv").write_text("rank,lineage,training_count,count,right,predicted\nbreed,a|b,many,1,1,1\n")
+    (folder / "val-reliability.csv").write_bytes(b"rank,confidence,right,samples\nbreed,0.5,0.5,4\nbreed,0.5,\xff\n")
+    run = RunFiles(resumed)
+    text = report_page(run, sections_of(run))
+    assert "Tree: left out of the report, because a file of the run is damaged (ValueError" in text and "Tree: left out" in caplog.text
+    assert "Reliability at breed: stated 50 %" in text and "70 of 80 updates" in text
+    (resumed / "metrics.jsonl").unlink()
+    (resumed / "metrics.jsonl").mkdir()
+    assert "No rows have been logged yet." in report_page(RunFiles(resumed), [])
+
+
+def test_a_plugin_whose_sections_fail_does_not_fail_the_run(resumed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.report_sections", lambda run: [run.final["missing"]])
+    (section,) = report_sections("taxonomy", RunFiles(resumed))
+    assert "KeyError: &#x27;missing&#x27;" in section.body
+
+
+def test_a_table_ends_at_its_first_damaged_row(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n3\n4,5\n")
+    assert read_table(tmp_path / "t.csv") == [{"a": "1", "b": "2"}]
+
+
+def test_a_file_that_cannot_be_read_is_named(resumed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("linnaeus.reporting.report.run_files.read_curves", refuse)
+    with pytest.raises(SystemExit):
+        main([str(resumed)])
+    assert f"{resumed / 'metrics.jsonl'} cannot be read (Permission denied)" in capsys.readouterr().err
+
+
+def test_no_script_of_a_file_of_the_run_is_executed(resumed: Path) -> None:
+    (resumed / "schedule.svg").write_text('<svg><script>alert(2)</script></svg><img src=x onerror="alert(3)">')
+    text = report_page(RunFiles(resumed), [])
+    assert "alert(" not in text
+    (resumed / "schedule.svg").write_text('<svg><path d="M0 0"/></svg><img src=x onerror="alert(3)">')
+    text = report_page(RunFiles(resumed), [])
+    assert 'd="M0 0"' in text and "alert(" not in text
+    script = re.search(r"<script>(.*?)</script>", text, re.S)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert script is not None and policy is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy[1] and "script-src 'unsafe-inline'" not in policy[1]
+
+
+# -- names and sizes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Rosa canina", "a|b", "a\\", "x\\|y", "<b>&", "ورد, rose"])
+def test_the_name_of_a_taxon_is_that_in_its_lineage(name: str) -> None:
+    escaped = name.replace("\\", "\\\\").replace("|", "\\|")  # as `TaxonomyTree.lineage_ids`
+    assert taxon_name(f"A\\|\\\\|{escaped}") == name
+
+
+def test_a_single_rank_with_many_taxa_makes_a_short_tree(resumed: Path) -> None:
+    metrics = {"global_step": 60, "metrics": {"val/breed/top1": 1.0}}
+    (resumed / "validation/step-00000060/val.json").write_text(json.dumps(metrics))
+    (resumed / "validation/step-00000040/val.json").unlink()
+    with open(resumed / "validation/step-00000060/val-classes.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("rank", "lineage", "training_count", "count", "right", "predicted"))
+        writer.writerows(("breed", f"x{i}", 1, 1, 1, 1) for i in range(MOST + 1500))
+    tree = clade_tree(AnswerTables(RunFiles(resumed)))
+    assert tree.count("<p>") == MOST and "1,500 of breed: see validation/" in tree
+
+
+def test_a_loss_of_a_token_that_is_not_finite_is_shown(tmp_path: Path) -> None:
+    write_summary(tmp_path / "summary.json", "finished", 5, final={"val/loss": 2.0, "val/perplexity": None})
+    folder = tmp_path / "validation/step-00000005"
+    folder.mkdir(parents=True)
+    (folder / "texts.json").write_text(json.dumps({"windows": [[["a", 1.5], ["b", None], ["c", "Infinity"]]]}))
+    hard = next(section for section in report_sections("language", RunFiles(tmp_path)) if section.title == "Hard tokens")
+    assert hard.body.count("not finite") == 2 and "1.50 nats" in hard.body

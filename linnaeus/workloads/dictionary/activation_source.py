@@ -7,6 +7,7 @@ samples are a block. A block is always computed in one forward pass, so its acti
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.files import content_digest
 from linnaeus.workloads.dictionary.tapping import Tap, find_module
 from linnaeus.workloads.opened_run import OpenedRun
@@ -58,10 +59,13 @@ class ActivationSource:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the weights, the data, the module name and the settings that determine the activations."""
-        precision, data = self.run.config.trainer.precision, self.run.workload.fingerprint
-        facts = {"weights": self.run.weights.digest, "data": data, "module": self.name, "precision": precision}
-        return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 1})
+        """Return a hash of the weights, the data, the module name and the settings that determine the activations.
+
+        Settings of the model are part of it, because some of them, such as the number of heads, change no shape of a weight."""
+        config, data = self.run.config, self.run.workload.fingerprint
+        facts = {"weights": self.run.weights.digest, "data": data, "module": self.name, "precision": config.trainer.precision}
+        facts |= {"model": dataclasses.asdict(config.model), "shape": list(self.shape), "rows": int(self.offsets[-1])}
+        return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 2})
 
     def host_batch(self, block: int) -> Batch:
         """Return the samples of a block, on the host."""
@@ -69,15 +73,22 @@ class ActivationSource:
         return self.samples.__getitems__([SampleIndex(0, i, i, 0) for i in range(first, min(first + self.source_batch, self.count))])
 
     def tapped(self, host: Batch) -> Tap:
-        """Run the model on a batch. Return the tap that recorded the output of the module."""
+        """Run the model on a batch. Return the tap that recorded the output of the module.
+
+        Raise `ConfigError` for an output whose first dimension is not that of the samples, such as a table of positions [T, d]: its rows
+        would be counted as activations of other samples."""
         self.run.workload.check_batch(host)
         batch = {name: value.to(self.device) for name, value in host.items()}
         with Tap(self.module) as tap, torch.inference_mode(), self.run.autocast():
             self.run.model(self.run.workload.prepare(batch))
+        if len(tap.rows) and tap.shape[0] != len(host["sample"]):
+            found = f"{self.name} returns {list(tap.shape)} for {counted(len(host['sample']), 'sample')}"
+            raise ConfigError(f"dictionary.module: {found}; choose a module whose first dimension is that of the samples")
         return tap
 
     def read(self, block: int) -> Block:
-        """Return the activations of a block. Raise `ConfigError` if the shape of the output does not agree with that of the first block."""
+        """Return the activations of a block. Raise `ConfigError` if the shape of the output does not agree with that of the first block, or
+        if an activation that counts is NaN or infinite."""
         host = self.host_batch(block)
         tap = self.tapped(host)
         weight = host["weight"] > 0
@@ -90,6 +101,12 @@ class ActivationSource:
             first = host["sample"][0]
             found = f"{list(rows.shape)} from sample {first} on, not {[int(expected), self.width]} as for the others"
             raise ConfigError(f"dictionary.module: {self.name} returns {found}; choose another module")
+        bad = ~rows.isfinite().all(1).cpu() & counts
+        if bool(bad.any()):
+            first = int(self.block_offsets[block]) + int(bad.nonzero()[0])
+            name = self.run.workload.sample_names(self.samples_of([first]).tolist())[0]
+            found = f"{self.name} returns NaN or infinite numbers for {counted(int(bad.sum()), 'activation')} of a block, first for {name}"
+            raise ConfigError(f"dictionary.module: {found}; choose another module, checkpoint or trainer.precision of that run")
         return Block(rows, counts)
 
     def mask(self, host: Batch, tap: Tap) -> Tensor | None:

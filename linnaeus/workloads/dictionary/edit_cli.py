@@ -104,7 +104,7 @@ def _scales(features: Sequence[int], scales: Sequence[float] | None) -> dict[int
 
 def _run(options: argparse.Namespace) -> None:
     from linnaeus.workloads.dictionary.trained.load_dictionary import load_model
-    from linnaeus.workloads.run_weights import available_device
+    from linnaeus.workloads.run_weights import available_device, chosen_weights
     from linnaeus.workloads.trained_models import trained_module
 
     options.device = available_device(options.device)
@@ -117,6 +117,8 @@ def _run(options: argparse.Namespace) -> None:
     if not hasattr(module, "questions"):
         raise ConfigError(f"RUN: models of this workload cannot be edited: {module.__name__} has no function `questions`")
     options.checkpoint = place.checkpoint  # of the model, from here on
+    if place.digest is not None and chosen_weights(place.run, place.checkpoint).digest != place.digest:
+        raise ConfigError(f"RUN: the dictionary was trained on other weights than those of {place.run} now; train it again")
     asked: Questions = module.questions(place.run, options)
     for edited in answers(trained, place.find(asked.network), asked, options.scales, options.reconstruct, options.top):
         if options.json:

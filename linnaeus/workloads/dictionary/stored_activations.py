@@ -1,8 +1,8 @@
 """Store activations on disk once, and read them by number from memory-mapped files.
 
     FOLDER/shard-00000.npy   float32 [n, d], the activations of some consecutive blocks
-    FOLDER/shard-00000.json  the rows of the shard that are left out (samples that cannot be decoded); written after the shard, which is
-                             complete if this file exists
+    FOLDER/shard-00000.json  fingerprint of the activations, and the rows of the shard that are left out (samples that cannot be decoded);
+                             written after the shard, which is complete if this file exists
     FOLDER/offsets.npy       int64 [S + 1], number of the first activation of each sample; the last entry is the number of activations
     FOLDER/store.json        description, such as width and fingerprint; written last
 
@@ -29,6 +29,7 @@ log = logging.getLogger("linnaeus")
 
 SHARD_BYTES = 64 << 20
 STORE = "store.json"
+OTHERS = "activations of another model, module or data"
 
 
 class StoredActivations:
@@ -37,8 +38,9 @@ class StoredActivations:
     def __init__(self, folder: Path) -> None:
         """Raise `ConfigError` if the folder is not complete."""
         content = read_json(folder / STORE)
-        if content is None or not all(_complete(folder, number) for number in range(len(content["shards"]))):
-            raise ConfigError(f"data.folder: {folder} lacks files of its activations; delete the folder, and they are made again")
+        sizes = [] if content is None else [(rows, int(content["width"])) for rows in content["shards"]]
+        if content is None or not all(_is_shard(folder, number, size) for number, size in enumerate(sizes)):
+            raise ConfigError(f"data.folder: {folder} lacks files of its activations, or they are cut off; delete it, to make them again")
         self.folder, self.width = folder, int(content["width"])
         self.block_offsets = np.array(content["block_offsets"], dtype=np.int64)
         self.shard_offsets = np.concatenate([[0], np.cumsum(content["shards"])]).astype(np.int64)
@@ -81,8 +83,8 @@ def store_activations(source: ActivationSource, folder: Path) -> StoredActivatio
             if context.is_master:
                 log.info("activations of %s: %s of %d numbers are written to %s", source.name, f"{content['rows']:,}", source.width, folder)
             for number in range(context.rank, len(shards), context.world_size):
-                if not _complete(folder, number):
-                    _write_shard(folder, number, [source.read(block) for block in shards[number]])
+                if not _complete(folder, number, content["fingerprint"]):
+                    _write_shard(folder, number, [source.read(block) for block in shards[number]], content["fingerprint"])
             context.barrier()
             if context.is_master:
                 _write_content(folder, source, content, len(shards))
@@ -110,7 +112,7 @@ def _content(source: ActivationSource) -> dict[str, Any]:
 def _check_folder(folder: Path, content: dict[str, Any]) -> None:
     found = read_json(folder / STORE)
     if found is not None and found.get("fingerprint") != content["fingerprint"]:
-        raise ConfigError(f"data.folder: {folder} has activations of another model, module or data; choose another folder")
+        raise ConfigError(f"data.folder: {folder} has {OTHERS}; choose another folder")
     others = [] if found is not None or not folder.is_dir() else [path.name for path in folder.iterdir() if not _own(path.name)]
     if others:
         raise ConfigError(f"data.folder: {folder} contains {others[0]}, which does not belong to activations; choose an empty folder")
@@ -127,12 +129,12 @@ def _check_space(folder: Path, source: ActivationSource) -> None:
         raise ConfigError(f"data.stored: {sizes}; set data.samples, another data.folder, or data.stored=false")
 
 
-def _write_shard(folder: Path, number: int, blocks: list[Block]) -> None:
+def _write_shard(folder: Path, number: int, blocks: list[Block], fingerprint: str) -> None:
     rows = torch.cat([block.rows.cpu() for block in blocks]).numpy()
     with atomic_file(folder / f"{_name(number)}.npy") as file:
         np.save(file, rows)
     left_out = (~torch.cat([block.counts for block in blocks])).nonzero().flatten().tolist()
-    write_atomic(folder / f"{_name(number)}.json", to_json({"left_out": left_out}, None))
+    write_atomic(folder / f"{_name(number)}.json", to_json({"fingerprint": fingerprint, "left_out": left_out}, None))
 
 
 def _write_content(folder: Path, source: ActivationSource, content: dict[str, Any], shards: int) -> None:
@@ -144,8 +146,24 @@ def _write_content(folder: Path, source: ActivationSource, content: dict[str, An
     write_atomic(folder / STORE, to_json(content | {"left_out": left_out}, None))
 
 
-def _complete(folder: Path, number: int) -> bool:
-    return (folder / f"{_name(number)}.json").is_file() and (folder / f"{_name(number)}.npy").is_file()
+def _complete(folder: Path, number: int, fingerprint: str) -> bool:
+    """Return True if a shard was written. Raise `ConfigError` if it has activations with another fingerprint: those of a run that was
+    stopped before it wrote store.json."""
+    facts = read_json(folder / f"{_name(number)}.json")
+    if facts is None or not (folder / f"{_name(number)}.npy").is_file():
+        return False
+    if facts.get("fingerprint") != fingerprint:
+        raise ConfigError(f"data.folder: {folder} has {OTHERS}; choose another folder")
+    return True
+
+
+def _is_shard(folder: Path, number: int, shape: tuple[int, int]) -> bool:
+    """Return True if a shard has all bytes of an array of this shape."""
+    try:
+        found: np.ndarray = np.load(folder / f"{_name(number)}.npy", mmap_mode="r")
+    except (OSError, ValueError, EOFError):
+        return False
+    return found.shape == shape
 
 
 def _name(number: int) -> str:

@@ -31,6 +31,7 @@ from linnaeus.workloads.dictionary.recovery_metrics import RecoveryMetrics
 from linnaeus.workloads.dictionary.results_section import FEATURE_SECTIONS
 from linnaeus.workloads.dictionary.splicing import Spliced, splice
 from linnaeus.workloads.dictionary.stored_activations import store_activations
+from linnaeus.workloads.dictionary.trained.trained_dictionary import RECORD
 from linnaeus.workloads.opened_run import OpenedRun, named_key, open_run
 
 STORES = "activations"  # folder in run.root
@@ -120,6 +121,10 @@ class DictionaryWorkload(Workload):
             return super().prepare_evaluation(run, split)
         if split != "validation":
             self._read_run(split)
+        record = read_json(run / RECORD) or {}
+        if record.get("weights_digest", self.activations.run.weights.digest) != self.activations.run.weights.digest:
+            now, step = self.activations.run.weights.source, "dictionary.checkpoint=STEP"
+            raise ConfigError(f"dictionary.run: the dictionary was trained on {record['weights']}, not on {now}; choose it with {step}")
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         warmup, sizes = None, (schedule.resolved.total_steps, schedule.resolved.steps_per_epoch)
@@ -216,10 +221,11 @@ class DictionaryWorkload(Workload):
             facts |= {
                 "run": str(run.path),
                 "weights": run.weights.source,
+                "weights_digest": run.weights.digest,
                 "module": self.activations.name,
                 "samples": self.activations.count,
             }
-        write_atomic(directory / "dataset.json", to_json(facts))
+        write_atomic(directory / RECORD, to_json(facts))
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
         """Return the lines of a table with a row for each dictionary."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.dictionary import stored_activations
 from linnaeus.workloads.dictionary.activation_sets import TrainingActivations
-from linnaeus.workloads.dictionary.activation_source import ActivationSource, Block
+from linnaeus.workloads.dictionary.activation_source import ActivationSource
 from linnaeus.workloads.dictionary.computed_activations import ComputedActivations
 from linnaeus.workloads.dictionary.stored_activations import StoredActivations, store_activations
 from linnaeus.workloads.dictionary.tapping import Tap, find_module
@@ -106,21 +107,11 @@ def test_what_cannot_be_decoded_does_not_count(text, tmp_path):
 
 
 def test_a_store_is_continued_by_all_processes_and_gets_the_same_bytes(text, tmp_path):
-    class Stopped(BaseException): ...
-
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     with mock.patch.object(stored_activations, "SHARD_BYTES", 1000):
         store_activations(text, whole)
         for shards in (1, 3):
-            original, calls = stored_activations._write_shard, []
-
-            def stopping(folder: Path, number: int, blocks: list[Block], original=original, calls=calls, shards=shards) -> None:
-                if len(calls) == shards:
-                    raise Stopped
-                calls.append(number)
-                original(folder, number, blocks)
-
-            with mock.patch.object(stored_activations, "_write_shard", stopping), pytest.raises(Stopped):
+            with stop_after(shards), pytest.raises(KeyboardInterrupt):
                 store_activations(text, cut)
             with pytest.raises(ConfigError, match="lacks files"):
                 StoredActivations(cut)
@@ -154,3 +145,75 @@ def test_mistakes_are_one_line(read, text, tmp_path):
         ActivationSource(read["language"], "blocks.7", 4)
     facts = [ActivationSource(read["language"], "blocks.1", *sizes).fingerprint for sizes in ((4, 22), (4, 21), (5, 22))]
     assert len({text.fingerprint, other.fingerprint, *facts}) == 4 and text.fingerprint == facts[0]
+
+
+def test_a_table_of_positions_is_refused(read):
+    """Its rows are places, not samples: 16 rows would be counted as the activations of 4 samples."""
+    run = read["language"]
+    table = torch.nn.Embedding(16, 8)
+
+    class WithTable(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.table = run.model, table
+
+        def forward(self, batch: dict[str, torch.Tensor]) -> Any:
+            self.table(torch.arange(16))
+            return self.inner(batch)
+
+    with pytest.raises(ConfigError, match=r"table returns \[16, 8\] for 4 samples"):
+        ActivationSource(run._replace(model=WithTable()), "table", 4, 22)
+
+
+def test_activations_that_are_not_finite_are_named(text, tmp_path):
+    tapped = text.tapped
+
+    def damaged(host: dict[str, torch.Tensor]) -> Tap:
+        tap = tapped(host)
+        with torch.inference_mode():
+            tap.rows[(host["sample"] == 5).nonzero().flatten() * 16 + 3, 2] = float("inf")
+        return tap
+
+    with mock.patch.object(text, "tapped", damaged), pytest.raises(ConfigError, match="infinite numbers for 1 activation of a block") as error:
+        store_activations(text, tmp_path / "store")
+    assert str(error.value).count("\n") == 0 and text.run.workload.sample_names([5])[0] in str(error.value)
+    assert not (tmp_path / "store" / "store.json").exists()
+
+
+def test_the_settings_of_the_model_are_part_of_the_fingerprint(read, text):
+    config = read["language"].config
+    other = dataclasses.replace(config, model=dataclasses.replace(config.model, heads=1))  # the weights have the same shapes
+    assert ActivationSource(read["language"]._replace(config=other), "blocks.1", 4, 22).fingerprint != text.fingerprint
+
+
+def stop_after(shards: int) -> Any:
+    """Return a patch that stops the storage of activations after so many shards."""
+    write, calls = stored_activations._write_shard, []
+
+    def stopping(*arguments: Any) -> None:
+        if len(calls) == shards:
+            raise KeyboardInterrupt
+        calls.append(write(*arguments))
+
+    return mock.patch.object(stored_activations, "_write_shard", stopping)
+
+
+def test_shards_of_a_stopped_run_on_another_module_are_not_used(read, text, tmp_path):
+    other = ActivationSource(read["language"], "blocks.0", 4, 22)
+    with mock.patch.object(stored_activations, "SHARD_BYTES", 1000):
+        with stop_after(2), pytest.raises(KeyboardInterrupt):
+            store_activations(other, tmp_path / "store")
+        with pytest.raises(ConfigError, match="activations of another model, module or data"):
+            store_activations(text, tmp_path / "store")
+        store_activations(other, tmp_path / "store")
+
+
+def test_a_shard_that_is_cut_off_is_one_line(text, tmp_path):
+    with mock.patch.object(stored_activations, "SHARD_BYTES", 1000):
+        store_activations(text, tmp_path)
+        shard = tmp_path / "shard-00003.npy"
+        whole = shard.read_bytes()
+        for part in (whole[:-100], whole[:20], b""):
+            shard.write_bytes(part)
+            with pytest.raises(ConfigError, match="cut off"):
+                store_activations(text, tmp_path)

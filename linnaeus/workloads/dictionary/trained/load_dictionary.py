@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,11 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
+from linnaeus.files import read_json
+from linnaeus.workloads.dictionary.config import ReadRunConfig
 from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, members
 from linnaeus.workloads.dictionary.model.variants import VARIANTS
-from linnaeus.workloads.dictionary.trained.trained_dictionary import Place, TrainedDictionary
+from linnaeus.workloads.dictionary.trained.trained_dictionary import RECORD, Place, TrainedDictionary
 from linnaeus.workloads.run_weights import chosen_weights, find_run, run_configuration
 
 
@@ -36,11 +40,17 @@ def load_dictionaries(path: str | Path, *, checkpoint: str | None = None, device
     dictionaries = _build(config, weights)
     load_all(weights, dictionaries)
     dictionaries = dictionaries.to(device)
-    settings: tuple[str, ...] = tuple(config.dictionary.settings)
-    read = config.dictionary
-    place = None if read.run is None else Place(Path(read.run), read.module, read.checkpoint, settings)
+    place = None if config.dictionary.run is None else _place(config.dictionary, read_json(run / RECORD) or {})
     names = members(config.model)
     return {name: TrainedDictionary(dictionaries[i], place, weights.source, weights.notes) for i, name in enumerate(names)}
+
+
+def _place(read: ReadRunConfig, record: Mapping[str, Any]) -> Place:
+    """Return the place of the activations. record: the content of `RECORD`."""
+    assert read.run is not None and read.module is not None
+    step = re.search(r"step-(\d+)", Path(record.get("weights", "")).parent.name)
+    checkpoint = read.checkpoint if step is None else str(int(step[1]))
+    return Place(Path(record.get("run", read.run)), read.module, checkpoint, record.get("weights_digest"))
 
 
 def _build(config: Config, weights: InitialWeights) -> DictionarySet:

@@ -14,14 +14,19 @@ from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictiona
 from linnaeus.workloads.dictionary.tapping import find_module
 
 
+RECORD = "dataset.json"  # description of the activations in the directory of a dictionary run
+
+
 class Place(NamedTuple):
-    """Source of the activations of a dictionary: a module of the model of a run, with the weights of a checkpoint (best, newest or a
-    step; None: as `chosen_weights`). settings: those that replace settings of that run."""
+    """Source of the activations of a dictionary: a module of the model of a run, with the weights of a checkpoint.
+
+    checkpoint: step of the weights whose activations the dictionary was trained on, also if the run has newer or better ones since; or
+    best, newest, or None, as `chosen_weights`, if the record has no step. digest: of these weights; None: unknown."""
 
     run: Path
     module: str
     checkpoint: str | None = None
-    settings: tuple[str, ...] = ()
+    digest: str | None = None
 
     def find(self, network: nn.Module) -> nn.Module:
         return find_module(network, self.module)

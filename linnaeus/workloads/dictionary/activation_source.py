@@ -1,7 +1,7 @@
 """Define `ActivationSource`: the activations of one module of a trained model, for the training samples of its own run.
 
 The activations of a sample have consecutive numbers, and the samples are in the order of the data. A sample has one activation if the
-module returns [B, d], H W if it returns [B, C, H, W], and T if it returns [B, T, d], without those of padding. `source_batch` consecutive
+module returns [B, d], H W if it returns [B, C, H, W] (or [B, H, W, C]), and T if it returns [B, T, d], without those of padding. `source_batch` consecutive
 samples are a block. A block is always computed in one forward pass, so its activations are bitwise the same whenever they are computed.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,10 +35,10 @@ class ActivationSource:
 
     offsets: int64 [S + 1], number of the first activation of each of S samples; the last entry is the number of all activations."""
 
-    def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None) -> None:
-        """samples: number of training samples to read, the first ones; None: all. Raise `ConfigError` if the run has no training samples,
-        or if the module does not exist or its output cannot be read."""
-        self.run, self.name, self.source_batch = run, name, source_batch
+    def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None, channels: str = "first") -> None:
+        """samples: number of training samples to read, the first ones; None: all. channels: as for `Tap`. Raise `ConfigError` if the run
+        has no training samples, or if the module does not exist or its output cannot be read."""
+        self.run, self.name, self.source_batch, self.channels = run, name, source_batch, channels
         self.device = next(run.model.parameters()).device
         self.module = find_module(run.model, name)
         self.samples: PositionedDataset = run.workload.reading_set()
@@ -48,6 +48,8 @@ class ActivationSource:
         first = self.host_batch(0)
         tap = self.tapped(first)
         self.width, self.shape = tap.rows.shape[1], tap.shape[1:]
+        if channels == "last" and len(tap.shape) != 4:
+            raise ConfigError(f"dictionary.channels=last has no effect: {name} returns {list(tap.shape)}; leave it out")
         self.offsets = self._offsets(first, tap)
         blocks = np.minimum(np.arange(self.blocks + 1) * source_batch, self.count)
         self.block_offsets: np.ndarray = self.offsets[blocks]  # int64 [blocks + 1], number of the first activation of each block
@@ -63,8 +65,18 @@ class ActivationSource:
 
         Settings of the model are part of it, because some of them, such as the number of heads, change no shape of a weight."""
         config, data = self.run.config, self.run.workload.fingerprint
-        facts = {"weights": self.run.weights.digest, "data": data, "module": self.name, "precision": config.trainer.precision}
-        facts |= {"model": dataclasses.asdict(config.model), "shape": list(self.shape), "rows": int(self.offsets[-1])}
+        facts: dict[str, Any] = {
+            "weights": self.run.weights.digest,
+            "data": data,
+            "module": self.name,
+            "precision": config.trainer.precision,
+        }
+        facts |= {
+            "model": dataclasses.asdict(config.model),
+            "shape": list(self.shape),
+            "channels": self.channels,
+            "rows": int(self.offsets[-1]),
+        }
         return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 2})
 
     def host_batch(self, block: int) -> Batch:
@@ -79,7 +91,7 @@ class ActivationSource:
         would be counted as activations of other samples."""
         self.run.workload.check_batch(host)
         batch = {name: value.to(self.device) for name, value in host.items()}
-        with Tap(self.module) as tap, torch.inference_mode(), self.run.autocast():
+        with Tap(self.module, channels=self.channels) as tap, torch.inference_mode(), self.run.autocast():
             self.run.model(self.run.workload.prepare(batch))
         if len(tap.rows) and tap.shape[0] != len(host["sample"]):
             found = f"{self.name} returns {list(tap.shape)} for {counted(len(host['sample']), 'sample')}"
@@ -103,8 +115,8 @@ class ActivationSource:
             raise ConfigError(f"dictionary.module: {self.name} returns {found}; choose another module")
         bad = ~rows.isfinite().all(1).cpu() & counts
         if bool(bad.any()):
-            first = int(self.block_offsets[block]) + int(bad.nonzero()[0])
-            name = self.run.workload.sample_names(self.samples_of([first]).tolist())[0]
+            number = int(self.block_offsets[block]) + int(bad.nonzero()[0])
+            name = self.run.workload.sample_names(self.samples_of([number]).tolist())[0]
             found = f"{self.name} returns NaN or infinite numbers for {counted(int(bad.sum()), 'activation')} of a block, first for {name}"
             raise ConfigError(f"dictionary.module: {found}; choose another module, checkpoint or trainer.precision of that run")
         return Block(rows, counts)

@@ -18,6 +18,9 @@ class ReadRunConfig:
 
     run: str | None = setting("directory of the run whose model is read; null: none, for data=planted")
     module: str | None = setting("name of the module whose output is read, such as blocks.1; a wrong name lists the nearest ones")
+    channels: str = setting(
+        "place of the channels in an output of four dimensions: first, [B, C, H, W], or last, [B, H, W, C]", choices=("first", "last")
+    )
     checkpoint: str | None = setting("checkpoint of that run: newest, best or a step; null: best if one was validated, otherwise newest")
     settings: list[str] = setting("settings that replace those of that run, such as ['data.path=/new/place']")
     report_features: int = setting("features that report.html shows, the strongest of all dictionaries; 0: none", low=0)

@@ -137,13 +137,14 @@ def answers(
     from linnaeus.workloads.dictionary.tapping import Tap
 
     edit = trained.editing(scales, reconstruct) if scales or reconstruct else None
+    channels = "first" if trained.place is None else trained.place.channels
     for question in asked.questions:
-        with Tap(module) as tap:
+        with Tap(module, channels=channels) as tap:
             before = question.ask()
         features = _strongest(trained, tap, question, top, list(scales))
         after = None
         if edit is not None:
-            with Tap(module, edit):
+            with Tap(module, edit, channels):
                 after = question.ask()
         yield Edited(question.name, features, before, after)
 

@@ -38,7 +38,7 @@ def splice(source: ActivationSource, dictionaries: DictionarySet, batch: Batch) 
     """Return the outputs of the model of `source` for a prepared batch, with and without the dictionaries."""
 
     def outputs(edit: Edit | None) -> tuple[Any, Tap]:
-        with Tap(source.module, edit) as tap, source.run.autocast():
+        with Tap(source.module, edit, source.channels) as tap, source.run.autocast():
             return source.run.workload.predict(source.run.model, batch), tap
 
     original, tap = outputs(None)

@@ -1,7 +1,8 @@
 """Read and replace the output of one module of a network, as rows of activations.
 
 An output [N, d] is used as it is; [B, T, d], such as tokens, becomes B T rows; [B, C, H, W], such as a feature map, becomes B H W rows of
-C numbers, in the order of the images, then of their rows, then of their columns.
+C numbers, in the order of the images, then of their rows, then of their columns. Some modules return feature maps [B, H, W, C] instead: with
+`channels="last"` these become the same rows.
 
     with Tap(find_module(model, "blocks.1")) as tap:
         model(batch)
@@ -23,6 +24,7 @@ from linnaeus.config.contracts import class_name
 from linnaeus.errors import ConfigError
 
 Edit = Callable[[Tensor], Tensor]
+CHANNELS_LAST, CHANNELS_FIRST = (nn.Linear, nn.LayerNorm), (nn.Conv2d, nn.BatchNorm2d, nn.GroupNorm)
 
 
 def find_module(model: nn.Module, name: str) -> nn.Module:
@@ -36,18 +38,20 @@ def find_module(model: nn.Module, name: str) -> nn.Module:
     return modules[name]
 
 
-def to_rows(output: Tensor) -> Tensor:
-    """Return an output as rows [N, d]. Raise `ConfigError` for a number of dimensions other than 2, 3 and 4."""
-    if output.dim() == 4:
+def to_rows(output: Tensor, channels: str = "first") -> Tensor:
+    """Return an output as rows [N, d]. Raise `ConfigError` for a number of dimensions other than 2, 3 and 4.
+
+    channels: place of the channels in an output of four dimensions, first ([B, C, H, W]) or last ([B, H, W, C])."""
+    if output.dim() == 4 and channels == "first":
         return output.movedim(1, 3).flatten(0, 2)
-    if output.dim() in (2, 3):
+    if output.dim() in (2, 3, 4):
         return output.flatten(0, -2)
     raise ConfigError(f"the module returns {list(output.shape)}; activations are [N, d], [B, T, d] or [B, C, H, W]")
 
 
-def from_rows(rows: Tensor, like: Tensor) -> Tensor:
+def from_rows(rows: Tensor, like: Tensor, channels: str = "first") -> Tensor:
     """Return `rows` [N, d] in the shape, dtype and memory format of the output `like`; the inverse of `to_rows`."""
-    if like.dim() != 4:
+    if like.dim() != 4 or channels == "last":
         return rows.reshape(like.shape).to(like.dtype)
     batch, channels, height, width = like.shape
     last = like.is_contiguous(memory_format=torch.channels_last)
@@ -58,11 +62,11 @@ def from_rows(rows: Tensor, like: Tensor) -> Tensor:
 class Tap:
     """Context manager that records the output of `module` and, if `edit` is given, replaces it by `edit(rows)`, rows [N, d].
 
-    If the module runs several times, as in test-time augmentation, its last output is recorded and each one is edited. shape: shape of the
-    last output."""
+    If the module runs several times, as in test-time augmentation, its last output is recorded and each one is edited. channels: as for
+    `to_rows`. shape: shape of the last output; [B, C, H, W] for both values of `channels`."""
 
-    def __init__(self, module: nn.Module, edit: Edit | None = None) -> None:
-        self.module, self.edit = module, edit
+    def __init__(self, module: nn.Module, edit: Edit | None = None, channels: str = "first") -> None:
+        self.module, self.edit, self.channels = module, edit, channels
         self.shape: tuple[int, ...] = ()
         self._rows: Tensor | None = None
 
@@ -85,6 +89,15 @@ class Tap:
         if not isinstance(output, Tensor) or not output.is_floating_point():
             found = f"the module ({class_name(type(module))}) returns {type(output).__name__}"
             raise ConfigError(f"{found}, not one tensor of floating-point numbers; choose a part of it, or the module around it")
-        rows = to_rows(output)
-        self._rows, self.shape = rows, tuple(output.shape)
-        return None if self.edit is None else from_rows(self.edit(rows), output)
+        self._check_channels(module, output)
+        self._rows = rows = to_rows(output, self.channels)
+        last = output.dim() == 4 and self.channels == "last"
+        self.shape = tuple((output.movedim(3, 1) if last else output).shape)
+        return None if self.edit is None else from_rows(self.edit(rows), output, self.channels)
+
+    def _check_channels(self, module: nn.Module, output: Tensor) -> None:
+        """Raise `ConfigError` if the type of the module shows that its channels are at the other place of an output of four dimensions."""
+        known = "last" if isinstance(module, CHANNELS_LAST) else "first" if isinstance(module, CHANNELS_FIRST) else self.channels
+        if output.dim() == 4 and known != self.channels:
+            found = f"the module ({class_name(type(module))}) returns {list(output.shape)}, with its channels {known}"
+            raise ConfigError(f"{found}; set dictionary.channels={known}")

@@ -73,6 +73,7 @@ class DictionaryWorkload(Workload):
             raise ConfigError(f"data.max_bad_fraction has no effect here: activations cannot be unreadable; set it to 0 ({hint})")
         if isinstance(config.data, PlantedConfig):
             given = next((name for name in ("run", "module", "checkpoint", "settings") if getattr(dictionary, name)), None)
+            given = "channels" if dictionary.channels != "first" else given
             if given is not None:
                 raise ConfigError(f"dictionary.{given} has no effect with data=planted; leave it out, or set data=activations")
             return
@@ -102,7 +103,7 @@ class DictionaryWorkload(Workload):
         except ConfigError as error:
             raise named_key(error, "dictionary.run") from None
         try:
-            self.activations = ActivationSource(run, dictionary.module, data.source_batch, data.samples)
+            self.activations = ActivationSource(run, dictionary.module, data.source_batch, data.samples, dictionary.channels)
         except ConfigError as error:
             raise named_key(error, "dictionary.module") from None
         self.width, self.train_size = self.activations.width, int(self.activations.offsets[-1])

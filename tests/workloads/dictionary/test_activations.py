@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -46,6 +45,25 @@ def test_each_position_of_an_output_is_an_activation(read):
     with Tap(find_module(read["biota"].model, "trunk.stem")) as tap, torch.inference_mode():
         read["biota"].model(read["biota"].workload.prepare(maps.host_batch(1)))
     assert torch.equal(maps.read(1).rows, tap.rows) and bool(maps.read(1).counts.all())
+
+
+def test_channels_can_be_the_last_dimension(read):
+    run, name = read["biota"], "trunk.convolution.0.mlp.1"  # a GELU, whose type does not show the place of its channels
+    source = ActivationSource(run, name, 4, 10, "last")
+    with Tap(find_module(run.model, name)) as tap, torch.inference_mode():
+        run.model(run.workload.prepare(source.host_batch(1)))
+    height, width, channels = tap.shape[1:]
+    assert (source.width, source.shape, int(source.offsets[1])) == (channels, (channels, height, width), height * width)
+    with Tap(find_module(run.model, name), channels="last") as last, torch.inference_mode():
+        run.model(run.workload.prepare(source.host_batch(1)))
+    assert torch.equal(source.read(1).rows, last.rows) and last.shape == (4, channels, height, width)
+    assert source.fingerprint != ActivationSource(run, name, 4, 10).fingerprint
+    with pytest.raises(ConfigError, match=r"LayerNorm.* with its channels last; set dictionary\.channels=last"):
+        ActivationSource(run, "trunk.convolution.0.norm", 4, 10)
+    with pytest.raises(ConfigError, match=r"Conv2d.* with its channels first"):
+        ActivationSource(run, "trunk.stem.0", 4, 10, "last")
+    with pytest.raises(ConfigError, match=r"channels=last has no effect: trunk returns \[4, 4, 128\]"):
+        ActivationSource(run, "trunk", 4, 10, "last")
 
 
 def test_padding_is_left_out(read):
@@ -174,7 +192,10 @@ def test_activations_that_are_not_finite_are_named(text, tmp_path):
             tap.rows[(host["sample"] == 5).nonzero().flatten() * 16 + 3, 2] = float("inf")
         return tap
 
-    with mock.patch.object(text, "tapped", damaged), pytest.raises(ConfigError, match="infinite numbers for 1 activation of a block") as error:
+    with (
+        mock.patch.object(text, "tapped", damaged),
+        pytest.raises(ConfigError, match="infinite numbers for 1 activation of a block") as error,
+    ):
         store_activations(text, tmp_path / "store")
     assert str(error.value).count("\n") == 0 and text.run.workload.sample_names([5])[0] in str(error.value)
     assert not (tmp_path / "store" / "store.json").exists()

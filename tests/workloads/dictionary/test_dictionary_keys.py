@@ -44,6 +44,7 @@ STEPS = "model.features=24 model.dead_after=1"
 TABLE = {
     "dictionary.run": Case("dictionary.run=FOLDER/other/text/run", data, READING),
     "dictionary.module": Case("dictionary.module=blocks.0", data, READING),
+    "dictionary.channels": Case("dictionary.channels=last", see.refusal(data), READING),
     "dictionary.checkpoint": Case("dictionary.checkpoint='1'", data, READING),
     "dictionary.settings": Case("dictionary.settings=['data.validation_fraction=0.3']", data, READING),
     "dictionary.report_features": Case("dictionary.report_features=0", page, PAGE),

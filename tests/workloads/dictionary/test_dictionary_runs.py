@@ -114,6 +114,7 @@ MISTAKES = {
     "dictionary.run is null": ["dictionary.run=null", "data=activations"],
     "dictionary.module is null": ["dictionary.module=null"],
     "dictionary.run has no effect with data=planted": ["data=planted"],
+    "dictionary.channels has no effect with data=planted": ["data=planted", "dictionary.channels=last"],
     "model.block=3 does not divide the micro-batch of 8": ["model.block=3"],
     "data.folder has no effect with data.stored=false": ["data.folder=x", "data.stored=false"],
     "set trainer.num_workers=0, or data.stored=true": ["data.stored=false", "trainer.num_workers=1"],

@@ -33,6 +33,16 @@ def test_an_output_becomes_rows_and_rows_an_output(shape):
         assert from_rows(to_rows(like), like).is_contiguous(memory_format=torch.channels_last)
 
 
+def test_channels_last_are_the_same_rows():
+    x = torch.randn(2, 4, 3, 5)
+    last = x.movedim(1, 3).contiguous()
+    assert torch.equal(to_rows(last, "last"), to_rows(x)) and torch.equal(from_rows(to_rows(x), last, "last"), last)
+    model = Two(nn.Identity())
+    with Tap(model.second, lambda rows: rows * 2, "last") as tap:
+        assert torch.equal(model(last), 2 * last + 1)
+    assert tap.shape == (2, 4, 3, 5) and torch.equal(tap.rows, to_rows(x))
+
+
 @pytest.mark.parametrize("shape", [(3, 4), (2, 5, 4), (2, 4, 3, 5)], ids=str)
 def test_a_tap_reads_and_replaces(shape):
     x, model = torch.randn(shape), Two(nn.Identity())

@@ -33,6 +33,7 @@ class Reader:
 
     def __init__(self, run: OpenedRun, module: nn.Module, trained: TrainedDictionary) -> None:
         self.run, self.trained, self.module = run, trained, module
+        self.channels = "first" if trained.place is None else trained.place.channels
         self.device = next(run.model.parameters()).device
 
     def prepared(self, host: Batch) -> Batch:
@@ -40,7 +41,7 @@ class Reader:
 
     def read(self, host: Batch) -> Activity:
         """Return the activities on a host batch."""
-        with Tap(self.module) as tap, torch.inference_mode(), self.run.autocast():
+        with Tap(self.module, channels=self.channels) as tap, torch.inference_mode(), self.run.autocast():
             self.run.model(self.prepared(host))
         size = len(host["sample"])
         found = self.trained.encode(tap.rows).view(size, -1, self.trained.features)
@@ -54,7 +55,7 @@ class Reader:
     def scores(self, host: Batch, position: Tensor | None, edit: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
         """Return the log-probabilities [B, C] of each group of outputs, with the output of the module replaced by `edit`."""
         view = self.run.workload.sample_view()
-        with Tap(self.module, edit), torch.inference_mode(), self.run.autocast():
+        with Tap(self.module, edit, self.channels), torch.inference_mode(), self.run.autocast():
             return view.scores(self.run.model, self.prepared(host), position)
 
 

@@ -50,7 +50,7 @@ def _place(read: ReadRunConfig, record: Mapping[str, Any]) -> Place:
     assert read.run is not None and read.module is not None
     step = re.search(r"step-(\d+)", Path(record.get("weights", "")).parent.name)
     checkpoint = read.checkpoint if step is None else str(int(step[1]))
-    return Place(Path(record.get("run", read.run)), read.module, checkpoint, record.get("weights_digest"))
+    return Place(Path(record.get("run", read.run)), read.module, checkpoint, record.get("weights_digest"), read.channels)
 
 
 def _build(config: Config, weights: InitialWeights) -> DictionarySet:

@@ -13,7 +13,6 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary
 from linnaeus.workloads.dictionary.tapping import find_module
 
-
 RECORD = "dataset.json"  # description of the activations in the directory of a dictionary run
 
 
@@ -21,12 +20,14 @@ class Place(NamedTuple):
     """Source of the activations of a dictionary: a module of the model of a run, with the weights of a checkpoint.
 
     checkpoint: step of the weights whose activations the dictionary was trained on, also if the run has newer or better ones since; or
-    best, newest, or None, as `chosen_weights`, if the record has no step. digest: of these weights; None: unknown."""
+    best, newest, or None, as `chosen_weights`, if the record has no step. digest: of these weights; None: unknown. channels: as for
+    `Tap`."""
 
     run: Path
     module: str
     checkpoint: str | None = None
     digest: str | None = None
+    channels: str = "first"
 
     def find(self, network: nn.Module) -> nn.Module:
         return find_module(network, self.module)

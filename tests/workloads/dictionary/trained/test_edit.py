@@ -14,6 +14,7 @@ from PIL import Image
 import linnaeus
 from linnaeus.workloads.dictionary import edit_cli
 from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
+from tests.workloads.dictionary.trained.conftest import train_dictionary
 
 INPUTS = {
     "biota": ["PHOTO", "--latitude=52", "--longitude=4"],
@@ -75,6 +76,16 @@ def test_an_edit_is_a_step_along_the_decoder_vector(edit, read_by, workload, mon
     assert values(edit(workload, "--top=1000", f"--feature={feature}", "--scale=40"), "after") == pytest.approx(
         values(found, "after"), abs=2e-6
     )
+
+
+def test_a_map_whose_channels_are_last_can_be_edited(trained, photo, tmp_path, capsys):
+    module = "trunk.convolution.0.mlp.1"
+    run = train_dictionary(tmp_path, trained["biota"], module, "dictionary.channels=last", "trainer.length=2steps")
+    capsys.readouterr()  # of its training
+    assert edit_cli.main([str(run), photo, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["features"][0]["positions"] == 64
+    page = next(run.glob("validation/*/feature_sections.json")).read_text()
+    assert "heat" in page.partition("</style>")[2], "the photographs have no heat map"
 
 
 def test_a_feature_that_is_not_active_changes_nothing(edit):

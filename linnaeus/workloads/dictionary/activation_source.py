@@ -1,8 +1,9 @@
 """Define `ActivationSource`: the activations of one module of a trained model, for the training samples of its own run.
 
 The activations of a sample have consecutive numbers, and the samples are in the order of the data. A sample has one activation if the
-module returns [B, d], H W if it returns [B, C, H, W] (or [B, H, W, C]), and T if it returns [B, T, d], without those of padding. `source_batch` consecutive
-samples are a block. A block is always computed in one forward pass, so its activations are bitwise the same whenever they are computed.
+module returns [B, d], H W if it returns a map, [B, C, H, W] or [B, H, W, C], and T if it returns [B, T, d], without those of padding.
+`source_batch` consecutive samples are a block. A block is always computed in one forward pass, so its activations are bitwise the same
+whenever they are computed.
 """
 
 from __future__ import annotations

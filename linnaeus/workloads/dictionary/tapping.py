@@ -1,8 +1,8 @@
 """Read and replace the output of one module of a network, as rows of activations.
 
 An output [N, d] is used as it is; [B, T, d], such as tokens, becomes B T rows; [B, C, H, W], such as a feature map, becomes B H W rows of
-C numbers, in the order of the images, then of their rows, then of their columns. Some modules return feature maps [B, H, W, C] instead: with
-`channels="last"` these become the same rows.
+C numbers, in the order of the images, then of their rows, then of their columns. With `channels="last"`, feature maps [B, H, W, C] become
+the same rows.
 
     with Tap(find_module(model, "blocks.1")) as tap:
         model(batch)
@@ -53,9 +53,9 @@ def from_rows(rows: Tensor, like: Tensor, channels: str = "first") -> Tensor:
     """Return `rows` [N, d] in the shape, dtype and memory format of the output `like`; the inverse of `to_rows`."""
     if like.dim() != 4 or channels == "last":
         return rows.reshape(like.shape).to(like.dtype)
-    batch, channels, height, width = like.shape
+    batch, maps, height, width = like.shape
     last = like.is_contiguous(memory_format=torch.channels_last)
-    found = rows.reshape(batch, height, width, channels).movedim(3, 1).to(like.dtype)
+    found = rows.reshape(batch, height, width, maps).movedim(3, 1).to(like.dtype)
     return found.contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 

@@ -1,6 +1,6 @@
-"""Measure the time of a launch and divide it: start-up, compiling, validation, saving, and training, of which waiting for data is a part.
+"""Measure the wall time of a launch in parts: start-up, compiling, validation, saving, and training, which includes waiting for data.
 
-The clock starts when `trainer.max_time` starts: when the program has read its configuration. The start of Python is not included.
+The launch begins when the program has read its configuration, as for `trainer.max_time`. The start of Python is not included.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from typing import Any
 
 import torch
 
-KEPT = 1024  # updates between two reports whose times are kept, the last ones
+KEPT = 1024  # newest updates between two reports whose times are kept
 
 
 class Clock:
-    """Wall time of this launch in seconds. `starting`: until the first update. `waiting`: for the loader, a part of the training time."""
+    """Wall time of this launch, in seconds. `starting`: start-up, until the first update, without the other parts. `validating`, `saving`:
+    spent on these so far. `waiting`: spent waiting for the loader, a part of the training time. `updates`: times of single updates."""
 
     def __init__(self, device: torch.device | None = None, before: float = 0.0) -> None:
-        """`before`: seconds of the launch before this call."""
+        """`before`: seconds of the launch that passed before this call."""
         self.started = self.now() - before
         self.starting = self.validating = self.saving = self.waiting = 0.0
         self.updates = UpdateTimes(_event if device is not None and device.type == "cuda" else self.now)
-        self._compiled_aside = compile_seconds()  # before this launch, and in validation and saving
+        self._compiled_aside = compile_seconds()  # spent on compilation before this launch, and in validation and saving
 
     now = staticmethod(time.perf_counter)  # seconds
 
     def start_training(self) -> None:
-        """Set the end of the start-up to now."""
+        """End the start-up. Call this before the first update."""
         self.starting = self.wall() - self.validating - self.saving - self.compiling
 
     @contextlib.contextmanager
     def measure(self, activity: str) -> Iterator[None]:
         """Return a context manager that adds the time of its block to the attribute `activity`, "validating" or "saving".
 
-        The update in whose end this happens has no time among `updates`."""
+        The current update is left out of `updates`."""
         start, compiled = self.now(), compile_seconds()
         try:
             yield
@@ -49,7 +50,7 @@ class Clock:
 
     @property
     def compiling(self) -> float:
-        """Return the seconds that torch.compile has compiled, outside of validation and saving."""
+        """Return the seconds that torch.compile has spent in this launch, without compilation during validation and saving."""
         return compile_seconds() - self._compiled_aside
 
     def wall(self) -> float:
@@ -57,32 +58,33 @@ class Clock:
         return self.now() - self.started
 
     def training(self) -> float:
-        """Return the seconds of this launch that were not spent on start-up, compiling, validation or saving."""
+        """Return the seconds of training: those not spent on start-up, compiling, validation or saving. Waiting for data is included."""
         return self.wall() - self.starting - self.compiling - self.validating - self.saving
 
 
 def compile_seconds() -> float:
-    """Return the seconds that torch.compile has spent in this process. The compiler is not imported for this."""
+    """Return the seconds that torch.compile has spent in this process. This does not import the compiler; 0 if it is not imported."""
     compiler = sys.modules.get("torch._dynamo.utils")
     return float(compiler.calculate_time_spent().get("total_wall_time", 0.0)) if compiler is not None else 0.0
 
 
 class UpdateTimes:
-    """Times of single updates: from the end of one update to that of the next, without those that contain validation or saving.
+    """Times of single updates, from the end of one update to the end of the next. Updates with validation or saving are left out.
 
-    moments: the result of `now()` after each update, which the loop appends; None after an update whose time is left out. On a GPU they are
-    events of its stream, which costs about 5 us an update; the host does not wait for them."""
+    now: returns the present moment, in seconds or as a recorded CUDA event. moments: the loop appends `now()` to it after each update; None
+    marks an update that is left out. Recording an event takes about 5 us per update; the host does not wait for it."""
 
     def __init__(self, now: Callable[[], Any]) -> None:
         self.now, self.moments = now, deque[Any](maxlen=KEPT + 1)
 
     def interrupt(self) -> None:
-        """Leave out the update in progress."""
+        """Leave out the current update."""
         if self.moments and self.moments[-1] is not None:
             self.moments.append(None)
 
     def take(self) -> list[float]:
-        """Return the seconds of the updates since the last call. On a GPU, those that it has not finished are left for the next call."""
+        """Return the seconds of each update since the last call. Updates that the GPU has not finished yet are returned by the next
+        call."""
         moments, found = list(self.moments), list[float]()
         while moments and not _reached(moments[-1]):
             moments.pop()

@@ -1,11 +1,11 @@
-"""Count the floating-point operations of a model, for MFU and HFU: once, on the meta device, with the shapes of a real batch.
+"""Count the floating-point operations of a model for MFU and HFU, once, on the meta device, with the shapes of a real batch.
 
 Torch's `FlopCounterMode` counts matrix products, convolutions and attention, forward and backward; a multiply-add is two operations.
-Element-wise operations, norms and softmax count nothing, as in the usual formulas (nanoGPT, PaLM). The model runs without compilation, its
-weights replaced by meta tensors: nothing is computed, and the model, its gradients and the generators are not changed.
+Element-wise operations, norms and softmax are not counted, as in the usual formulas (nanoGPT, PaLM). The model runs uncompiled on meta
+tensors in place of its weights. So nothing is computed, and the model, its gradients and the random generators are not changed.
 
-With activation checkpointing the backward repeats parts of the forward. MFU counts operations without these repetitions, HFU (hardware
-FLOPs utilisation) with them. During the backward, gradients are enabled in repeated operations only, which identifies them.
+With activation checkpointing, the backward repeats parts of the forward. HFU (hardware FLOPs utilisation) includes these repeated
+operations, MFU does not. They are recognised by `torch.is_grad_enabled()`, which during the backward is True in repeated operations only.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("linnaeus")
 
-HEAVY = ("mm", "conv", "attention", "linear", "rnn", "lstm", "gru")  # in the names of operations that should be counted
+HEAVY = ("mm", "conv", "attention", "linear", "rnn", "lstm", "gru")  # parts of the names of operations that should be counted
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Operations of forward and backward. per_sample: for one sample, without repetitions. repeated: for one sample, those that activation
-    checkpointing repeats. unknown: names of operations that are probably large and were not counted, such as custom kernels."""
+    """Number of operations of forward and backward. per_sample: for one sample, without repeated operations. repeated: for one sample,
+    those repeated by activation checkpointing. unknown: names of operations that are probably expensive but were not counted, such as
+    custom kernels."""
 
     per_sample: float
     repeated: float = 0.0
@@ -41,15 +42,15 @@ class Counted:
 
     @property
     def executed(self) -> float:
-        """Return the operations that are executed for one sample, for HFU."""
+        """Return the number of operations for one sample with the repeated ones, for HFU."""
         return self.per_sample + self.repeated
 
 
 def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> Counted:
-    """Return the operations of one sample. `batch`: an input of the model, of which only shapes and dtypes are used. `samples`: number of
-    samples in it.
+    """Return the number of operations for one sample. `batch`: an input of the model, of which only shapes and dtypes are used. `samples`:
+    number of samples in it.
 
-    Raise any exception of a model that cannot run on the meta device, because it reads values of its input."""
+    Raise any exception of a model that cannot run on the meta device, such as one that reads values of its input."""
     from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
     phase = _Phase()
@@ -67,7 +68,10 @@ def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> 
 
 
 class _ForwardBackward(nn.Module):
-    """Run forward and backward in one call of `functional_call`: a forward that is repeated in the backward then also uses meta weights."""
+    """Module whose forward runs the forward and the backward of `model`.
+
+    `functional_call` replaces weights during one call. A single call for both also covers the forward operations that activation
+    checkpointing repeats in the backward."""
 
     def __init__(self, model: nn.Module, phase: _Phase) -> None:
         super().__init__()
@@ -83,22 +87,24 @@ class _ForwardBackward(nn.Module):
 def convolution_backward_flops(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any, **_: Any
 ) -> int:
-    """Return the operations of the backward of a convolution: those of its forward, once for each of the gradients of `x` and `weight`.
+    """Return the number of operations of the backward of a convolution: that of its forward, for each of the gradients of `x` and `weight`
+    that is computed. The arguments are those of `aten.convolution_backward`; the last one, `output_mask`, states which gradients are
+    computed.
 
-    Torch's own formula ignores groups: it counts a depthwise convolution of C channels C times. The last argument of the operation, and of
-    `rest`, says which gradients are computed."""
+    Torch's own formula ignores groups: for a depthwise convolution of C channels its result is C times too large."""
     places = (x if transposed else grad).shape[2:].numel() * grad.shape[0]
     return 2 * weight.numel() * places * sum(rest[-1][:2])
 
 
 class _Phase:
-    """Sum of the operations that are repeated in the backward. backward: True from the start of the backward on. repeated: the sum."""
+    """Counter of the repeated operations. backward: True once the backward has started. repeated: number of operations repeated in it."""
 
     def __init__(self) -> None:
         self.backward, self.repeated = False, 0
 
     def counting(self, formula: Callable[..., int]) -> Callable[..., int]:
-        """Return a formula with the same results, which adds those of repeated operations to `repeated`."""
+        """Return `formula`, a FLOP formula of `FlopCounterMode`, wrapped so that its result for a repeated operation is added to
+        `repeated`."""
 
         def call(*args: Any, **kwargs: Any) -> int:
             flops = formula(*args, **kwargs)
@@ -111,7 +117,8 @@ class _Phase:
 
 
 class _Uncounted(TorchDispatchMode):
-    """Mode that collects the names of operations without a formula: custom ones, and those of torch whose name has a word of `HEAVY`."""
+    """Mode that collects in `names` the operations without a formula: custom ones, and those of torch whose name contains a word of
+    `HEAVY`."""
 
     def __init__(self, formulas: Mapping[Any, Any]) -> None:
         super().__init__()
@@ -127,14 +134,14 @@ class _Uncounted(TorchDispatchMode):
 
 
 def _on_meta(value: Tensor) -> Tensor:
-    """Return a tensor with the shape, strides and dtype of `value` on the meta device; a parameter if it is one."""
+    """Return a tensor with the shape, strides and dtype of `value` on the meta device, a parameter if `value` is one."""
     meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     return nn.Parameter(meta, requires_grad=value.requires_grad) if isinstance(value, nn.Parameter) else meta
 
 
 @contextlib.contextmanager
 def _eager() -> Iterator[None]:
-    """Return a context manager in which compiled modules run without compilation. It does not import the compiler."""
+    """Return a context manager in which compiled modules run uncompiled. It does not import the compiler."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -143,7 +150,7 @@ def _eager() -> Iterator[None]:
 
 
 class FirstBatch:
-    """Callable in place of `inner`, the model, that keeps the shapes of the first batch. `batch`: on the meta device; None before it."""
+    """Wrapper of the model `inner` that records the shapes of its first batch. `batch`: that batch on the meta device; None before it."""
 
     def __init__(self, inner: Callable[..., Any]) -> None:
         self.inner = inner
@@ -156,29 +163,30 @@ class FirstBatch:
 
 
 class FlopsOfRun:
-    """Operations per sample of the model of a run, for each size of the training images.
+    """Numbers of operations per sample of the model of a run, one for each size of the training images.
 
-    `watch` keeps the shapes of the next batch, `of_last_update` counts. A model that states `flops_per_sample()` is not counted."""
+    `watch` records the shapes of the next batch; `of_last_update` counts with them. If the method `flops_per_sample()` of the model returns
+    a number, that is used and nothing is counted."""
 
     def __init__(self) -> None:
-        self._found: dict[int | None, Counted | None] = {}  # size of the images, None if constant -> operations; None: unknown
+        self._found: dict[int | None, Counted | None] = {}  # size of the images (None: constant) -> operations (None: unknown)
         self._first: FirstBatch | None = None
 
     def watch(self, t: Training) -> None:
-        """Keep the shapes of the next batch."""
+        """Record the shapes of the next batch, by a wrapper of `t.runner`."""
         self._first = t.runner = FirstBatch(t.runner)
 
     def of_last_update(self, t: Training) -> Counted | None:
-        """Return the operations of a sample of the last update; None if unknown.
+        """Return the number of operations for one sample of the last update; None if unknown.
 
-        Count them if that update was watched: this takes a second or less, and one more for an import. If the images have another size than
-        before, watch the next update."""
+        If the shapes of that update were recorded, count the operations: this takes up to a second, and another one for an import. If the
+        images have a new size, record the shapes of the next update."""
         size = t.ops.get_image_size(max(0, t.progress.global_step - 1))
         if size not in self._found and (stated := t.model.flops_per_sample()) is not None:
             self._found[size] = Counted(float(stated))
         if self._first is not None and self._first.batch is not None:
             self._found.setdefault(size, _count(t.model, self._first.batch))
-            if t.runner is self._first:  # else another object wraps it, and it only passes calls on
+            if t.runner is self._first:  # otherwise another object wraps it; then it stays and passes calls on
                 t.runner = self._first.inner
             self._first = None
         if size not in self._found and self._first is None:
@@ -187,7 +195,7 @@ class FlopsOfRun:
 
 
 def _count(model: nn.Module, batch: Mapping[str, Tensor]) -> Counted | None:
-    """Return the operations of a sample; None, with a line in the log, if they cannot be counted."""
+    """Return the number of operations for one sample; None if they cannot be counted, with the reason in the log."""
     try:
         found = count_flops(model, batch, len(batch["weight"]))
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Profile a range of updates, for `profile=steps:50-60`: times of the parts of an update, and a trace by torch's profiler.
+"""Profile a range of updates (`profile=steps:50-60`): the times of the parts of an update, and a trace by torch's profiler.
 
-Torch's profiler slows down an update, often by half and more. So the first half of the range is timed without it, and the second half is
-traced with it. In a range of one update, that update is both timed and traced.
+Under torch's profiler an update often takes 1.5 times as long or more. So the first half of the range is timed without it, and the second
+half is traced with it. A range of one update is both timed and traced.
 
 The folder `profile` of the run directory then contains `summary.txt` (one screen), `parts.json` (the times of each timed update),
 `trace.json` (for Perfetto or chrome://tracing) and `operations.txt` (the operations with the longest times).
@@ -32,9 +32,8 @@ BAR = 30  # width of the longest bar in summary.txt
 
 
 def profiled_steps(text: str) -> tuple[int, int]:
-    """Return the first and the last update, counted from 1, of a value of `profile`: `steps:50-60` or `steps:50`.
-
-    Raise `ConfigError` for any other text."""
+    """Return (first update, last update), counted from 1, of a value of `profile`, such as `steps:50-60` or `steps:50`. Raise `ConfigError`
+    for any other text."""
     found = re.fullmatch(r"steps:(\d+)(?:-(\d+))?", text.strip())
     first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
     if not 1 <= first <= last:
@@ -43,16 +42,18 @@ def profiled_steps(text: str) -> tuple[int, int]:
 
 
 def profile_notes(text: str | None, last_step: int) -> list[str]:
-    """Return a line for the log if the run ends before the last update of `profile`, so that no profile is written."""
+    """Return a note for the log, [] if there is none: no profile is written if the run ends before the last update of `profile`.
+
+    text: value of `profile`. last_step: number of updates of the run."""
     late = text is not None and profiled_steps(text)[1] > last_step
     return [f"profile={text}: no profile is written, because the last update is {last_step:,}"] if late else []
 
 
 class StepProfiler:
-    """Profiler of the updates `first` to `last` (counted from 1); a user of `Sections`. On rank 0 only."""
+    """Profiler of the updates `first` to `last` (counted from 1), on rank 0 only. It is a user of `Sections`."""
 
     def __init__(self, text: str, directory: Path, device: torch.device) -> None:
-        """`text`: value of `profile`. `directory`: the run directory. Raise `ConfigError` for an impossible `text`."""
+        """`text`: value of `profile`. `directory`: the run directory. Raise `ConfigError` for an invalid `text`."""
         self.first, self.last = profiled_steps(text)
         self.traced_from = self.first + (self.last - self.first + 1) // 2  # the first traced update
         self.directory, self.device = directory / "profile", device
@@ -61,7 +62,7 @@ class StepProfiler:
         self._profiler: Any = None
 
     def wants(self, step: int) -> bool:
-        """Return True for an update of the range. Start torch's profiler before the first one that is traced."""
+        """Return True if update `step` is in the range. Before the first traced update, start torch's profiler."""
         if self._profiler is None and self.traced_from <= step <= self.last:
             activities = [torch.profiler.ProfilerActivity.CPU]
             if self.device.type == "cuda":
@@ -73,7 +74,7 @@ class StepProfiler:
         return self.first <= step <= self.last
 
     def add(self, t: Training, step: int, marks: Marks) -> None:
-        """Keep the times of an update that is not traced. After the last one of the range write all files."""
+        """Keep the marks of an update that is timed. After the last update of the range, write all files."""
         if step < self.traced_from or self.first == self.last:
             self._timed[step] = marks
         if step >= self.last:
@@ -92,7 +93,7 @@ class StepProfiler:
         write_atomic(self.directory / "operations.txt", profiler.key_averages().table(sort_by=order, row_limit=ROWS) + "\n")
         updates = {step: part_seconds(marks) for step, marks in self._timed.items()}
         self._timed = {}
-        if not updates:  # the run continued within the range: the trace is all there is
+        if not updates:  # the run was resumed within the traced half, so there is only a trace
             log.info("profile of steps %d to %d: %s", self.traced_from, self.last, self.directory)
             return
         text = describe_parts(updates, (self.traced_from, self.last), self._operations(t))
@@ -101,7 +102,7 @@ class StepProfiler:
         log.info("profile: %s\n%s", self.directory, text)
 
     def _operations(self, t: Training) -> float | None:
-        """Return the operations of an update of this process, without repeated ones; None if unknown."""
+        """Return the number of operations in an update of this process, without repeated ones; None if unknown."""
         if t.flops is None:
             return None
         step, found = t.progress.global_step - 1, t.flops.of_last_update(t)
@@ -109,7 +110,8 @@ class StepProfiler:
 
 
 def parts_record(updates: dict[int, dict[str, float]], traced: tuple[int, int]) -> dict[str, Any]:
-    """Return the content of parts.json: the mean seconds of each part and of the whole update, and those of each update."""
+    """Return the content of parts.json: mean seconds of each part and of the update, and the seconds of each single update. Arguments as
+    in `describe_parts`."""
     number = len(updates)
     means = {name: sum(update[name] for update in updates.values()) / number for name in (*PARTS, *ASIDE)}
     return {
@@ -123,13 +125,13 @@ def parts_record(updates: dict[int, dict[str, float]], traced: tuple[int, int]) 
 
 
 def seconds_of_update(update: dict[str, float]) -> float:
-    """Return the seconds of an update without validation and saving. `update`: result of `part_seconds`."""
+    """Return the seconds of an update, without validation and saving. `update`: result of `part_seconds`."""
     return sum(update.values()) - sum(update[name] for name in ASIDE)
 
 
 def describe_parts(updates: dict[int, dict[str, float]], traced: tuple[int, int], flops: float | None = None) -> str:
-    """Return the screen of summary.txt. `updates`: step -> seconds of each part. `traced`: first and last update of the trace. `flops`:
-    operations of an update of this process."""
+    """Return the text of summary.txt. `updates`: step -> result of `part_seconds`. `traced`: (first, last) update of the trace. `flops`:
+    number of operations in an update of this process; None if unknown."""
     record = parts_record(updates, traced)
     whole, steps = record["seconds_per_step"], sorted(updates)
     lines = [f"{counted(len(steps), 'update')} ({steps[0]:,} to {steps[-1]:,}), mean {format_seconds(whole)} each", ""]
@@ -153,6 +155,6 @@ def describe_parts(updates: dict[int, dict[str, float]], traced: tuple[int, int]
 
 
 def _row(name: str, times: list[float], end: str) -> str:
-    """Return a row of the table. `times`: seconds in each update. `end`: text behind mean, median and longest time."""
+    """Return a row of the table: name, mean, median and longest time, `end`. `times`: seconds in each update."""
     shown = [format_seconds(value) for value in (sum(times) / len(times), median(times), max(times))]
     return f"{name:12}{''.join(f'{text:>10}' for text in shown)}{end}".rstrip()

@@ -1,7 +1,8 @@
-"""Compare the processes of a run at each report: times of their updates, and memory. One sum of a small table is all that is sent.
+"""Compare the processes of a run at each report: times of their updates, memory, and state of their GPUs. The processes exchange these
+values with one all-reduce of a table, W x len(`FACTS`).
 
-The times of the first `SAMPLES` updates after each report are taken by `Sections`, so the other updates cost nothing. Waiting for data is
-counted over all updates, because a slow file may be in any of them.
+`Sections` times only the first `SAMPLES` updates after each report, so the others take no extra time. Waiting for data is measured over all
+updates, because a slow file may be in any of them.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("linnaeus")
 
 SAMPLES = 8  # timed updates after each report
-# "weighting" and "step end" contain sums over the processes, in which each waits for the others, so they are left out.
+# "weighting" and "step end" are left out: they contain collectives, in which each process waits for the others.
 COMPUTE, HOST = ("forward", "loss", "backward"), ("inputs", "update", "rest")
-TIMES = ("data", "compute", "host")  # seconds of an update; NaN before the first timed one
+TIMES = ("data", "compute", "host")  # seconds of an update; NaN before the first timed update
 MEMORY = ("memory/host_now_MiB", "memory/host_private_MiB", "memory/workers_MiB")
 GPU_MEMORY = ("memory/device_now_MiB", "memory/device_reserved_MiB", "memory/device_MiB")
 GPU = ("gpu/utilisation", "gpu/sm_clock_MHz", "gpu/power_W", "gpu/temperature_C", "gpu/throttling")
@@ -34,7 +35,7 @@ FACTS = (*TIMES, *MEMORY, *GPU_MEMORY, *GPU)
 
 
 class SampledTimes:
-    """Times of a few updates after each report; a user of `Sections`, in groups only."""
+    """Times of the first `SAMPLES` updates after each report. It is a user of `Sections`, in runs of several processes only."""
 
     def __init__(self) -> None:
         self._marks: list[Marks] = []
@@ -46,7 +47,8 @@ class SampledTimes:
         self._marks.append(marks)
 
     def take(self) -> tuple[float, float]:
-        """Return the median seconds of `COMPUTE` and `HOST` since the last call; NaN if no update was timed."""
+        """Return (median seconds of `COMPUTE`, median seconds of `HOST`) over the updates timed since the last call; NaN if there are
+        none."""
         parts, self._marks = [part_seconds(marks) for marks in self._marks], []
         if not parts:
             return math.nan, math.nan
@@ -55,13 +57,13 @@ class SampledTimes:
 
 
 class RankReport:
-    """Facts of all processes at a report. `collect` is a collective; `rows` and `lines` are for rank 0.
+    """Values of `FACTS` from all processes at a report. Call `collect` on all ranks, then `rows` and `lines` on rank 0.
 
-    table: rank -> name in `FACTS` -> value; NaN where a process does not have it."""
+    table: a dict for each rank, name in `FACTS` -> value; NaN if the process does not have the value."""
 
     def __init__(self, device: torch.device, world_size: int) -> None:
         self.sampled = SampledTimes() if world_size > 1 else None
-        self.table = [dict.fromkeys(FACTS, math.nan) for _ in range(world_size)]  # a report that a resume makes late has no values
+        self.table = [dict.fromkeys(FACTS, math.nan) for _ in range(world_size)]  # all NaN for a pending report made after a resume, before `collect`
         self._before = (0, 0.0)  # step and time spent waiting for data at the last report
         self._of = [f" of process rank {rank}" if world_size > 1 else "" for rank in range(world_size)]
         self._slow = SlowRank()
@@ -73,7 +75,7 @@ class RankReport:
             self._gpu = open_gpu(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
 
     def collect(self, t: Training) -> None:
-        """Gather the facts of this report from all ranks. Every rank must call this."""
+        """Gather the values of this report from all ranks. All ranks must call this."""
         own = dict.fromkeys(FACTS, math.nan) | self._own(t)
         if len(self.table) == 1:
             self.table = [own]
@@ -94,7 +96,8 @@ class RankReport:
         return facts
 
     def rows(self) -> dict[str, float]:
-        """Return the values for timings.jsonl: those of rank 0, and of a group the largest one and its rank."""
+        """Return the values for timings.jsonl: memory and GPU state of rank 0; with several processes also the largest memory with its
+        rank, and the least and largest times of an update, in ms."""
         found = {name: self.table[0][name] for name in (*MEMORY, *GPU_MEMORY, *GPU)}
         if len(self.table) > 1:
             for name in (MEMORY[0], GPU_MEMORY[2]):
@@ -108,7 +111,7 @@ class RankReport:
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def lines(self, step: int, last_step: int) -> list[str]:
-        """Return the warnings that are due at this report: a slow process, memory that grows like a leak, a throttled GPU."""
+        """Return the warnings at this report: a slow process, a memory leak, a throttled GPU. last_step: last step of the run."""
         lines = list[str | None]()
         if len(self.table) > 1 and not any(math.isnan(row[name]) for row in self.table for name in TIMES):
             lines.append(self._slow.report(step, [[row[name] for name in TIMES] for row in self.table]))
@@ -118,7 +121,7 @@ class RankReport:
         return [line for line in (*lines, self._throttling(step)) if line is not None]
 
     def _throttling(self, step: int) -> str | None:
-        """Return a line, once, if a GPU is throttled in two successive reports."""
+        """Return a warning, at most once, if a GPU is throttled in two successive reports; otherwise None."""
         held = [(rank, row["gpu/throttling"]) for rank, row in enumerate(self.table) if row["gpu/throttling"] > 0]
         self._throttled[0] = self._throttled[0] + 1 if held else 0
         if self._throttled[0] < 2 or self._throttled[1]:
@@ -127,12 +130,12 @@ class RankReport:
         rank, bits = held[0]
         row = self.table[rank]
         facts = f"{row['gpu/sm_clock_MHz']:.0f} MHz, {row['gpu/power_W']:.0f} W, {row['gpu/temperature_C']:.0f} °C"
-        return f"the GPU{self._of[rank]} is slowed down at step {step:,} ({', '.join(throttling_reasons(bits))}): {facts}"
+        return f"the GPU{self._of[rank]} is throttled at step {step:,} ({', '.join(throttling_reasons(bits))}): {facts}"
 
 
 def memory_facts(t: Training) -> dict[str, float]:
-    """Return the memory of this process, its loader workers and its GPU, in MiB: resident and private memory of the process, private memory
-    of all workers together; allocated now, reserved by the allocator, and most allocated so far."""
+    """Return the values of `MEMORY` and, on a GPU, of `GPU_MEMORY`, in MiB: resident and private memory of this process, private memory of
+    its loader workers together; memory allocated by tensors, reserved by torch's allocator, and peak of the allocated memory."""
     found, own = dict[str, float](), memory_of()
     if own is not None:
         workers = private_of(t.workers.processes()) if t.workers is not None else 0.0

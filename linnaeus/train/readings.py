@@ -1,4 +1,4 @@
-"""Collect numbers of a run from its parts: rows of metrics, timings, and the data of a progress report.
+"""Collect numbers of a run from its parts, for rows of metrics, rows of timings and progress reports.
 
 `training_row` is the only function on the step path that waits for the device.
 """
@@ -27,15 +27,15 @@ log = logging.getLogger("linnaeus")
 
 
 def training_row(t: Training, peek: bool = False) -> dict[str, float]:
-    """Return the mean losses and metrics since the last row, gradient norm, learning rate and task weights. Costs a device sync.
+    """Return the mean losses and metrics since the last row, gradient norm, learning rate and task weights. This waits for the device.
 
-    peek: True to leave the means as they are, for a report between two rows; by default they start again."""
+    peek: True for a report between two rows: the means are not reset."""
     rate = t.lr.at(t.progress.global_step - 1)
     return t.step_logger.row(rate, t.update.grad_norm, t.weighting.weights, t.update.skipped_updates, peek)
 
 
 def metrics_row(t: Training) -> dict[str, float]:
-    """Return the complete row of metrics for this step. Costs a device sync."""
+    """Return the complete row of metrics for this step. This waits for the device."""
     row = training_row(t) | {
         "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
         "progress/fraction": t.progress.get_progress_fraction(),
@@ -50,9 +50,8 @@ def metrics_row(t: Training) -> dict[str, float]:
 
 
 def curriculum_numbers(t: Training) -> dict[str, float]:
-    """Return `phase/lr_multiplier`, `phase/mixture/<source>` and `phase/dimension/<name>` at the last update; {} without curriculum phases.
-
-    At step 0 the numbers are those of the first update."""
+    """Return `phase/lr_multiplier`, `phase/mixture/<source>` (share) and `phase/dimension/<name>` (weight) at the last update, at step 0
+    those of the first update; {} without curriculum phases."""
     phases, step = t.ops.resolved.phases, max(0, t.progress.global_step - 1)
     if phases is None:
         return {}
@@ -71,7 +70,8 @@ def curriculum_numbers(t: Training) -> dict[str, float]:
 
 
 def timings(t: Training) -> dict[str, float]:
-    """Return times, throughput and peak memory since the start of this launch, for timings.jsonl."""
+    """Return times, throughput and peak memory since the start of this launch, for timings.jsonl. `time/wall_seconds` includes earlier
+    launches."""
     seconds = max(t.clock.training(), 1e-9)
     steps = t.progress.global_step - t.first_step
     samples = t.progress.samples_seen - t.first_sample
@@ -122,12 +122,11 @@ def _peak_host_mib() -> float:
 
 
 def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
-    """Prepare the progress reports, after the run is restored. Do nothing on ranks without a report file.
-
-    `costs`: those of the launch before, from its checkpoint.
+    """Prepare the progress reports. Call this after the run is restored. Do nothing on ranks without a report file.
 
     Set the steps of validation passes and checkpoints, from which the time left is estimated, and restart the measurement of throughput.
-    Report 0 % for a new run with `schedule.report`."""
+    Report 0 % for a new run with `schedule.report`. costs: fields of `Costs` of the launch before, from its checkpoint; None without
+    one."""
     reports = t.output.reports
     if reports.file is None:
         return
@@ -140,13 +139,13 @@ def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
     restart_throughput(t)
     t.output.display.start(t.progress.global_step)
     t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)
-    if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # else a checkpoint counts the report
+    if t.progress.global_step == 0 and reports.rows == 0 and t.config.schedule.report:  # otherwise the report of 0 % exists already
         with reports.timed():
             reports.report(report_data(t, {"train/lr": t.lr.at(0)}, memory_now(t.device)), keep=True)
 
 
 def restart_throughput(t: Training) -> None:
-    """Restart the measurement of the speed and of the wait for data. Before that, count the operations of the model if they are needed."""
+    """Restart the measurement of throughput and of the wait for data. Before that, count the operations of the model if they are needed."""
     if t.flops is not None:
         t.flops.of_last_update(t)
     t.output.reports.throughput.restart(reading(t))
@@ -155,9 +154,9 @@ def restart_throughput(t: Training) -> None:
 
 
 def report_progress(t: Training) -> None:
-    """Print and write the progress report of this step, and log the timings.
+    """Show and write the progress report of this step, log its warnings, and write the row of timings.
 
-    The metrics are those of the deferred report, if there is one, or of the newest row."""
+    The metrics are those of the pending report, if there is one, otherwise those of the newest row."""
     reports, step, resolved = t.output.reports, t.progress.global_step, t.ops.resolved
     with reports.timed():
         pending, reports.pending = reports.pending, None
@@ -177,24 +176,23 @@ def report_progress(t: Training) -> None:
 
 
 def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:
-    """Return estimates of the time left at this step. `clocks` contains the result of `timings` and recent rates.
-
-    `validated`: True if the validation passes of this step are done."""
+    """Return the estimates of the time left at this step, see `RunReports.time_left`. clocks: result of `timings`, and recent rates if
+    there are any. validated: True if the validation passes of this step are done."""
     resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
     step, intervals = t.progress.global_step, resolved.checkpoint.seconds
     return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
 
 
 def costs(t: Training) -> Costs:
-    """Return the mean seconds of an update, a validation pass and a checkpoint, for the estimates of the next launch."""
+    """Return the mean seconds of an update, a validation pass and a checkpoint, which a checkpoint saves for the estimates of the next
+    launch."""
     update = t.output.reports.seconds_per_update(t.output.reports.throughput.rates(latest=reading(t)))
     return t.output.reports.costs(update, t.clock.validating, t.clock.saving, t.context.world_size)
 
 
 def seconds_left(t: Training) -> tuple[float | None, bool]:
-    """Return (seconds until the end of the run at the present speed, True if they include validation).
-
-    Return (None, True) before the second update of a launch."""
+    """Return (estimated seconds until the end of the run, True if they include validation); (None, True) before the second update of a
+    launch."""
     rates = t.output.reports.throughput.rates(latest=reading(t))
     if not rates:
         return None, True
@@ -203,7 +201,7 @@ def seconds_left(t: Training) -> tuple[float | None, bool]:
 
 
 def seconds_after_pass(t: Training) -> float | None:
-    """Return an estimate of the seconds from the end of the present validation pass to the end of the run; None if there is no estimate."""
+    """Return the estimated seconds from the end of the current validation pass to the end of the run; None if there is no estimate."""
     rates, passes = t.output.reports.throughput.rates(latest=reading(t)), t.output.reports.passes
     if not rates:
         return None
@@ -212,7 +210,7 @@ def seconds_after_pass(t: Training) -> float | None:
 
 
 def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:
-    """Return the data of a progress report at this step. `row`: metrics. `clocks`: timings and memory."""
+    """Return the data of a progress report at this step. row: row of metrics. clocks: timings and memory."""
     more, units = _more_rows(t), t.workload.units
     parameters, trained = t.parameter_counts
     return ReportData(
@@ -234,7 +232,8 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
 
 
 def _recent(t: Training) -> dict[str, float]:
-    """Return throughput, MFU and, where activations are computed again, HFU over the last reports."""
+    """Return throughput and MFU over the last reports, with activation checkpointing also HFU. MFU and HFU are left out if the peak or the
+    number of operations is unknown."""
     rates = t.output.reports.throughput.rates(t.workload.units[0] if t.workload.units is not None else None)
     peak = device_peak(t)
     flops = None if t.flops is None else t.flops.of_last_update(t)
@@ -247,7 +246,8 @@ def _recent(t: Training) -> dict[str, float]:
 
 
 def device_peak(t: Training) -> float | None:
-    """Return the peak FLOP/s of the device at the precision of the run; None if unknown. `logger.peak_tflops` takes precedence."""
+    """Return the peak FLOP/s of the device at the precision of the run: `logger.peak_tflops` if set, otherwise by the name of the GPU; None
+    if unknown."""
     configured, precision = t.config.logger.peak_tflops, t.config.trainer.precision
     if configured is not None:
         return configured * 1e12
@@ -257,7 +257,7 @@ def device_peak(t: Training) -> float | None:
 
 
 def _more_rows(t: Training) -> dict[str, Any]:
-    """Return the rows of a report about the curriculum, from the workload, and about growth."""
+    """Return the further rows of a report: the phase of the curriculum, rows of the workload, and growth."""
     phases, rows = t.ops.resolved.phases, dict[str, Any]()
     if phases is not None:
         name, description = phases.at(max(0, t.progress.global_step - 1))
@@ -273,9 +273,9 @@ def _validation(t: Training) -> dict[str, float]:
 
 
 def _planned_steps(t: Training) -> tuple[list[int], list[int]]:
-    """Return (the step of every validation pass, the step of every checkpoint), both sorted, for the estimate of the time left.
+    """Return (steps of all validation passes, steps of all checkpoints), both sorted, for the estimate of the time left.
 
-    A step with several passes occurs once for each. Each step with validation has two checkpoints, before and after its passes."""
+    A step with several passes occurs once for each pass. A step with validation has two checkpoints, before and after its passes."""
     r = t.ops.resolved
     plain = [step for every in (r.validate, r.validate_mask_meta) for step in every.steps()]
     partial = [step for step in r.validate_partial_mask_meta.steps() for _ in t.ops.partial_validations_due(step)]

@@ -1,11 +1,10 @@
-"""Time the parts of an update: waiting, inputs, forward, loss, backward, weighting, update, and so on.
+"""Time the parts of an update: waiting for data, inputs, forward, loss, backward and the others of `PARTS`.
 
-By default nothing is timed. While a user of `Sections` asks for the times of an update (the profile of `profile=`, or the comparison of the
-processes of a group), the methods that the loop calls are replaced by timed ones, and restored afterwards. Timing adds about 10 us to an
-update.
+By default nothing is timed. For the updates that a user of `Sections` requests (`StepProfiler` for `profile=`, or `SampledTimes` to compare
+processes), the methods that the loop calls are replaced by timed ones, and restored afterwards. Timing adds about 10 us to an update.
 
-A mark is a moment at which one part ends and the next one begins, so the parts add up to the update without a gap. On the CPU a moment is
-read from the clock. On a GPU it is an event in the stream, so a part is the time until the device reaches its end; the host does not wait.
+A mark is a moment at which one part ends and the next one begins, so the times of the parts add up to that of the update. On the CPU a
+moment is a reading of the clock. On a GPU it is a CUDA event, so a part lasts until the device has reached its end; the host does not wait.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from linnaeus.train.state import Training
 
 WAITING, REST, STEP_END, EXCHANGE = "waiting", "rest", "step end", "exchange"
-# In the order of an update. "exchange": waiting for other processes, in the sum of the label counts and at the end of backward.
+# In the order of an update. "exchange": waiting for other processes, in the all-reduce of the label counts and at the end of backward.
 PARTS = (WAITING, "inputs", EXCHANGE, "forward", "loss", "weighting", "backward", "update", REST, STEP_END)
 ASIDE = ("validation", "saving")  # at the end of some steps; not counted as parts of the update
 Marks = list[tuple[str, Any]]  # (name of the part that begins, moment); the last one ends the update
@@ -34,17 +33,17 @@ def clock() -> float:
 
 
 class User(Protocol):
-    """An object that asks for the times of updates."""
+    """Interface of an object that requests the times of updates."""
 
     def wants(self, step: int) -> bool:
-        """Return True if update number `step` (counted from 1) must be timed. Called before it."""
+        """Return True if update `step` (counted from 1) must be timed. Called before each update."""
 
     def add(self, t: Training, step: int, marks: Marks) -> None:
-        """Take the marks of an update that `wants` has asked for."""
+        """Receive the marks of update `step`, for which `wants` returned True. Called after it."""
 
 
 class TimedCall:
-    """Object that behaves like `inner`, with timed calls. For objects that the loop calls and reads (`Training.runner`, `update`)."""
+    """Proxy of `inner` whose calls run `call` instead. For objects whose attributes the loop also reads (`Training.runner`, `update`)."""
 
     def __init__(self, inner: Any, call: Callable[..., Any]) -> None:
         self._inner, self._call = inner, call
@@ -57,25 +56,27 @@ class TimedCall:
 
 
 class Sections:
-    """Timer of the parts of the updates of one process. `annotate`: returns a context manager for a part, by its name; the profile sets it
-    to torch's `record_function`."""
+    """Timer of the parts of the updates of one process.
+
+    annotate: function from the name of a part to a context manager around it; `StepProfiler` sets it to torch's `record_function`."""
 
     def __init__(self, device: torch.device, users: Sequence[User]) -> None:
         self.users = list(users)
         self.annotate: Callable[[str], Any] = no_annotation
         self._now: Callable[[], Any] = _event if device.type == "cuda" else clock
         self._marks: Marks = []
-        self._restore: list[tuple[Any, str, Any]] = []  # (owner, attribute, value; `_MISSING` for none of its own)
+        self._restore: list[tuple[Any, str, Any]] = []  # (owner, attribute, original value; `_MISSING` if it was on the class)
         self._asking: list[User] = []
 
     # -- called by the loop ----------------------------------------------------------------------------------------------
 
     def between_steps(self, t: Training) -> None:
-        """End the times of an update, and begin those of the next one. Called before the first update of an epoch and after each one."""
+        """Pass the marks of the finished update to its users, and begin those of the next update if a user requests them. Called after each
+        update, and before the first one of an epoch."""
         step = t.progress.global_step
-        if len(self._marks) == 1:  # at the begin of an epoch: the next update is timed already
+        if len(self._marks) == 1:  # at the beginning of an epoch: the marks of the next update have begun
             return
-        if any(name == STEP_END for name, _ in self._marks):  # else its data could not be read
+        if any(name == STEP_END for name, _ in self._marks):  # otherwise there was no update, because its data could not be read
             self._mark(WAITING)
             for user in self._asking:
                 user.add(t, step, self._marks)
@@ -98,9 +99,8 @@ class Sections:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Return a context manager whose block belongs to the part `name`; afterwards the part around it continues.
-
-        Parts inside validation and saving belong to these."""
+        """Return a context manager whose block is timed as the part `name`. After it, the enclosing part continues. Blocks within
+        validation or saving are timed as those."""
         outer = self._marks[-1][0]
         if outer in ASIDE:
             yield
@@ -150,10 +150,11 @@ class Sections:
         return call
 
     def _timed_backward(self, backward: Callable[..., None], processes: int) -> Callable[..., None]:
-        """Return `backward` with its own part, and the rest of it as "exchange" from the moment at which all gradients of this process are
-        computed: DDP then waits for those of the others.
+        """Return `backward`, timed as "backward" until all gradients of this process are computed, and then as "exchange", while DDP waits
+        for the gradients of the other processes.
 
-        DDP waits in a callback at the end of the backward. Ours is queued before it, by the first hook of the backward, and runs first."""
+        DDP waits in a callback at the end of the backward. Callbacks run in the order in which they were queued. Ours is queued first, by a
+        hook on the losses, where the backward starts."""
         if processes == 1:
             return self._timed(backward, "backward")
 
@@ -166,7 +167,7 @@ class Sections:
         return call
 
     def _then_step_end(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the last function of an update that takes time, with "step end" after it."""
+        """Return `function`, after which the time counts as "step end"."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
@@ -188,7 +189,7 @@ _MISSING = object()
 
 
 def no_annotation(name: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager that does nothing."""
+    """Return a context manager without effect."""
     return contextlib.nullcontext()
 
 
@@ -199,7 +200,7 @@ def _event() -> torch.cuda.Event:
 
 
 def seconds_between(first: Any, last: Any) -> float:
-    """Return the seconds between two moments. Waits for the device if an event is not reached yet."""
+    """Return the seconds between two moments (seconds, or CUDA events). This waits until the device has reached the last event."""
     if isinstance(first, (int, float)):
         return float(last - first)
     last.synchronize()
@@ -207,7 +208,8 @@ def seconds_between(first: Any, last: Any) -> float:
 
 
 def part_seconds(marks: Marks) -> dict[str, float]:
-    """Return the seconds of each of `PARTS` and `ASIDE`, in this order. Their sum is the time from the first to the last mark."""
+    """Return the seconds of each of `PARTS` and `ASIDE`, in this order; 0 if a part did not occur. Their sum is the time from the first to
+    the last mark."""
     found = dict.fromkeys((*PARTS, *ASIDE), 0.0)
     for (name, begin), (_, end) in itertools.pairwise(marks):
         found[name] += seconds_between(begin, end)

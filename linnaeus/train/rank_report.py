@@ -63,7 +63,7 @@ class RankReport:
 
     def __init__(self, device: torch.device, world_size: int) -> None:
         self.sampled = SampledTimes() if world_size > 1 else None
-        self.table = [dict.fromkeys(FACTS, math.nan) for _ in range(world_size)]  # all NaN for a pending report made after a resume, before `collect`
+        self.table = [dict.fromkeys(FACTS, math.nan) for _ in range(world_size)]  # NaN before the first `collect`
         self._before = (0, 0.0)  # step and time spent waiting for data at the last report
         self._of = [f" of process rank {rank}" if world_size > 1 else "" for rank in range(world_size)]
         self._slow = SlowRank()

@@ -95,7 +95,8 @@ def test_a_run_gives_advice_and_has_the_figure_in_its_results(tmp_path: Path, mo
         timings["time/speed_without_waiting"] > 1
     )
     assert (
-        f"<b>{timings['time/speed_without_waiting']:.3g} x</b><span>speed if data cost no time</span>" in (run / "report.html").read_text()
+        f"<b>{timings['time/speed_without_waiting']:.3g} x</b><span>speed-up without waiting for data</span>"
+        in (run / "report.html").read_text()
     )
 
 

@@ -1,1 +1,1 @@
-"""Make report.html of a run, and comparison.html of several runs: one file each, made from the files of run directories alone."""
+"""Make report.html of a run and comparison.html of several runs, from the files of their directories alone. Each page is one file."""

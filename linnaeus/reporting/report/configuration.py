@@ -1,4 +1,4 @@
-"""Show the configuration of a run: the keys that differ from the defaults, then everything."""
+"""Make the section with the configuration of a run: the keys that differ from the defaults, and, folded, the whole configuration."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +31,8 @@ def configuration(run: RunFiles) -> str:
 
 
 def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return dotted key -> (default, value) of a saved configuration, as texts, for the keys whose values differ from the defaults of the
-    chosen options."""
+    """Return dotted key -> (default, value), as texts, for the keys of a saved configuration that differ from the defaults of its choices
+    of groups. The default is an en dash if there is none. Return {} if the defaults cannot be composed here."""
     if not config:
         return {}
     try:
@@ -48,7 +48,7 @@ def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested mapping by dotted keys."""
+    """Return dotted key -> value of a nested mapping. An empty mapping is a value. prefix: put before each key."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {f"{prefix}{name}": value}
@@ -56,7 +56,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as in YAML; an en dash for one without a default."""
+    """Return a value as YAML text; an en dash for `???`, a required value."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""Read the rows of a JSONL file as curves of at most 2,000 points each, with little memory.
+"""Read the rows of a JSONL file as curves of at most 2,000 points each, so that a large file needs little memory.
 
-The rows are cut into at most 1,000 blocks of equal length. A curve keeps the lowest and the highest value of each block, so that spikes
-stay visible, and the mean, from which a smoothed line is made. A file of at most 1,000 rows is kept whole.
+The rows are divided into at most 1,000 blocks of equal length. A curve keeps the lowest and the highest value of each block, so that spikes
+remain visible, and the mean, for a smoothed line. Of a file of at most 1,000 rows, all values are kept.
 """
 
 import math
@@ -21,10 +21,11 @@ Points = list[tuple[float, float]]  # (global_step, value)
 
 @dataclass
 class Curve:
-    """Values of one key over steps. `points`: the lowest and highest value of each block, in the order of steps, at most 2 x BLOCKS.
+    """Values of one key over steps, as (step, value) pairs.
 
-    `means`: mean step and mean value of each block. `first`, `last`: the first and last finite value with its step. `count`: number of
-    finite values. `not_finite`: number of values that are NaN, infinite or null."""
+    `points`: lowest and highest value of each block, in the order of steps, at most 2 x BLOCKS. `means`: (mean step, mean value) of each
+    block. `first`, `last`: first and last finite value. `count`: number of finite values. `not_finite`: number of values that are NaN,
+    infinite or null."""
 
     points: Points = field(default_factory=list)
     means: Points = field(default_factory=list)
@@ -35,14 +36,14 @@ class Curve:
 
     @classmethod
     def of(cls, points: Points) -> "Curve":
-        """Return the curve of points that are few enough to keep all."""
+        """Return a curve with all of `points`."""
         curve = cls()
         for step, value in points:
             curve.add([(value, step)])
         return curve
 
     def add(self, block: list[tuple[float, float]]) -> None:
-        """Add a block of (value, step) pairs."""
+        """Add a block, not empty, of finite (value, step) pairs in the order of steps."""
         (low, low_step), (high, high_step) = min(block), max(block)
         ends = [(low_step, low), (high_step, high)] if low_step <= high_step else [(high_step, high), (low_step, low)]
         self.points += ends if low_step != high_step else ends[:1]
@@ -53,8 +54,7 @@ class Curve:
         self.count += size
 
     def smooth(self, span: float = 0.04) -> Points:
-        """Return the moving average of the means. The window contains the fraction `span` of the blocks, and is centred so that the line
-        does not lag. It is narrower near both ends."""
+        """Return the centred moving average of `means`. `span`: fraction of the blocks in the window, which is narrower near both ends."""
         found = self.means
         half, sums, means = max(1, round(span * len(found) / 2)), [0.0, *accumulate(y for _, y in found)], []
         for i, (x, _) in enumerate(found):
@@ -64,7 +64,8 @@ class Curve:
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Return the curve of every key of a JSONL file with a number in some row, in order of first appearance; {} without the file."""
+    """Return key -> curve for the keys of a JSONL file that have a number in some row, in the order of their first appearance; {} without
+    the file. Damaged lines are ignored."""
     curves: dict[str, Curve] = {}
     lines = sum(1 for _ in complete_lines(path)) if path.is_file() else 0
     width = max(1, -(-lines // BLOCKS))

@@ -1,4 +1,4 @@
-"""HTML building blocks of report.html: sections, numbers that a program can check, words with an explanation, and sortable tables."""
+"""Make the HTML parts of report.html: sections, machine-readable numbers, words with a tooltip, and sortable tables."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -10,12 +10,13 @@ from linnaeus.reporting.report.metric_words import meaning, metric_name, show_va
 
 log = logging.getLogger("linnaeus")
 
-DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # what a file with other content than it should have raises
+DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # raised while reading a file with unexpected content
 
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a page. `body`: HTML. `about`: a sentence that says how to read it. `lead`: shown before the curves."""
+    """Section of a page. `body`: HTML. `about`: introductory text, escaped. `lead`: True for the summary at the top, before the curves; its
+    title is visible in the navigation only."""
 
     title: str
     body: str
@@ -24,13 +25,13 @@ class Section:
 
     def html(self, number: int) -> str:
         about = f'<p class="about">{escape(self.about)}</p>' if self.about else ""
-        hidden = ' class="hidden"' if self.lead else ""  # its first sentence is the heading that people see
+        hidden = ' class="hidden"' if self.lead else ""  # its first sentence is the visible heading
         return f'<section id="s{number}"><h2{hidden}>{escape(self.title)}</h2>{about}{self.body}</section>'
 
     @classmethod
     def of(cls, title: str, body: Callable[[], str], about: str = "", lead: bool = False) -> "Section":
-        """Return a section with the result of `body`. If that raises an error because a file of the run is damaged, the section and the log
-        say so: the end of a run must not fail because its report cannot be complete."""
+        """Return a section with the HTML that `body` returns. If it raises one of `DAMAGED`, log a warning and return a section with the
+        warning instead, so that a damaged file makes neither the report nor the end of a run fail."""
         try:
             return cls(title, body(), about, lead)
         except DAMAGED as error:
@@ -38,32 +39,32 @@ class Section:
 
 
 def left_out(title: str, error: Exception) -> str:
-    """Log and return a line about a section that cannot be made."""
+    """Log and return a warning that the section `title` is left out because of `error`."""
     text = f"{title}: left out of the report, because a file of the run is damaged ({type(error).__name__}: {error})"
     log.warning(text, exc_info=log.isEnabledFor(logging.DEBUG))
     return text
 
 
 def explained(text: str, about: str) -> str:
-    """Return `text` as HTML that shows `about` under the pointer and when it has the keyboard focus."""
+    """Return `text` as HTML with the tooltip `about`, which is shown under the pointer and on keyboard focus. Both are escaped."""
     if not about:
         return escape(text)
     return f'<span class="why" tabindex="0" data-about="{escape(about)}">{escape(text)}</span>'
 
 
 def metric_label(metric: str) -> str:
-    """Return the name of a metric with its meaning."""
+    """Return the readable name of a metric as HTML, with its meaning as a tooltip."""
     return explained(metric_name(metric), meaning(metric))
 
 
 def number(key: str, value: float | None) -> str:
-    """Return the value of a metric as HTML. The attributes have its key in summary.json and the exact value."""
+    """Return the value of a metric as HTML. The attributes `data-key` and `data-value` are its key in summary.json and the exact value."""
     exact = "" if value is None else f"{value!r}"
     return f'<span class="n" data-key="{escape(key)}" data-value="{exact}">{show_value(key, value)}</span>'
 
 
 def interval(key: str, low: float | None, high: float | None) -> str:
-    """Return the 95 % interval of a metric as HTML; "" if it has none."""
+    """Return the 95 % interval `low` to `high` of the metric `key` as HTML; "" if an end is None."""
     if low is None or high is None:
         return ""
     ends = f"{number(f'{key}_low', low)} – {number(f'{key}_high', high)}"
@@ -71,7 +72,8 @@ def interval(key: str, low: float | None, high: float | None) -> str:
 
 
 class Column(NamedTuple):
-    """Column of a table. `about`: meaning, shown under the pointer. `words`: left-aligned text that may wrap."""
+    """Column of a table. `about`: tooltip of the title. `words`: True for left-aligned text that may wrap, False for right-aligned
+    numbers."""
 
     title: str
     about: str = ""
@@ -79,14 +81,14 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Cell of a table: HTML, and the value by which its column is sorted."""
+    """Cell of a table. `html`: content. `value`: value for sorting; cells with None come last."""
 
     html: str
     value: float | str | None = None
 
 
 def share_cell(value: float | None, digits: int = 1) -> Cell:
-    """Return the cell of a fraction, in per cent."""
+    """Return the cell of a fraction from 0 to 1, in per cent; an en dash for None."""
     return Cell("–", None) if value is None else Cell(f"{100 * value:.{digits}f} %", value)
 
 
@@ -99,9 +101,10 @@ def text_cell(text: str) -> Cell:
 
 
 def table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], shown: int | None = None, sortable: bool = True) -> str:
-    """Return an HTML table; "" without rows. `shown`: number of rows that are shown at first; a button shows the others.
+    """Return an HTML table; "" without rows. `shown`: number of rows that are visible at first; a button shows the others. `sortable`: True
+    if a click on a title sorts the rows.
 
-    A wide table scrolls inside its frame, which has the keyboard focus for this."""
+    The frame of the table scrolls horizontally if the table is wide, and is focusable so that the arrow keys scroll it."""
     bodies = [_row(columns, row, shown is not None and i >= shown) for i, row in enumerate(rows)]
     if not bodies:
         return ""
@@ -131,17 +134,17 @@ def _class(column: Column) -> str:
 
 
 def folded(title: str, body: str, open_: bool = False) -> str:
-    """Return HTML that a click or the Enter key opens. `body`: HTML."""
+    """Return a `details` element; "" if the HTML `body` is empty. `open_`: True if it is open at first."""
     return f"<details{' open' if open_ else ''}><summary>{escape(title)}</summary>{body}</details>" if body else ""
 
 
 def preformatted(text: str, label: str) -> str:
-    """Return text in a frame that scrolls."""
+    """Return text as a scrollable `pre` element; "" for an empty text. `label`: name for screen readers."""
     return f'<pre tabindex="0" role="region" aria-label="{escape(label)}">{escape(text)}</pre>' if text else ""
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> str:
-    """Return large figures side by side: (HTML of the figure, HTML of its name, HTML of a note)."""
+    """Return large figures side by side as HTML; "" without `items`. Each item is (figure, name, note), all HTML."""
     boxes = "".join(f"<div><b>{value}</b><span>{name}</span><small>{note}</small></div>" for value, name, note in items)
     return f'<div class="hero">{boxes}</div>' if boxes else ""
 

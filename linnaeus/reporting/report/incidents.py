@@ -1,4 +1,4 @@
-"""List what went wrong or was unusual in a run: the end, alarms, warnings of the log, quarantined records, skipped updates, restarts."""
+"""Make the section of the incidents of a run: cause of its end, alarms, logged warnings, quarantined records, skipped updates, restarts."""
 
 import re
 from collections import Counter
@@ -9,21 +9,21 @@ from linnaeus.files import read_json
 from linnaeus.reporting.report.html_parts import Column, folded, table, text_cell
 from linnaeus.reporting.report.run_files import RunFiles
 
-MOST = 200  # lines shown of each kind
-LISTED = 5  # items of a list in a cell, such as the samples of an alarm
+MOST = 200  # most entries shown of each kind
+LISTED = 5  # most items shown of a list, such as the samples of an alarm
 _LINE = re.compile(r"^(\S+ \S+) (WARNING|ERROR|CRITICAL) (.*)$")
 
 
 def incidents(run: RunFiles) -> str:
-    """Return the HTML of the section. It says so if there is nothing to list."""
+    """Return the HTML of the section; a sentence if there are no incidents."""
     parts = [_end(run), _skipped(run), _alarms(run), _warnings(run), _quarantine(run), _left_out(run), _launches(run)]
     found = "".join(parts)
-    return found or '<p class="empty">No alarm, no warning, no quarantined record, one start.</p>'
+    return found or '<p class="empty">No alarms, no warnings, no quarantined records, no restarts.</p>'
 
 
 def _end(run: RunFiles) -> str:
     reason = next((run.summary[name] for name in ("error", "interrupted_by", "stop_reason") if run.summary.get(name)), "")
-    reason = reason if run.ended else ""  # of the launch before
+    reason = reason if run.ended else ""  # otherwise it is that of the launch before
     return f"<p><strong>{escape(run.status.replace('_', ' '))}:</strong> {escape(str(reason))}</p>" if reason else ""
 
 
@@ -55,7 +55,7 @@ def _shown(value: object) -> str:
 
 
 def _warnings(run: RunFiles) -> str:
-    """Return the warnings and errors of train.log, equal ones once."""
+    """Return the warnings and errors in train.log as a list; "" without any. Equal ones are listed once, with their number."""
     lines = [match for line in run.text("train.log").splitlines() if (match := _LINE.match(line))]
     times = Counter((match[2], match[3]) for match in lines)
     first = {(match[2], match[3]): match[1] for match in reversed(lines)}
@@ -72,21 +72,21 @@ def _quarantine(run: RunFiles) -> str:
     rows = run.lines("quarantine.jsonl")
     cells = [[text_cell(str(row.get("id", ""))), text_cell(str(row.get("reason", "")))] for row in rows[:MOST]]
     shown = f", the first {MOST}" if len(rows) > MOST else ""
-    title = f"{counted(len(rows), 'record')} in quarantine (cannot be read; not trained on){shown}"
+    title = f"{counted(len(rows), 'record')} in quarantine (not readable, not used){shown}"
     return table(title, [Column("record", words=True), Column("reason", words=True)], cells, shown=10)
 
 
 def _left_out(run: RunFiles) -> str:
-    """Return the reasons for which rows of the data are not used, from dataset.json."""
+    """Return a table of the numbers of excluded data rows by reason, from dataset.json; "" without any."""
     excluded = (read_json(run.path / "dataset.json") or {}).get("excluded")
     if not isinstance(excluded, dict) or not excluded:
         return ""
     cells = [[text_cell(str(reason)), text_cell(f"{number:,}")] for reason, number in excluded.items()]
-    return table("Rows of the data that are left out", [Column("reason", words=True), Column("rows")], cells)
+    return table("Excluded rows of the data", [Column("reason", words=True), Column("rows")], cells)
 
 
 def _launches(run: RunFiles) -> str:
-    """Return a table of the starts of the run, if there was more than one."""
+    """Return a table of the starts of the run; "" if there was one."""
     paths = sorted((p for p in run.path.glob("launches/*/launch.json") if p.parent.name.isdecimal()), key=lambda p: int(p.parent.name))
     records = [(path, read_json(path) or {}) for path in paths]
     if len(records) < 2:

@@ -1,6 +1,6 @@
-"""Draw a line chart of report.html: an SVG picture whose values a small script shows under the mouse pointer and with the arrow keys.
+"""Draw a line chart of report.html: an SVG picture. report.js shows its values at the mouse pointer, or at a cursor moved by arrow keys.
 
-The points are in the attribute `data-series`, with the scales in `data-x` and `data-y`. Without scripts the chart is a static picture.
+The attribute `data-series` has the points, `data-x` and `data-y` have the scales. Without scripts the chart is a static picture.
 """
 
 import json
@@ -15,7 +15,7 @@ from linnaeus.reporting.report.html_parts import explained
 WIDTH, HEIGHT = 560, 270
 LEFT, RIGHT, TOP, BOTTOM = 66, 14, 14, 36
 MAX_DOTS = 60  # a line of at most this many points has a dot for each and is not smoothed
-CLASSES = 8  # s0 to s7 of the style sheet, one colour each
+CLASSES = 8  # colours: classes s0 to s7 of the style sheet
 
 Lines = Mapping[str, Curve]
 
@@ -32,11 +32,12 @@ def line_chart(
     marks: Sequence[float] = (),
     alarms: Sequence[float] = (),
 ) -> str:
-    """Return an HTML figure of `lines` (name -> curve); "" if no line has a point. The x axis ends at the greater of `last` and the last
-    point. `log`: logarithmic y axis. `share`: values are fractions, shown in per cent. `note`: text beside the title. `about`: its meaning.
-    `marks`: steps with a mark at the lower edge, such as validations. `alarms`: steps with a mark at the upper edge.
+    """Return an HTML figure of `lines` (name -> curve); "" if no line has a point.
 
-    With `smoothed`, a line of more than `MAX_DOTS` points is drawn as its moving average over the faint line itself."""
+    `last`: least end of the x axis, a step. `smoothed`: True to draw a line of more than `MAX_DOTS` points as its moving average, over the
+    values as a faint line. `log`: True for a logarithmic y axis, without values <= 0. `share`: True for fractions, shown in per cent.
+    `note`: text beside the title. `about`: tooltip of the title. `marks`: steps with a mark at the lower edge, such as validations.
+    `alarms`: steps with a red mark at the upper edge."""
     points = {name: [(x, y) for x, y in curve.points if not log or y > 0] for name, curve in lines.items()}
     points = {name: found for name, found in points.items() if found}
     if not points:
@@ -85,7 +86,8 @@ def _figure(title: str, chart: Chart, data: Sequence[Mapping[str, object]], shar
 
 
 def _described(data: Sequence[Mapping[str, object]], share: bool) -> str:
-    """Return the first and last values of the lines as text, for people who do not see the chart."""
+    """Return the first and last value of each line as text, for screen readers. `data`: entries of `data-series`. `share`: as in
+    `line_chart`."""
 
     def show(value: float) -> str:
         return f"{100 * value:.1f} %" if share else f"{value:.4g}"

@@ -1,9 +1,9 @@
-"""Tables of the final validation metrics: a row per task and a column per validation pass, with the difference from the normal pass, and
-beside it the answers of two predictions without skill and of the previous best run of the experiment.
+"""Make the tables of the final validation metrics: a row per task and a column per validation pass, with the difference from the normal
+pass. Further columns have the values of two trivial baselines and of the previous best run of the experiment.
 
-Metric keys are `<pass>/<task>/<metric>` or `<pass>/<metric>`; nothing else about the workload is needed. A difference is coloured only if
-its paired 95 % interval excludes 0. Without a table of samples, it must be larger than the intervals `<key>_low` to `<key>_high` of the two
-values.
+The tables depend on the form of the keys only, `<pass>/<task>/<metric>` or `<pass>/<metric>`. A difference is coloured only if it is
+significant: if its paired 95 % interval excludes 0. Without a table of samples there is no paired interval. Then the difference must exceed
+the root of the sum of the squared half-widths of the intervals of both values, `<key>_low` to `<key>_high`.
 """
 
 import math
@@ -25,17 +25,17 @@ from linnaeus.reporting.report.previous_best import Previous
 from linnaeus.reporting.report.run_files import Rows, half_width
 
 Final = Mapping[str, float | None]
-BASELINES = {"constant": "Always the most frequent answer of the training data.", "shuffled": "The answers of the model in random order."}
+BASELINES = {"constant": "Always the most frequent class of the training data.", "shuffled": "The model's predictions in random order."}
 
 
 def final_tables(
     final: Final, baselines: Rows | None = None, previous: Previous | None = None, differences: Intervals | None = None
 ) -> str:
-    """Return HTML tables: the first metric by task, the metrics over all tasks, and, folded, the other metrics by task. Return "" if
-    `final` has no validation metrics.
+    """Return HTML tables: the main metric by task (`top1`, otherwise the first one), the metrics over all tasks, and, folded, the other
+    metrics by task. Return "" if `final` has no validation metrics.
 
-    `baselines`: rows of the table of that name. `previous`: another run of the experiment. `differences`: paired intervals of the
-    differences between passes."""
+    `baselines`: rows of the table `baselines`, see `Metrics.tables`. `previous`: the previous best run. `differences`: paired intervals of
+    the differences between passes, see `pass_differences`."""
     passes, tasks = passes_and_tasks(final)
     if not passes:
         return ""
@@ -56,24 +56,24 @@ def final_tables(
 
 
 def _names(final: Final, passes: Sequence[str], slashes: int) -> list[str]:
-    """Return the last parts of the keys with this number of slashes, without the ends of intervals that belong to another key."""
+    """Return the metric names in the keys with this number of slashes, each once, without the ends `_low` and `_high` of intervals."""
     keys = [key for key in final if key.count("/") == slashes and key.split("/")[0] in passes]
     own = [key for key in keys if not key.endswith(("_low", "_high")) or key.rpartition("_")[0] not in final]
     return list(dict.fromkeys(key.rpartition("/")[2] for key in own))
 
 
 class _Beside:
-    """Values to show beside those of the run: of predictions without skill, of the previous best run, and intervals of differences."""
+    """Values for the further columns, of the baselines and of the previous best run, and the intervals of differences between passes."""
 
     def __init__(self, baselines: Mapping[str, Mapping[str, str]], previous: Previous | None, differences: Intervals) -> None:
         self.baselines, self.previous, self.differences = baselines, previous, differences
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
-        """Return the columns that have a value for one of `keys`, keys of the normal pass."""
+        """Return the further columns that have a value for one of `keys`. keys: keys of the normal pass."""
         known = any(key.partition("/")[2] in self.baselines for key in keys)
         columns = [Column(name, about) for name, about in BASELINES.items() if known]
         if self.previous is not None and any(self.previous.final.get(key) is not None for key in keys):
-            columns.append(Column("previous best", f"Run {self.previous.name}: the best earlier run of this experiment on the same data."))
+            columns.append(Column("previous best", f"Run {self.previous.name}, the best earlier run of this experiment on the same data."))
         return columns
 
     def cells(self, columns: Sequence[Column], final: Final, key: str) -> list[Cell]:
@@ -92,7 +92,8 @@ class _Beside:
 def _table(
     title: str, final: Final, rows: Sequence[tuple[Cell, list[str]]], passes: Sequence[str], beside: _Beside, about: str = ""
 ) -> str:
-    """Return an HTML table with a column per validation pass. `rows`: (name, the key in `final` for each pass)."""
+    """Return an HTML table with a column per validation pass, and further columns; "" without values. `rows`: (name, keys in `final`, one
+    per pass). `about`: meaning of the metric, for a table with a row per task; "" for a table with a row per metric."""
     shown = [(name, keys) for name, keys in rows if any(final.get(key) is not None for key in keys)]
     extra = beside.columns([keys[0] for _, keys in shown])
     columns = [Column("task" if about else "metric", about, words=True), *(Column(column_name(name)) for name in passes), *extra]
@@ -101,8 +102,8 @@ def _table(
 
 
 def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
-    """Return the table cell of `final[key]`. `normal_key` is the same metric in the normal pass; if it differs from `key`, the cell also
-    shows the difference of the two values."""
+    """Return the table cell of `final[key]`: value and interval, for another pass than the normal one also the difference from it.
+    `normal_key`: key of the same metric in the normal pass."""
     value, normal = final.get(key), final.get(normal_key)
     html = number(key, value)
     if value is not None and normal is not None and key != normal_key:
@@ -111,8 +112,10 @@ def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
 
 
 def uncertainty(final: Final, key: str, normal_key: str, differences: Intervals) -> float:
-    """Return the size above which the difference of a pass from the normal one is significant: 0 or infinity if its paired interval is
-    known, otherwise from the intervals of both values."""
+    """Return the size above which the difference of `final[key]` from `final[normal_key]` is significant.
+
+    If its paired interval is in `differences`, this is 0 if the interval excludes 0, otherwise infinity. Without a paired interval it is
+    the root of the sum of the squared half-widths of the intervals of both values; infinity if one has no interval."""
     if key in differences:
         low, high = differences[key]
         return 0.0 if low > 0 or high < 0 else math.inf
@@ -120,8 +123,8 @@ def uncertainty(final: Final, key: str, normal_key: str, differences: Intervals)
 
 
 def difference(key: str, change: float, uncertainty: float) -> str:
-    """Return a difference of two values of a metric as HTML. It is coloured, and marked for people who do not see colours, only if it is
-    larger than `uncertainty` and the metric has a better direction."""
+    """Return the difference `change` of two values of a metric as HTML. It is coloured, with `better` or `worse` for screen readers, if it
+    is larger than `uncertainty` and the metric has a better direction."""
     mark = sign = ""
     if direction(last_part(key)) and abs(change) > uncertainty:
         better = (change > 0) == (direction(last_part(key)) > 0)

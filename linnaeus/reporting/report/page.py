@@ -1,5 +1,5 @@
-"""Make the HTML document of report.html, comparison.html and doctor.html, with the style sheet and the script. The page makes no network
-request."""
+"""Make the HTML documents report.html, comparison.html and doctor.html, with style sheet and script in the file, so that a page makes no
+network requests."""
 
 import base64
 import hashlib
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from linnaeus.reporting.report.html_parts import Section
 
-# The browser enforces this policy: the page loads nothing from anywhere and runs no script but report.js, whatever a file of the run or a
-# section of a workload contains.
+# With this policy the browser blocks all requests and all scripts other than report.js, even if a file of the run or the HTML of a workload's
+# section contains one.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; form-action 'none'; script-src"
 _COLOURS = "".join(
     f".s{i}{{stroke:var(--s{i})}}.dot.s{i},.b{i},.bar.s{i}{{fill:var(--s{i});background:var(--s{i})}}text.s{i}{{fill:var(--s{i});stroke:none}}"
@@ -19,7 +19,7 @@ _COLOURS = "".join(
 
 
 def page(title: str, body: str) -> str:
-    """Return an HTML document with the given title and the HTML `body`, which is inserted without escaping."""
+    """Return an HTML document. title: text, escaped. body: HTML, not escaped."""
     style, script = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     policy = f"{_POLICY} 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     return (
@@ -30,7 +30,7 @@ def page(title: str, body: str) -> str:
 
 
 def sections_page(title: str, header: str, sections: Sequence[Section]) -> str:
-    """Return the document of `sections` with links to them at the top. `header`: HTML above the first section."""
+    """Return an HTML document of `sections`, with links to them at the top. header: HTML above the first section."""
     links = "".join(f'<li><a href="#s{i}">{escape(section.title)}</a></li>' for i, section in enumerate(sections))
     theme = '<button type="button" class="theme" aria-label="light or dark colours">◐</button>'
     nav = f'<nav aria-label="Sections"><div><ol>{links}</ol>{theme}</div></nav>'

@@ -1,4 +1,4 @@
-"""Intervals of the differences between the validation passes of a run, paired by sample, from the tables of samples."""
+"""Compute 95 % intervals of the differences between validation passes of a run, paired by sample, from the tables of samples."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,16 @@ import numpy as np
 
 from linnaeus.reporting.report.run_files import Rows, RunFiles
 
-MOST = 200_000  # samples; the bootstrap takes about 20 us for each
+MOST = 200_000  # samples, above which no intervals are computed; the bootstrap takes about 20 us per sample
 
-Intervals = dict[str, tuple[float, float]]  # key of the masked pass -> ends of the 95 % interval of its difference from the normal pass
+Intervals = dict[str, tuple[float, float]]  # metric key of a masked pass -> (lower, upper) end of its difference from the normal pass
 
 
 def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
-    """Return the intervals for every metric that the tables of samples have. `passes`: names of the passes, the normal one first."""
+    """Return key, such as `val_mask_meta/species/top1` -> ends of the interval of its difference from the normal pass.
+
+    These are the metrics with a column in the table of samples; {} without the table, or with more than `MOST` samples. passes: names of
+    the passes, the normal one first."""
     normal = run.table("samples")
     found: Intervals = {}
     for name in passes[1:] if 0 < len(normal) <= MOST else ():
@@ -23,8 +26,9 @@ def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
 
 
 def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Intervals:
-    """Return column -> ends of the 95 % interval of the difference of its means, second minus first; {} if the tables are not of the same
-    samples. Columns with fewer than two numbers are left out."""
+    """Return column -> (lower, upper) end of the 95 % interval of the difference of the means of the column, second minus first.
+
+    first, second: tables of samples; {} is returned if their samples are not the same. Columns with fewer than two numbers are left out."""
     from linnaeus.metrics.bootstrap import difference_intervals, group_sums
 
     if not columns or [row["sample"] for row in first] != [row["sample"] for row in second]:
@@ -37,6 +41,6 @@ def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Inter
 
 
 def _terms(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numerators and denominators of a mean over the rows that have a number in `column`."""
+    """Return (numerators, denominators), float64 [N] each, of the mean of `column` over the rows that have a number in it."""
     known = np.array([row[column] != "" for row in rows])
     return np.array([float(row[column] or 0) for row in rows]), known.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Find the best earlier run of the same experiment on the same data, to show its results beside those of a run."""
+"""Find the best earlier run of the same experiment on the same data, whose results are shown beside those of a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ MOST = 500  # sibling directories that are read
 
 
 class Previous(NamedTuple):
-    """Best earlier run. `name`: of its directory. `final`: its validation metrics."""
+    """Best earlier run. `name`, `path`: name and path of its directory. `final`: key -> value of its final validation metrics."""
 
     name: str
     path: Path
@@ -19,8 +19,10 @@ class Previous(NamedTuple):
 
 
 def previous_best(run: RunFiles) -> Previous | None:
-    """Return the finished run in the folder of `run`, with the same data fingerprint and an earlier start, whose final value of the
-    monitored metric is best; None without one."""
+    """Return the best earlier run of the experiment of `run`; None if there is none.
+
+    The candidates are the runs in the same folder that are finished, started earlier and have the same data fingerprint. The best one has
+    the best final value of the metric that `run` monitors."""
     best = run.summary.get("best") or {}
     monitor = next(iter(best), "val/loss")
     lower = (run.config.get("schedule") or {}).get("best_mode", "min") == "min"

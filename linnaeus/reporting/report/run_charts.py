@@ -1,4 +1,4 @@
-"""Choose the charts of a run: what it learns, how it is trained, and how fast it is."""
+"""Make the charts of a run: losses and metrics, quantities of the training such as the learning rate, and speed."""
 
 import re
 
@@ -7,13 +7,13 @@ from linnaeus.reporting.report.line_chart import Lines, line_chart
 from linnaeus.reporting.report.metric_words import column_name, is_share, metric_name, passes_and_tasks
 from linnaeus.reporting.report.run_files import RunFiles
 
-MOST_LINES = 12  # in a chart
+MOST_LINES = 12  # lines in a chart
 RATIO = "Norm of the last update over the norm of the weights, by parameter group; about 0.001 is usual."
-MARKS = "Marks at the lower edge are validations. Red marks at the upper edge are alarms, listed under What happened."
+MARKS = "Marks at the lower edge are validations. Red marks at the upper edge are alarms, listed under Incidents."
 
 
 def learning_charts(run: RunFiles) -> list[str]:
-    """Return charts of the losses and of the validation metrics, those with more than one point."""
+    """Return charts (HTML figures) of the losses and of the metrics by step. Charts without points are left out."""
     curves, last = run.metrics, float(run.step or 0)
     passes, tasks = passes_and_tasks(run.final)
     normal = passes[0] if passes else "val"
@@ -37,7 +37,8 @@ def learning_charts(run: RunFiles) -> list[str]:
 
 
 def _other_metrics(run: RunFiles, normal: str, last: float) -> list[str]:
-    """Return a chart for each metric of a workload without accuracies by task, at most six."""
+    """Return charts of at most six validation metrics over all tasks, without the loss. normal: name of the normal pass. last: last
+    step."""
     names = [key for key, curve in run.metrics.items() if re.fullmatch(rf"{re.escape(normal)}/[^/]+", key) and len(curve.points) > 1]
     names = [key for key in names if not key.endswith(("/loss", "_low", "_high", "_error"))][:6]
     return [
@@ -47,7 +48,7 @@ def _other_metrics(run: RunFiles, normal: str, last: float) -> list[str]:
 
 
 def training_charts(run: RunFiles) -> list[str]:
-    """Return charts of learning rates, gradients, task weights, conflicts and masking."""
+    """Return charts of learning rates, gradient norms, task weights, gradient conflicts between tasks, and masking, by step."""
     curves, last = run.metrics, float(run.step or 0)
     weights = by_task(run, "weight")
     moving = any(len({value for _, value in curve.points}) > 1 for curve in weights.values())
@@ -59,7 +60,7 @@ def training_charts(run: RunFiles) -> list[str]:
         line_chart("Gradient norm", _present({"norm": "train/grad_norm"}, curves), last, smoothed=True, log=True, note="before clipping"),
         line_chart("Task weights", weights if moving else {}, last, note="their sum is the number of tasks"),
         line_chart("Gradient norm by task", norms, last, smoothed=True, log=True, note="at the shared layer"),
-        line_chart("Conflicts between tasks", conflicts, last, smoothed=True),
+        line_chart("Gradient conflicts between tasks", conflicts, last, smoothed=True),
         line_chart(
             "Masked metadata", matching(curves, r"train/masked/(.+)"), last, smoothed=True, share=True, note="share of known values"
         ),
@@ -72,7 +73,7 @@ def training_charts(run: RunFiles) -> list[str]:
 
 
 def speed_charts(run: RunFiles) -> list[str]:
-    """Return charts of throughput, time of an update, MFU and memory."""
+    """Return charts of throughput, time of an update, wait for data, MFU and memory, by step."""
     curves, last = run.timings, float(run.step or 0)
     recent = "recent" if any(name.startswith("recent/") for name in curves) else "time"  # else the means since the start of the launch
     kinds = {
@@ -92,7 +93,7 @@ def speed_charts(run: RunFiles) -> list[str]:
 
 
 def by_task(run: RunFiles, metric: str, of: str = "train") -> Lines:
-    """Return the curve of a metric for each task, the tasks in the order of the final metrics."""
+    """Return task -> curve of `<of>/<task>/<metric>`, in the order of the final metrics, for at most `MOST_LINES` tasks, the last ones."""
     found = matching(run.metrics, rf"{re.escape(of)}/([^/]+)/{metric}")
     tasks = passes_and_tasks(run.final)[1]
     ordered = [*(task for task in tasks if task in found), *(task for task in found if task not in tasks)]
@@ -100,7 +101,8 @@ def by_task(run: RunFiles, metric: str, of: str = "train") -> Lines:
 
 
 def matching(curves: Lines, pattern: str) -> dict[str, Curve]:
-    """Return the curves whose keys `pattern` matches. The text of the pattern's first group is the key of the result."""
+    """Return the curves whose whole keys match the regular expression `pattern`, by the text of its first group; at most `MOST_LINES`.
+    Curves without values are left out."""
     found = {match[1]: curve for key, curve in curves.items() if curve.count and (match := re.fullmatch(pattern, key))}
     return dict(list(found.items())[:MOST_LINES])
 
@@ -118,11 +120,11 @@ def _varies(curve: Curve) -> bool:
 
 
 def _alarm_steps(run: RunFiles) -> list[float]:
-    """Return the steps of the alarms, at most 200."""
+    """Return the steps of the alarms, sorted, at most 200."""
     steps = {row.get("step", row.get("global_step")) for row in run.lines("alarms.jsonl")}
     return sorted(float(step) for step in steps if isinstance(step, (int, float)))[:200]
 
 
 def _validated_steps(run: RunFiles, normal: str) -> list[float]:
-    """Return the steps of the validations, at most 200."""
+    """Return the steps of the validations, at most 200. normal: name of the normal pass."""
     return [step for step, _ in _points(run.metrics, f"{normal}/loss")][:200]

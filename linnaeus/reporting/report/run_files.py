@@ -1,4 +1,4 @@
-"""`RunFiles`: the files of a run directory from which its report is made. A missing or damaged file makes the report shorter."""
+"""Define `RunFiles`, the files of a run directory from which its report is made. Without a file, the report lacks what it would show."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ Final = dict[str, float | None]
 
 
 class RunFiles:
-    """Files of the run in the directory `path`; each is read when it is first used."""
+    """Contents of the files in the run directory `path`. A file is read at the first access. Missing and damaged files are empty."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -52,8 +52,8 @@ class RunFiles:
 
     @cached_property
     def results(self) -> tuple[int, Final]:
-        """Return the newest result of each validation pass, from the files in `validation/`, and the step of the newest one; (-1, {})
-        without any. The metrics are in the order of the workload; the rows of metrics.jsonl are sorted by name."""
+        """Return (step of the newest validation, key -> newest value of its metrics), from the files in `validation/`; (-1, {}) without any.
+        The metrics are in the order of the workload, while those in metrics.jsonl are sorted by name."""
         newest, found = -1, Final()
         for path in sorted(self.path.glob("validation/step-*/val*.json"), key=lambda path: (len(path.parent.name), path)):
             content = read_json(path) or {}
@@ -64,8 +64,8 @@ class RunFiles:
 
     @cached_property
     def final(self) -> Final:
-        """Return the newest value of each validation metric: those of summary.json. Before the end of a launch it has none, or those of the
-        launch before; then those of `results`, or else of the rows."""
+        """Return key -> newest value of the validation metrics, from summary.json. During a launch, summary.json has no metrics, or those of
+        the launch before; then from `results`, or if that is empty, from metrics.jsonl."""
         own = _numbers(self.summary.get("final"))
         if self.ended and own:
             return own
@@ -78,13 +78,13 @@ class RunFiles:
 
     @property
     def ended(self) -> bool:
-        """Return True if summary.json is that of the end of the last launch. During a launch, and after it was killed, all of it but the
-        status is that of the launch before."""
+        """Return True if summary.json was written at the end of the last launch. During a launch, and after it was killed, only its status is
+        new; all other values are those of the launch before."""
         return self.status != "running"
 
     @property
     def step(self) -> int | None:
-        """Return the number of updates made; None if no file has it."""
+        """Return the number of updates so far; None if no file has it."""
         curves = (curve for stream in (self.metrics, self.timings) for curve in stream.values() if curve.count)
         last = max((int(curve.last[0]) for curve in curves), default=None)
         own = self.summary.get("global_step")
@@ -92,7 +92,7 @@ class RunFiles:
 
     @property
     def total_steps(self) -> int | None:
-        """Return the updates of the whole run: those of summary.json, and before it has them, of the newest report; None if unknown."""
+        """Return the number of updates of the whole run, from summary.json, or during a launch from the newest report; None if unknown."""
         own = self.summary.get("total_steps")
         if isinstance(own, int) and self.ended:
             return own
@@ -101,7 +101,7 @@ class RunFiles:
 
     @cached_property
     def last_timings(self) -> dict[str, float]:
-        """Return the timings of the last launch: those of summary.json, and during a launch the newest value of each in timings.jsonl."""
+        """Return the timings of the last launch, from summary.json, or during a launch the newest value of each in timings.jsonl."""
         found = {name: curve.last[1] for name, curve in self.timings.items() if curve.count}
         if self.ended:
             totals = {f"time/{name}": self.summary.get(name) for name in ("samples_per_second", "wall_seconds")}
@@ -110,7 +110,7 @@ class RunFiles:
 
     @cached_property
     def differences(self) -> dict[str, tuple[float, float]]:
-        """Return the intervals of the differences between validation passes, see `pass_differences`."""
+        """Return key -> ends of the interval of its difference from the normal validation pass, see `pass_differences`."""
         from linnaeus.reporting.report.metric_words import passes_and_tasks
         from linnaeus.reporting.report.pass_differences import pass_differences
 
@@ -118,28 +118,28 @@ class RunFiles:
 
     @cached_property
     def tables_folder(self) -> Path | None:
-        """Return the newest folder validation/step-N with more than the results of passes: tables or examples. Return None without one, and
-        if a later step was validated without tables: they are not of the results that the page shows."""
+        """Return the newest folder validation/step-N that has tables or examples besides the results of passes. Return None if there is none,
+        or if the results of a later step exist, which the tables then do not belong to."""
         files = self.path.glob("validation/step-[0-9]*/*")
         found = [path.parent for path in files if path.suffix == ".csv" or not path.name.startswith("val")]
         newest = max(found, key=lambda folder: (len(folder.name), folder.name), default=None)
         return newest if newest is not None and int(newest.name.rpartition("-")[2]) >= self.results[0] else None
 
     def table(self, name: str, key: str = "val") -> Rows:
-        """Return the rows of a table of the last validation, such as `classes`; [] if it does not exist. `key`: the validation pass."""
+        """Return the rows of the table `name` of the last validation, such as `classes`; [] if it does not exist. key: the validation pass."""
         return [] if self.tables_folder is None else read_table(self.tables_folder / f"{key}-{name}.csv")
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return a JSON file beside the tables of the last validation; {} if it does not exist."""
+        """Return the JSON file `name` beside the tables of the last validation; {} if it does not exist."""
         return {} if self.tables_folder is None else read_json(self.tables_folder / name) or {}
 
     def text(self, name: str) -> str:
-        """Return a text file of the run directory; "" if it does not exist."""
+        """Return the text of the file `name` in the run directory; "" if it does not exist."""
         path = self.path / name
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return the objects of a small JSONL file of the run directory; damaged lines are left out."""
+        """Return the objects in the JSONL file `name` in the run directory, which is read at once. Damaged lines are left out."""
         found = []
         for line in self.text(name).splitlines():
             try:
@@ -151,7 +151,7 @@ class RunFiles:
 
 
 def read_table(path: Path) -> Rows:
-    """Return the rows of a CSV file, those before the first damaged one; [] if it does not exist."""
+    """Return the rows of a CSV file (column -> text) before the first damaged one; [] if the file does not exist."""
     if not path.is_file():
         return []
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
@@ -169,7 +169,7 @@ def open_run(path: Path) -> RunFiles:
 
 
 def _numbers(metrics: Any) -> Final:
-    """Return the finite numbers of a mapping, and None for its other numbers and null; {} if it is not a mapping."""
+    """Return the numbers in the mapping `metrics` by key, None for null and for numbers that are not finite; {} if it is not a mapping."""
     if not isinstance(metrics, dict):
         return {}
     known = {name: value for name, value in metrics.items() if value is None or (isinstance(value, (int, float)) and value is not True)}

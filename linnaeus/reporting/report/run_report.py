@@ -1,9 +1,9 @@
-"""Write report.html of a run: one page made from the files of the run directory and the sections of its workload.
+"""Write report.html of a run: a page made from the files of the run directory and the sections of its workload.
 
     linnaeus report outputs/<experiment>/<run name>
 
-This command writes the page again, also for a run that was interrupted or is in progress. If a file is missing or short, the page is
-shorter; this is not an error. The page makes no network request, so it can be sent by mail.
+This command writes the page again, also for a run that was interrupted or is in progress. A missing or incomplete file is not an error;
+the page then lacks what the file would show. The page needs no other files and no network.
 """
 
 import re
@@ -27,15 +27,15 @@ from linnaeus.reporting.report.time_budget import time_budget
 
 
 def write_report(run: RunFiles, sections: Sequence[Section], clean: Callable[[str], str] = str) -> Path:
-    """Write report.html of `run` and return its path. `sections`: those of the workload. `clean`: applied to the whole page, to hide
-    secrets."""
+    """Write report.html of `run` and return its path. sections: sections of the workload. clean: function that removes secrets from the
+    page."""
     path = run.path / "report.html"
     write_atomic(path, clean(report_page(run, sections)))
     return path
 
 
 def report_page(run: RunFiles, sections: Sequence[Section]) -> str:
-    """Return the HTML document of a run."""
+    """Return the HTML document of report.html. sections: sections of the workload."""
     lead = [section for section in sections if section.lead] or [Section.of("In short", lambda: _key_figures(run), lead=True)]
     tables = Section.of("All metrics", lambda: _tables(run) or empty("No validation has finished yet."))
     parts = [
@@ -43,9 +43,9 @@ def report_page(run: RunFiles, sections: Sequence[Section]) -> str:
         Section.of("Curves", lambda: charts_of(learning_charts(run)) or empty("No rows have been logged yet.")),
         *(section for section in sections if not section.lead),
         Section(tables.title, tables.body, _ABOUT_METRICS if 'class="delta' in tables.body else ""),
-        Section.of("How it was trained", lambda: _picture(run) + charts_of(training_charts(run))),
+        Section.of("Training", lambda: _picture(run) + charts_of(training_charts(run))),
         Section.of("Time", lambda: time_budget(run) or empty("No timings have been logged yet.")),
-        Section.of("What happened", lambda: incidents(run)),
+        Section.of("Incidents", lambda: incidents(run)),
         Section.of("Configuration", lambda: configuration(run)),
         Section.of("Glossary", lambda: glossary(run.final)),
     ]
@@ -57,13 +57,13 @@ def _tables(run: RunFiles) -> str:
 
 
 def charts_of(charts: Sequence[str]) -> str:
-    """Return figures side by side; "" without any."""
+    """Return charts side by side as HTML; "" without any."""
     return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
 
 
 _ABOUT_METRICS = (
-    "Small numbers are 95 % intervals by resampling groups of samples. A difference from the first column is coloured only if its paired "
-    "interval excludes 0, or, for metrics without values by sample, if it exceeds both intervals together."
+    "Small numbers are 95 % intervals by the cluster bootstrap. A difference from the first column is coloured only if it is significant: "
+    "if its paired interval excludes 0, or, for metrics without values by sample, if it exceeds the combined half-widths of both intervals."
 )
 
 
@@ -84,7 +84,7 @@ def _header(run: RunFiles) -> str:
 
 
 def _devices(record: Mapping[str, Any]) -> str:
-    """Return the processes and devices of a run as text, such as `4 processes on 4 x NVIDIA H200`."""
+    """Return the processes and devices of a run as HTML, such as `4 processes on 4 x NVIDIA H200`."""
     devices, world = record.get("devices"), record.get("world_size")
     if isinstance(devices, list):
         names = sorted(set(map(str, devices)))
@@ -94,7 +94,7 @@ def _devices(record: Mapping[str, Any]) -> str:
 
 
 def _key_figures(run: RunFiles) -> str:
-    """Return cards with the main figures of a run whose workload has no section of its own for them."""
+    """Return cards with the main figures of a run, for a workload without a section that has `lead` set."""
     passes, tasks = passes_and_tasks(run.final)
     figures: list[tuple[str, str, str]] = []
     metrics = [*(f"{task}/top1" for task in tasks[:-3:-1]), "loss"] if passes else []
@@ -115,7 +115,7 @@ def _key_figures(run: RunFiles) -> str:
 
 
 def best_value(run: RunFiles) -> str:
-    """Return the best value of the monitored metric as text, such as `best val/loss 0.91 at step 800`; "" if there is none."""
+    """Return the best value of the monitored metric as HTML, such as `best val/loss 0.91 at step 800`; "" if there is none."""
     for monitor, best in (run.summary.get("best") or {}).items() if run.ended else ():
         if isinstance(best, dict) and best.get("value") is not None:
             return escape(f"best {monitor} {show_value(monitor, best['value'])} at step {best.get('global_step', 0):,}")
@@ -123,8 +123,8 @@ def best_value(run: RunFiles) -> str:
 
 
 def _picture(run: RunFiles) -> str:
-    """Return schedule.svg of the run; "" if it does not exist, or if it contains HTML or a script. Text around the `<svg>` element is left
-    out, because the document type declaration of an SVG file contains a web address."""
+    """Return schedule.svg of the run as HTML; "" if it does not exist, or if it contains HTML or a script. Text around the `<svg>` element is
+    left out, because the document type declaration contains a web address."""
     text = run.text("schedule.svg")
     start, end = text.find("<svg"), text.find("</svg>")
     if start < 0 or end < 0 or re.search(r"<(script|foreignobject|image|use|a|style|meta|iframe)\b", text, re.IGNORECASE):
@@ -134,7 +134,7 @@ def _picture(run: RunFiles) -> str:
 
 
 def glossary(final: Mapping[str, Any]) -> str:
-    """Return the meaning of each metric of the page."""
+    """Return a list of the metrics in `final` with their meanings as HTML; "" if none is known."""
     names = {metric_name(key.rpartition("/")[2]): meaning(key) for key in final if not key.endswith(("_low", "_high"))}
     known = {name: text for name, text in names.items() if text}
     return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in sorted(known.items()))}</dl>" if known else ""

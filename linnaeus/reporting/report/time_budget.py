@@ -1,4 +1,4 @@
-"""Show where the time of a run goes: a bar of the parts, a table, and the speed of training."""
+"""Make the section of the time of a run: its parts as a bar and a table, and the speed of training."""
 
 from html import escape
 
@@ -12,10 +12,10 @@ PARTS = {
     "startup": ("start-up", "Imports, data and model, until the first update."),
     "compiling": ("compiling", "Compilation of the model, in the first updates."),
     "computing": ("training", "Updates, without waiting for data."),
-    "waiting": ("waiting for data", "The training process waits because no batch is ready."),
+    "waiting": ("waiting for data", "The loader has no batch ready."),
     "validation": ("validation", "All validation passes."),
-    "saving": ("saving", "Training stops for checkpoints only while they are copied to memory."),
-    "reporting": ("reports", "Progress reports; a part of the training time that is not counted there."),
+    "saving": ("saving", "Copies of checkpoints to host memory; files are written during training."),
+    "reporting": ("reports", "Progress reports; not counted as training."),
 }
 
 
@@ -38,13 +38,14 @@ def time_budget(run: RunFiles) -> str:
             figures.append((f"{100 * curve.last[1]:.1f} %", words, "of the peak of the device, last reports"))
     speed = timings.get("time/speed_without_waiting")
     if speed is not None:
-        figures.append((f"{speed:.3g} x", "speed if data cost no time", "training, last start"))
+        figures.append((f"{speed:.3g} x", "speed-up without waiting for data", "training, last start"))
     return cards(figures) + _bar(parts) + (f'<div class="charts">{charts}</div>' if charts else "")
 
 
 def time_parts(timings: dict[str, float]) -> dict[str, float]:
-    """Return the seconds of each part of the last start, by the keys of `PARTS`; parts that were not measured are left out. Their sum is
-    the time of the start: `time/training_seconds` contains the waits and the reports."""
+    """Return key of `PARTS` -> seconds in the last launch. Parts that were not measured are left out; {} without training time.
+
+    `time/training_seconds` includes waiting and reports, which are subtracted here, so the parts add up to the time of the launch."""
     training = timings.get("time/training_seconds")
     if not training:
         return {}

@@ -1,4 +1,4 @@
-"""Find the runs of a comparison, and fold those that differ by their seed alone into one group."""
+"""Find the runs of a comparison, and group those that differ in their seed only."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from linnaeus.files import read_json
 from linnaeus.reporting.report.configuration import flatten, shown
 from linnaeus.reporting.report.run_files import RunFiles, open_run
 
-SEEDS = ("seed", "data.fold")  # keys over whose values the mean is taken
-# Keys that do not describe an experiment. Differences in them are not shown.
+SEEDS = ("seed", "data.fold")  # runs that differ in these keys only form a group, whose mean is shown
+# Keys, or beginnings of keys, that do not describe an experiment. They are ignored.
 IGNORED = (
     "run.name",
     "run.root",
@@ -32,7 +32,9 @@ IGNORED = (
 
 
 def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
-    """Return the runs in `paths`; the folder of a sweep stands for the runs of its trials. Raise `ConfigError` for any other folder."""
+    """Return the runs of `paths`, run directories or sweep directories, without duplicates. Of a sweep, these are the runs of its trials.
+
+    Raise `ConfigError` for any other path, and for a sweep without runs."""
     found: dict[Path, RunFiles] = {}
     for path in paths:
         for run in _trials(path) if (path / "sweep.json").exists() else [open_run(path)]:
@@ -41,7 +43,9 @@ def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
 
 
 def _trials(path: Path) -> list[RunFiles]:
-    """Return the runs of a sweep that exist. Their paths in sweep.json are relative to `run.root`, two folders above."""
+    """Return the runs of the sweep directory `path`. Raise `ConfigError` if none exists.
+
+    A path in sweep.json is tried as it is, and then relative to `run.root`, two folders above `path`."""
     trials = (read_json(path / "sweep.json") or {}).get("trials")
     folders = [trial.get("run_dir") or trial.get("directory") for trial in trials or () if isinstance(trial, dict)]
     candidates = [[Path(str(f)), path.resolve().parents[1] / str(f)] for f in folders if f]
@@ -57,7 +61,7 @@ def _trials(path: Path) -> list[RunFiles]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only by their seed. `name`: text for the page."""
+    """Runs that differ in their seed only. `name`: label on the page."""
 
     name: str
     runs: tuple[RunFiles, ...]
@@ -70,20 +74,21 @@ class Group:
         return fmean(values) if values else None
 
     def deviation(self, key: str) -> float | None:
-        """Return the standard deviation over seeds; None for fewer than two."""
+        """Return the standard deviation of the metric `key` over the runs; None for fewer than two."""
         values = self.values(key)
         return stdev(values) if len(values) > 1 else None
 
     @property
     def seconds(self) -> float | None:
-        """Return the mean seconds of training, validation and saving not included; wall time if this is unknown."""
+        """Return the mean over the runs of the seconds of training, without validation and saving; wall time where this is unknown."""
         found = [_training_seconds(run) for run in self.runs]
         known = [seconds for seconds in found if seconds]
         return fmean(known) if known else None
 
 
 def _training_seconds(run: RunFiles) -> float | None:
-    """Return the seconds of training of all launches. `time/training_seconds` begins again at 0 in each of them."""
+    """Return the seconds of training in all launches, summed from timings.jsonl because `time/training_seconds` restarts at 0 in each launch;
+    wall time if there are none; None if unknown."""
     curve, before, total = run.timings.get("time/training_seconds"), 0.0, 0.0
     for _, seconds in curve.points if curve is not None else ():
         total, before = total + (seconds - before if seconds >= before else seconds), seconds
@@ -91,19 +96,19 @@ def _training_seconds(run: RunFiles) -> float | None:
 
 
 class Compared:
-    """Runs of a comparison. The first group is the one with which the others are compared."""
+    """Runs of a comparison, in groups. The first group is the reference, with which the others are compared."""
 
     def __init__(self, runs: Sequence[RunFiles]) -> None:
         self.runs = list(runs)
 
     @cached_property
     def configurations(self) -> list[dict[str, str]]:
-        """Return the values of each run by dotted keys, as texts, without the ignored keys."""
+        """Return for each run dotted key -> value as text, without the keys in `IGNORED`."""
         return [{key: shown(value) for key, value in flatten(run.config).items() if not _ignored(key)} for run in self.runs]
 
     @cached_property
     def differing(self) -> list[str]:
-        """Return the keys that have different values in some runs."""
+        """Return the keys whose values are not the same in all runs."""
         keys = dict.fromkeys(key for own in self.configurations for key in own)
         return [key for key in keys if len({own.get(key) for own in self.configurations}) > 1]
 
@@ -117,7 +122,8 @@ class Compared:
         return [Group(name, tuple(runs)) for name, runs in zip(names, folded.values(), strict=True)]
 
     def _name(self, keys: Sequence[str], values: Sequence[str | None], runs: Sequence[RunFiles]) -> str:
-        """Return the values that distinguish a group, such as `head.name=linear`; for many keys the name of its first run."""
+        """Return the label of a group: its values of the differing `keys`, such as `head.name=linear`, or the directory name of its first
+        run if these are too long or do not distinguish it."""
         own = [f"{key}={value}" for key, value in zip(keys, values, strict=True) if value is not None]
         short = [text for text in own if text.partition("=")[0].endswith(".name")] or own
         text = " ".join(short[:3])
@@ -132,20 +138,20 @@ class Compared:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Return the keys of the final metrics of the normal pass that most runs have."""
+        """Return the keys of the final metrics of the normal validation pass that more than half of the runs have."""
         keys = dict.fromkeys(key for run in self.runs for key in run.final if "_mask_" not in key)
         return [key for key in keys if sum(run.final.get(key) is not None for run in self.runs) > len(self.runs) / 2]
 
     @property
     def main_metric(self) -> str:
-        """Return the metric by which runs are ranked: top-1 of the finest task, else the monitored one."""
+        """Return the key of the main metric: top-1 accuracy of the last (finest) task, otherwise the monitored metric."""
         top = [key for key in self.metrics if key.endswith("/top1") and "/with_" not in key and key.count("/") == 2]
         monitor = next((name for run in self.runs for name in run.summary.get("best") or {}), "val/loss")
         return top[-1] if top else monitor
 
 
 def _distinct(names: Sequence[tuple[str, Path]]) -> list[str]:
-    """Return names that differ, given (name, run directory) pairs: where two are equal, with the folder of the run before, or its path."""
+    """Return unique names for (name, run directory) pairs. An equal name is replaced by the last two parts of the path, or by the path."""
     texts = [name for name, _ in names]
     for longer in (lambda path: " / ".join(path.parts[-2:]), str):
         texts = [longer(path) if texts.count(text) > 1 else text for text, (_, path) in zip(texts, names, strict=True)]
@@ -157,6 +163,6 @@ def _ignored(key: str) -> bool:
 
 
 def same_data(runs: Sequence[RunFiles]) -> bool:
-    """Return True if all runs have the same data fingerprint."""
+    """Return True if all runs have the same data fingerprint; False if one has none."""
     prints: set[Any] = {run.record.get("data_fingerprint") for run in runs}
     return len(prints) == 1 and None not in prints

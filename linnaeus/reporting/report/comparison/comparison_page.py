@@ -1,7 +1,7 @@
 """Write comparison.html: several runs, or the runs of a sweep, in one page.
 
-Runs that differ only by their seed (or fold) are one line, with mean and standard deviation. The first group of runs is the reference: the
-differences of the others from it have 95 % intervals, paired by sample where the tables of samples are saved.
+Runs that differ in their seed (or fold) only form a group, one row with mean and standard deviation. The first group is the reference. The
+differences of the other groups from it have 95 % intervals, paired by sample, if the tables of samples are saved.
 """
 
 import math
@@ -25,12 +25,13 @@ from linnaeus.reporting.report.metric_words import direction, is_share, meaning,
 from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.run_files import RunFiles
 
-MOST_CURVES = 8
+MOST_CURVES = 8  # groups in a chart
 HEADLINE = 5  # columns of the first table
 
 
 def comparison_path(arguments: Sequence[Path]) -> Path:
-    """Return the default path of the page: in the folder of a sweep, or in the folder that contains all `arguments`."""
+    """Return the default path of the page: in the directory of the sweep if that is the only argument, otherwise in the directory that
+    contains all `arguments`."""
     folder = arguments[0] if len(arguments) == 1 else Path(os.path.commonpath([path.resolve().parent for path in arguments]))
     return folder / "comparison.html"
 
@@ -58,18 +59,19 @@ def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
     ]
     experiments = ", ".join(dict.fromkeys(run.path.resolve().parent.name for run in runs))
     groups = f" in {counted(len(compared.groups), 'configuration')}" if len(compared.groups) < len(runs) else ""
-    warning = "" if same_data(runs) else '<span class="status warning">different data</span>The validation samples of the runs differ. '
+    warning = "" if same_data(runs) else '<span class="status warning">different data</span>The data of the runs differ. '
     facts = f"{warning}{counted(len(runs), 'run')}{groups} · {escape(experiments)}"
     header = f'<header><h1>Comparison of {len(runs)} runs</h1><p class="sub">{facts}</p></header>'
     return sections_page(f"Comparison: {experiments}", header, [section for section in sections if section.body])
 
 
-_PAIRED = "Paired by sample: both runs answer the same samples. Coloured only where the interval excludes 0. "
+_PAIRED = "Paired by sample: both runs predict the same samples. A difference is coloured only if its interval excludes 0. "
 _AGGREGATE = "Only aggregate results are saved, so there are no paired intervals and nothing is coloured."
 
 
 def _headline(compared: Compared) -> list[str]:
-    """Return the metrics of the first table: the main one, the other tasks' accuracies, and the loss."""
+    """Return the keys of at most `HEADLINE` metrics for the first table: the main one, the accuracies of the other tasks, the loss,
+    others."""
     passes, tasks = passes_and_tasks({key: 0 for key in compared.metrics})
     wanted = [compared.main_metric]
     wanted += [f"{p}/{task}/top1" for p in passes for task in reversed(tasks)] + [f"{p}/loss" for p in passes]
@@ -97,13 +99,14 @@ def _title(key: str) -> str:
 
 
 def _short_title(key: str) -> str:
-    """Return the title of a narrow column: `right species` for `val/species/top1`."""
+    """Return the title of a metric for a narrow column, such as `right species` for `val/species/top1`."""
     parts = key.split("/")
     return f"right {parts[1]}" if len(parts) == 3 and parts[2] == "top1" else _title(key)
 
 
 def _best(compared: Compared, key: str) -> str | None:
-    """Return the name of the group with the best mean of a metric; None if the metric is not rated."""
+    """Return the name of the group with the best mean of the metric `key`; None if the metric has no better direction, or with fewer than
+    two means."""
     sign = direction(key)
     means = {group.name: mean for group in compared.groups if (mean := group.mean(key)) is not None}
     return max(means, key=lambda name: sign * means[name]) if sign and len(means) > 1 else None
@@ -130,10 +133,10 @@ def _pareto(compared: Compared) -> str:
 
 
 def _differences(compared: Compared, pairs: PairedRows) -> str:
-    """Return a table with a row per metric and a column per group: the difference from the first group."""
+    """Return a table with a row per metric and a column per group: its difference from the reference."""
     first, *others = compared.groups
     if not others:
-        return empty("All runs differ by their seed alone.")
+        return empty("All runs differ in their seed only.")
     paired: list[list[Cell]] = []
     rest: list[list[Cell]] = []
     for key in compared.metrics:
@@ -145,10 +148,10 @@ def _differences(compared: Compared, pairs: PairedRows) -> str:
         (paired if any(one is not None and one.samples for one in found) else rest).append(row)
     rows = [*paired, *rest]  # those with intervals first
     columns = [Column("metric", words=True), Column(first.name, "The reference.", words=True)]
-    columns += [Column(group.name, "Difference from the reference, in points for shares.", words=True) for group in others]
+    columns += [Column(group.name, "Difference from the reference, for fractions in percentage points.", words=True) for group in others]
     note = ""
     if len(others) > 1:
-        note = f'<p class="sub">{counted(len(others), "comparison")} by metric: one of twenty intervals excludes 0 by chance.</p>'
+        note = f'<p class="sub">{counted(len(others), "comparison")} by metric: one in twenty intervals excludes 0 by chance.</p>'
     return table("Differences from the reference", columns, rows, shown=20, sortable=False) + note
 
 
@@ -185,7 +188,7 @@ def _curves(compared: Compared) -> str:
         for key in dict.fromkeys(keys)
     ]
     note = "" if len(compared.groups) <= MOST_CURVES else f'<p class="sub">The first {MOST_CURVES} configurations.</p>'
-    note += '<p class="sub">Of several seeds, the first is drawn.</p>' if any(len(group.runs) > 1 for group in groups) else ""
+    note += '<p class="sub">Of several seeds, the first run is shown.</p>' if any(len(group.runs) > 1 for group in groups) else ""
     found = "".join(chart for chart in charts if chart)
     return f'{note}<div class="charts">{found}</div>' if found else ""
 

@@ -1,8 +1,8 @@
-"""Paired differences of two runs, from the tables of samples of their last validations.
+"""Compute paired differences of two groups of runs, from the tables of samples of their last validations.
 
-A column of the table that has the name of a metric has a number for each sample, and their mean is the metric. Samples are paired by name.
-The interval is that of the cluster bootstrap over groups of samples, the same draws for both runs, so that variation common to both does
-not widen it. For several seeds, the number of a sample is the mean over the runs of a group.
+A column with the name of a metric has a number per sample, and the mean of the column is the metric. Samples are paired by name. The
+interval is that of the cluster bootstrap of the differences per sample, so variation between samples that both runs share does not widen
+it. For several seeds, the number of a sample is the mean over the runs of a group.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from linnaeus.reporting.report.run_files import Rows, RunFiles
 
 
 class Difference(NamedTuple):
-    """Difference of a metric, other minus first, and the ends of its 95 % interval; NaN for ends that are unknown. `samples`: number of
-    paired samples; 0 if only aggregate results are saved."""
+    """Difference of a metric, other minus first. `low`, `high`: ends of its 95 % interval; NaN if unknown. `samples`: number of paired
+    samples; 0 if the difference is that of the aggregate results."""
 
     value: float
     low: float
@@ -29,13 +29,13 @@ class Difference(NamedTuple):
 
 
 class PairedRows:
-    """Tables of samples of the runs of a comparison, each read once."""
+    """Cache of the tables of samples of the runs of a comparison."""
 
     def __init__(self) -> None:
         self._tables: dict[RunFiles, dict[str, dict[str, str]]] = {}
 
     def table(self, run: RunFiles) -> dict[str, dict[str, str]]:
-        """Return name of a sample -> row; {} if it is not saved, or if two samples have one name."""
+        """Return name of a sample -> row of the table of samples of `run`; {} without the table, or if sample names are not unique."""
         if run not in self._tables:
             rows: Rows = run.table("samples")
             named = {row["sample"]: row for row in rows}
@@ -43,7 +43,8 @@ class PairedRows:
         return self._tables[run]
 
     def difference(self, first: Group, other: Group, key: str) -> Difference | None:
-        """Return the difference of the metric `key`; None if one of the groups does not have it."""
+        """Return the difference of the metric `key` between two groups; None if one of them does not have it. It is that over paired
+        samples if all runs have tables with common samples, otherwise that of the means without an interval."""
         a, b = first.mean(key), other.mean(key)
         if a is None or b is None:
             return None
@@ -58,7 +59,7 @@ class PairedRows:
 
 
 def _common_names(tables: Sequence[dict[str, dict[str, str]]], column: str) -> list[str]:
-    """Return the names of the samples that have a number in `column` in every table; [] if one of the tables does not have the column."""
+    """Return the names of the samples that have a number in `column` of all tables; [] if one of the tables does not have the column."""
     if any(not table or column not in next(iter(table.values())) for table in tables):
         return []
     return [name for name in tables[0] if all(table.get(name, {}).get(column) not in (None, "") for table in tables)]
@@ -69,7 +70,8 @@ def _groups(table: dict[str, dict[str, str]], names: Sequence[str]) -> np.ndarra
 
 
 def _interval(differences: np.ndarray, group: np.ndarray | None) -> tuple[float, float]:
-    """Return the ends of the 95 % interval of the mean of paired differences, [N]."""
+    """Return (lower end, upper end) of the 95 % interval of the mean of `differences`, [N]. group: number of the group of each sample, [N];
+    None without groups."""
     from linnaeus.metrics.bootstrap import group_sums, intervals
 
     terms = (differences, np.ones(len(differences)))

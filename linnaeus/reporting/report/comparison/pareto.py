@@ -1,4 +1,4 @@
-"""Draw the quality of runs over their cost, with the line of those that no other run beats in both."""
+"""Draw a metric of runs over their training time, with the Pareto front: the runs that no other run beats in both."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 290, 66, 20, 16, 38
 
 
 class Entry(NamedTuple):
-    """Group of runs in the picture. `deviation`: standard deviation of the quality over seeds; None for one run."""
+    """Group of runs in the chart. `cost`: training time in seconds. `quality`: mean of the metric. `deviation`: its standard deviation over
+    seeds; None for one run."""
 
     name: str
     cost: float
@@ -21,7 +22,7 @@ class Entry(NamedTuple):
 
 
 def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
-    """Return the entries that no other one beats in cost and quality, the cheapest first. `higher`: a higher quality is better."""
+    """Return the entries on the Pareto front in ascending order of cost. `higher`: True if a higher quality is better."""
     best: list[Entry] = []
     for entry in sorted(entries, key=lambda e: (e.cost, -e.quality if higher else e.quality)):
         if not best or (entry.quality > best[-1].quality if higher else entry.quality < best[-1].quality):
@@ -30,8 +31,8 @@ def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
 
 
 def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
-    """Return an HTML figure; "" for fewer than two groups, or if neither higher nor lower values are better. `metric`: key of the
-    quality. Cost is in seconds."""
+    """Return the chart as an HTML figure; "" for fewer than two groups, or if the metric has no better direction. `metric`: key of the metric
+    whose values are the qualities."""
     if len(entries) < 2 or not direction(metric):
         return ""
     higher = direction(metric) > 0
@@ -61,6 +62,6 @@ def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
     name = metric_name(metric.partition("/")[2].replace("/", " "))
     label = f"{name} over training time. {words}"
     picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
-    about = "The line joins the runs that no other run beats in both. Bars are standard deviations over seeds."
+    about = "Line: Pareto front, the runs that no other run beats in both. Bars: standard deviations over seeds."
     caption = explained(f"{name} over training time", about)
     return f'<figure class="chart pareto"><figcaption>{caption}</figcaption>{picture}</figure>'

@@ -35,7 +35,7 @@ def test_the_figures_are_those_of_the_summary(workload: str, tmp_path: Path) -> 
     write_summary(tmp_path / "summary.json", "finished", 10, final=final)
     run = RunFiles(tmp_path)
     sections = report_sections(workload, run)
-    assert sections[0].lead and sections[0].title == "In short"
+    assert sections[0].lead and sections[0].title == "Summary"
     own, whole = Checker(), Checker()
     own.feed("".join(section.html(i) for i, section in enumerate(sections)))
     whole.feed(report_page(run, sections))

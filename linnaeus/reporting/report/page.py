@@ -9,8 +9,8 @@ from pathlib import Path
 
 from linnaeus.reporting.report.html_parts import Section
 
-# With this policy the browser blocks all requests and all scripts other than report.js, even if a file of the run or the HTML of a workload's
-# section contains one.
+# With this policy the browser blocks all requests, and all scripts other than report.js, even if a file of the run or the HTML of a section
+# contains one.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; form-action 'none'; script-src"
 _COLOURS = "".join(
     f".s{i}{{stroke:var(--s{i})}}.dot.s{i},.b{i},.bar.s{i}{{fill:var(--s{i});background:var(--s{i})}}text.s{i}{{fill:var(--s{i});stroke:none}}"

@@ -73,9 +73,9 @@ def training_charts(run: RunFiles) -> list[str]:
 
 
 def speed_charts(run: RunFiles) -> list[str]:
-    """Return charts of throughput, time of an update, wait for data, MFU and memory, by step."""
+    """Return charts of throughput, time of an update, wait for data, MFU, memory, differences between processes, and the GPU, by step."""
     curves, last = run.timings, float(run.step or 0)
-    recent = "recent" if any(name.startswith("recent/") for name in curves) else "time"  # else the means since the start of the launch
+    recent = "recent" if any(name.startswith("recent/") for name in curves) else "time"  # otherwise the means since the start of the launch
     kinds = {
         "Throughput": (rf"{recent}/(samples_per_second)", "samples per second", False),
         "Time of an update": (rf"{recent}/((?:median_|p95_)?ms_per_step)", "milliseconds", False),

@@ -52,8 +52,8 @@ class RunFiles:
 
     @cached_property
     def results(self) -> tuple[int, Final]:
-        """Return (step of the newest validation, key -> newest value of its metrics), from the files in `validation/`; (-1, {}) without any.
-        The metrics are in the order of the workload, while those in metrics.jsonl are sorted by name."""
+        """Return (step of the newest validation, key -> newest value of its metrics), from the files in `validation/`; (-1, {}) without
+        any. The metrics are in the order of the workload, while those in metrics.jsonl are sorted by name."""
         newest, found = -1, Final()
         for path in sorted(self.path.glob("validation/step-*/val*.json"), key=lambda path: (len(path.parent.name), path)):
             content = read_json(path) or {}
@@ -64,8 +64,8 @@ class RunFiles:
 
     @cached_property
     def final(self) -> Final:
-        """Return key -> newest value of the validation metrics, from summary.json. During a launch, summary.json has no metrics, or those of
-        the launch before; then from `results`, or if that is empty, from metrics.jsonl."""
+        """Return key -> newest value of the validation metrics, from summary.json. During a launch, summary.json has no metrics, or those
+        of the launch before; then from `results`, or if that is empty, from metrics.jsonl."""
         own = _numbers(self.summary.get("final"))
         if self.ended and own:
             return own
@@ -78,8 +78,8 @@ class RunFiles:
 
     @property
     def ended(self) -> bool:
-        """Return True if summary.json was written at the end of the last launch. During a launch, and after it was killed, only its status is
-        new; all other values are those of the launch before."""
+        """Return True if summary.json was written at the end of the last launch. During a launch, and after it was killed, only its status
+        is new; all other values are those of the launch before."""
         return self.status != "running"
 
     @property
@@ -118,15 +118,16 @@ class RunFiles:
 
     @cached_property
     def tables_folder(self) -> Path | None:
-        """Return the newest folder validation/step-N that has tables or examples besides the results of passes. Return None if there is none,
-        or if the results of a later step exist, which the tables then do not belong to."""
+        """Return the newest folder validation/step-N that has tables or examples besides the results of passes. Return None if there is
+        none, or if the results of a later step exist, which the tables then do not belong to."""
         files = self.path.glob("validation/step-[0-9]*/*")
         found = [path.parent for path in files if path.suffix == ".csv" or not path.name.startswith("val")]
         newest = max(found, key=lambda folder: (len(folder.name), folder.name), default=None)
         return newest if newest is not None and int(newest.name.rpartition("-")[2]) >= self.results[0] else None
 
     def table(self, name: str, key: str = "val") -> Rows:
-        """Return the rows of the table `name` of the last validation, such as `classes`; [] if it does not exist. key: the validation pass."""
+        """Return the rows of the table `name` of the last validation, such as `classes`; [] if it does not exist. key: the validation
+        pass."""
         return [] if self.tables_folder is None else read_table(self.tables_folder / f"{key}-{name}.csv")
 
     def json(self, name: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def write_report(run: RunFiles, sections: Sequence[Section], clean: Callable[[st
 
 def report_page(run: RunFiles, sections: Sequence[Section]) -> str:
     """Return the HTML document of report.html. sections: sections of the workload."""
-    lead = [section for section in sections if section.lead] or [Section.of("In short", lambda: _key_figures(run), lead=True)]
+    lead = [section for section in sections if section.lead] or [Section.of("Summary", lambda: _key_figures(run), lead=True)]
     tables = Section.of("All metrics", lambda: _tables(run) or empty("No validation has finished yet."))
     parts = [
         *lead,
@@ -123,8 +123,8 @@ def best_value(run: RunFiles) -> str:
 
 
 def _picture(run: RunFiles) -> str:
-    """Return schedule.svg of the run as HTML; "" if it does not exist, or if it contains HTML or a script. Text around the `<svg>` element is
-    left out, because the document type declaration contains a web address."""
+    """Return schedule.svg of the run as HTML; "" if it does not exist, or if it contains HTML or a script. Text around the `<svg>` element
+    is left out, because the document type declaration contains a web address."""
     text = run.text("schedule.svg")
     start, end = text.find("<svg"), text.find("</svg>")
     if start < 0 or end < 0 or re.search(r"<(script|foreignobject|image|use|a|style|meta|iframe)\b", text, re.IGNORECASE):

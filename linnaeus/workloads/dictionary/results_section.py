@@ -39,5 +39,5 @@ def report_sections(run: RunFiles) -> list[Section]:
     ]
     heads = [Column("dictionary", words=True), *(Column(name.replace("_", " "), MEANINGS[name]) for name in columns)]
     about = "Few active features that explain much are best."
-    lead = Section("In short", cards(figures) + table("Dictionaries", heads, rows), about, lead=True)
+    lead = Section("Summary", cards(figures) + table("Dictionaries", heads, rows), about, lead=True)
     return [lead, *(Section(title, body) for title, body in run.json(FEATURE_SECTIONS).get("sections", ()))]

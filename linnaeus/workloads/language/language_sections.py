@@ -19,7 +19,7 @@ def language_sections(run: RunFiles) -> list[Section]:
         return []
     texts = run.json(FILE)
     sections = [
-        Section("In short", _in_short(run, passes[0], texts), lead=True),
+        Section("Summary", _in_short(run, passes[0], texts), lead=True),
         Section("Texts", _texts(texts), "Validation text, and two continuations of it: by the model (temperature 0.8), and in the data."),
         Section("Hard tokens", _hard(texts), "Validation text. The darker a token, the higher its loss: what the model did not expect."),
         Section("Sources and dimensions", _parts(run, passes)),

@@ -37,4 +37,4 @@ def loadout_sections(run: RunFiles) -> list[Section]:
         if f"{key}/{name}" in final
     ]
     tokens = table("Tokens and answers", [Column("metric", words=True), Column("value")], others, sortable=False)
-    return [Section("In short", cards(figures) + lines, lead=True), Section("Completion of builds", completion + tokens, ABOUT)]
+    return [Section("Summary", cards(figures) + lines, lead=True), Section("Completion of builds", completion + tokens, ABOUT)]

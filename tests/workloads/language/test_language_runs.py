@@ -183,7 +183,7 @@ def test_record_log_summary_and_page(split):
     assert [line.split()[:3] for line in lines[8:]][1] == ["x", "0.2500", f"{final['val/dimension/x/score']:+.5f}"]
     assert all(line in log for line in lines)
     sections = {section.title: section.body for section in report_sections("language", RunFiles(run))}
-    assert list(sections) == ["In short", "Sources and dimensions"]  # texts are saved with logger.report only
+    assert list(sections) == ["Summary", "Sources and dimensions"]  # texts are saved with logger.report only
     for key in ("val/loss", "val/source/letters/loss", "val/dimension/x/score"):
         assert f'data-key="{key}" data-value="{final[key]!r}"' in "".join(sections.values())
     assert ">0.25<" in sections["Sources and dimensions"]

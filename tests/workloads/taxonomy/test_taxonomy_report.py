@@ -57,10 +57,10 @@ def test_the_tables_of_the_last_validation_give_its_metrics(run: Path) -> None:
 
 def test_the_sections_and_the_photographs(run: Path) -> None:
     sections = {section.title: section for section in report_sections("taxonomy", RunFiles(run))}
-    assert list(sections) == ["In short", "Place and date", "Confusions", "Tree", "Classes", "Confidence", "Photographs"]
-    assert [title for title, section in sections.items() if section.lead] == ["In short"]
+    assert list(sections) == ["Summary", "Place and date", "Confusions", "Tree", "Classes", "Confidence", "Photographs"]
+    assert [title for title, section in sections.items() if section.lead] == ["Summary"]
     final = runs.summary(run)["final"]
-    assert "best possible" in sections["In short"].body and f"{100 * final['val/species/top1']:.1f} %" in sections["In short"].body
+    assert "best possible" in sections["Summary"].body and f"{100 * final['val/species/top1']:.1f} %" in sections["Summary"].body
     tables = AnswerTables(RunFiles(run))
     assert tables.examples["groups"] and all(entry["webp"] for entry in tables.examples["photographs"].values())
     wrong = tables.examples["groups"]["Wrong answers with the highest confidence"]

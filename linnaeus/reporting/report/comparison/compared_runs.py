@@ -87,8 +87,8 @@ class Group:
 
 
 def _training_seconds(run: RunFiles) -> float | None:
-    """Return the seconds of training in all launches, summed from timings.jsonl because `time/training_seconds` restarts at 0 in each launch;
-    wall time if there are none; None if unknown."""
+    """Return the seconds of training in all launches, summed from timings.jsonl because `time/training_seconds` restarts at 0 in each
+    launch; wall time if there are none; None if unknown."""
     curve, before, total = run.timings.get("time/training_seconds"), 0.0, 0.0
     for _, seconds in curve.points if curve is not None else ():
         total, before = total + (seconds - before if seconds >= before else seconds), seconds

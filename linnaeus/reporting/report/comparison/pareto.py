@@ -31,8 +31,8 @@ def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
 
 
 def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
-    """Return the chart as an HTML figure; "" for fewer than two groups, or if the metric has no better direction. `metric`: key of the metric
-    whose values are the qualities."""
+    """Return the chart as an HTML figure; "" for fewer than two groups, or if the metric has no better direction. `metric`: key of the
+    metric whose values are the qualities."""
     if len(entries) < 2 or not direction(metric):
         return ""
     higher = direction(metric) > 0

@@ -20,7 +20,7 @@ def taxonomy_sections(run: RunFiles) -> list[Section]:
     tables = AnswerTables(run)
     finest = tables.finest
     sections = [
-        Section.of("In short", lambda: answer_in_short(tables), lead=True),
+        Section.of("Summary", lambda: answer_in_short(tables), lead=True),
         Section.of("Place and date", lambda: metadata_worth(tables), _ABOUT_METADATA),
         Section.of(
             "Confusions", lambda: confused_pairs(tables), f"The pairs of {finest} that are exchanged most often, and where they meet."

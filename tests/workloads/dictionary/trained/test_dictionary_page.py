@@ -57,4 +57,4 @@ def test_keys_set_how_much_is_shown_and_another_run_is_on_the_frontier(read_by, 
     assert [name for name, _ in same_module(run)] == ["run"]
     assert found["Density and frontier"].count("<circle") == 4, "two runs on two charts"
     none = train_dictionary(tmp_path, read.run, MODULES["language"], "dictionary.report_features=0")
-    assert "Features" not in sections(none) and "Dictionaries" in sections(none)["In short"]
+    assert "Features" not in sections(none) and "Dictionaries" in sections(none)["Summary"]

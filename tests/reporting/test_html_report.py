@@ -238,7 +238,7 @@ def test_names() -> None:
     assert {name: column_name(name) for name in names} == names
     assert passes_and_tasks({"val_mask_meta/x/top1": 1, "val/x/top1": 1, "train/loss": 1}) == (["val", "val_mask_meta"], ["x"])
     assert show_value("val/species/top1", 0.5) == "50.0 %" and show_value("val/loss", 0.5) == "0.5" and show_value("x", None) == "–"
-    assert "first answer" in meaning("val/species/top1_low") and meaning("of_a_plugin") == ""
+    assert "most probable class" in meaning("val/species/top1_low") and meaning("of_a_plugin") == ""
 
 
 @pytest.mark.parametrize(

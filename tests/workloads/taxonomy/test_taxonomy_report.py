@@ -63,7 +63,7 @@ def test_the_sections_and_the_photographs(run: Path) -> None:
     assert "best possible" in sections["Summary"].body and f"{100 * final['val/species/top1']:.1f} %" in sections["Summary"].body
     tables = AnswerTables(RunFiles(run))
     assert tables.examples["groups"] and all(entry["webp"] for entry in tables.examples["photographs"].values())
-    wrong = tables.examples["groups"]["Wrong answers with the highest confidence"]
+    wrong = tables.examples["groups"]["Wrong predictions with the highest confidence"]
     sure = [tables.samples[number].confidence for number in wrong]
     assert sure == sorted(sure, reverse=True) and not any(tables.samples[number].right for number in wrong)
     assert sections["Photographs"].body.count("<img") == sum(map(len, tables.examples["groups"].values()))

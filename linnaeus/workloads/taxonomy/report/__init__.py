@@ -1,1 +1,1 @@
-"""Sections of the taxonomy workload for report.html: accuracy, metadata, clades, confusions, calibration, classes and photographs."""
+"""Make the sections of the taxonomy workload in report.html: summary, metadata, confusions, tree, classes, calibration, photographs."""

@@ -1,4 +1,5 @@
-"""First section of the report: how good the model is, on what, with and without place and date, and where it fails."""
+"""Make the summary at the top of the report: accuracy by rank, with and without place and date, beside baselines, and the worst
+failures."""
 
 from html import escape
 
@@ -30,16 +31,14 @@ def _statement(tables: AnswerTables) -> str:
     rows = facts.get("rows", {}) if isinstance(facts.get("rows"), dict) else {}
     classes = facts.get("ranks", {}).get(finest, {}).get("classes")
     scored = sum(sample.right is not None for sample in tables.samples) or rows.get("validation")
-    on = f" of {scored:,} photographs that it has never seen" if scored else ""
-    text = (
-        f'<p class="statement">It names the right {escape(finest)} for <em>{number(f"{tables.normal}/{finest}/top1", value)}</em>{on}.</p>'
-    )
-    about = [f"It chooses among {classes:,} {escape(finest)} and learnt from {rows['training']:,} photographs." if classes and rows else ""]
+    on = f" of {scored:,} validation photographs" if scored else ""
+    text = f'<p class="statement">The {escape(finest)} is right for <em>{number(f"{tables.normal}/{finest}/top1", value)}</em>{on}.</p>'
+    about = [f"Among {classes:,} {escape(finest)}; trained on {rows['training']:,} photographs." if classes and rows else ""]
     baseline = tables.baselines.get(f"{finest}/top1")
     if baseline:
         about.append(
-            f"Always answering the most frequent {escape(finest)} would be right for {100 * baseline['constant']:.1f} %; "
-            f"its own answers in random order, for {100 * baseline['shuffled']:.1f} %."
+            f"Baselines: always the most frequent {escape(finest)} is right for {100 * baseline['constant']:.1f} %, "
+            f"the predictions in random order for {100 * baseline['shuffled']:.1f} %."
         )
     ceiling = tables.examples.get("ceilings", {}).get(f"with_meta/{finest}/top1")
     if ceiling is not None:
@@ -52,11 +51,12 @@ def _groups(tables: AnswerTables, facts: dict) -> str:
     groups = facts.get("groups")
     if not isinstance(groups, dict) or not groups.get("validation"):
         return ""
-    return f"Photographs of one group are on one side of the split ({groups['validation']:,} groups in validation)."
+    return f"All photographs of a group are either training or validation data ({groups['validation']:,} validation groups)."
 
 
 def _cards(tables: AnswerTables) -> str:
-    """Return cards: accuracies of the two finest ranks, without place and date, over classes, and the calibration error."""
+    """Return cards: accuracies of the two finest ranks, and of the finest one the accuracy without place and date, the mean accuracy over
+    classes and the calibration error."""
     figures = []
     for rank in reversed(tables.ranks[-2:]):
         key = f"{tables.normal}/{rank}/top1"
@@ -78,8 +78,8 @@ def _cards(tables: AnswerTables) -> str:
 
 
 def rank_plot(tables: AnswerTables) -> str:
-    """Return a figure with a row per rank: accuracy with its interval, without place and date, of a constant answer, and the best
-    possible."""
+    """Return a figure with a row per rank. A row has two accuracies with their intervals, with all inputs and without place and date, and
+    two marks, the accuracy of the constant baseline and, for generated data, the best possible one."""
     ranks = list(reversed(tables.ranks))
     height = ROW * len(ranks) + 34
     chart = Chart(Scale(0, 1, LEFT, WIDTH - RIGHT), Scale(0, 1, height - 26, 6))
@@ -98,18 +98,19 @@ def rank_plot(tables: AnswerTables) -> str:
             if value is not None:
                 chart.add("line", class_=f"{class_} whisker", x1=chart.x(value), x2=chart.x(value), y1=y - 12, y2=y + 12)
     keys = [("b0", "all inputs"), *([("b2", "without place and date")] if f"{tables.normal}{MASKED}/loss" in tables.final else [])]
-    keys += [("b1", "always the most frequent")] * bool(tables.baselines) + [("b3", "best possible")] * bool(
+    keys += [("b1", "always the most frequent class")] * bool(tables.baselines) + [("b3", "best possible")] * bool(
         tables.examples.get("ceilings")
     )
     legend = "".join(f'<span class="key"><i class="{class_}"></i>{words}</span>' for class_, words in keys)
     size = {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": "Accuracy by taxonomic rank. " + "; ".join(described)}
-    caption = explained("Right answers by taxonomic rank", "Lines are 95 % intervals.")
+    caption = explained("Accuracy by taxonomic rank", "Lines are 95 % intervals.")
     picture = element("svg", "".join(chart.parts), **size)
     return f'<figure class="chart"><figcaption>{caption}</figcaption><div class="legend">{legend}</div>{picture}</figure>'
 
 
 def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> list[str]:
-    """Draw the accuracy of a pass with its interval. Return it as text."""
+    """Draw the accuracy of a pass with its interval. Return it as text, [] if the pass was not run. kind: end of the name of the pass. y:
+    vertical position in pixels."""
     key = f"{tables.normal}{kind}/{rank}/top1"
     value, low, high = (tables.final.get(name) for name in (key, f"{key}_low", f"{key}_high"))
     if value is None:
@@ -124,9 +125,9 @@ def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> 
 
 
 def _failures(tables: AnswerTables) -> str:
-    """Return the list of the places where the model fails: a clade, a class, a pair, and confident mistakes."""
+    """Return a list of failures as HTML: the clade, the class and the pair of classes with the most errors, and the confident errors."""
     items = [*_worst_clade(tables), *_worst_class(tables), *_worst_pair(tables), *_confident(tables)]
-    return f'<h3>Where it fails</h3><ul class="fails">{"".join(f"<li>{item}</li>" for item in items)}</ul>' if items else ""
+    return f'<h3>Weaknesses</h3><ul class="fails">{"".join(f"<li>{item}</li>" for item in items)}</ul>' if items else ""
 
 
 def _worst_clade(tables: AnswerTables) -> list[str]:
@@ -137,7 +138,9 @@ def _worst_clade(tables: AnswerTables) -> list[str]:
         return []
     worst = min(share, key=lambda lineage: (share[lineage], lineage))
     taxon, total = tables.taxa[worst], inner[worst][0]
-    return [f"The weakest clade is <b>{escape(taxon.name)}</b> ({escape(taxon.rank)}): {100 * share[worst]:.0f} % of {total:,} right."]
+    return [
+        f"Lowest accuracy of a clade: <b>{escape(taxon.name)}</b> ({escape(taxon.rank)}), {100 * share[worst]:.0f} % of {total:,} right."
+    ]
 
 
 def _worst_class(tables: AnswerTables) -> list[str]:
@@ -150,14 +153,15 @@ def _worst_class(tables: AnswerTables) -> list[str]:
     if worst is None:
         return []
     return [
-        f"The weakest class is <i>{escape(worst.name)}</i>: {worst.right} of {worst.samples} right, from {worst.training} training labels."
+        f"Lowest accuracy of a class: <i>{escape(worst.name)}</i>, {worst.right} of {worst.samples} right, "
+        f"with {worst.training} training labels."
     ]
 
 
 def _worst_pair(tables: AnswerTables) -> list[str]:
     rows = tables.run.table("confusions")[:1]
     return [
-        f"<i>{escape(taxon_name(row['label']))}</i> is taken for <i>{escape(taxon_name(row['predicted']))}</i> "
+        f"<i>{escape(taxon_name(row['label']))}</i> is confused with <i>{escape(taxon_name(row['predicted']))}</i> "
         f"{times(int(row['count']))} ({100 * float(row['share']):.0f} % of its photographs)."
         for row in rows
     ]
@@ -167,5 +171,7 @@ def _confident(tables: AnswerTables) -> list[str]:
     sure = [sample for sample in tables.samples if sample.confidence >= 0.9 and sample.right is not None]
     wrong = sum(not sample.right for sample in sure)
     if not sure:
-        return ["It never states a confidence of 90 % or more."] if tables.samples else []
-    return [f"Of {counted(len(sure), 'answer')} with a confidence of at least 90 %, wrong: {wrong:,} ({100 * wrong / len(sure):.1f} %)."]
+        return ["No prediction has a confidence of 90 % or more."] if tables.samples else []
+    return [
+        f"Of {counted(len(sure), 'prediction')} with a confidence of 90 % or more, {wrong:,} are wrong ({100 * wrong / len(sure):.1f} %)."
+    ]

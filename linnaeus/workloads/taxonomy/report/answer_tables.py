@@ -1,4 +1,4 @@
-"""`AnswerTables`: the tables of the last validation of a taxonomy run, as the sections of its report read them."""
+"""Define `AnswerTables`, through which the sections of the report read the tables of the last validation of a taxonomy run."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -11,7 +11,8 @@ from linnaeus.workloads.taxonomy.report.sample_table import Sample, read_samples
 
 
 class Taxon(NamedTuple):
-    """Class of a rank: its numbers of training labels and of validation samples, and how many of these are right at its rank."""
+    """Class of a taxonomic rank. `name`: last part of `lineage`. `training`: number of training labels. `samples`: number of validation
+    samples with this label. `right`: number of these that are right at this rank. `predicted`: number of predictions of this class."""
 
     rank: str
     name: str
@@ -27,8 +28,8 @@ class Taxon(NamedTuple):
 
 
 class AnswerTables:
-    """Tables of a run. `ranks`: coarse to fine. `passes`: names of the validation passes, the normal one first; a pass with averaged
-    weights has the prefix `val_ema` in metrics and `val` in the names of files."""
+    """Tables of a run. `ranks`: names of the ranks, the coarsest first. `passes`: names of the validation passes, the normal one first. A
+    pass with EMA weights is called `val_ema...` in metrics, but `val...` in the names of files."""
 
     def __init__(self, run: RunFiles) -> None:
         self.run, self.final = run, run.final
@@ -37,7 +38,7 @@ class AnswerTables:
         self.normal = self.passes[0]
 
     def value(self, name: str, of: str = "") -> float | None:
-        """Return a final metric of the normal pass, or of the pass `of`."""
+        """Return the final value of a metric, such as `species/top1`, of the pass `of` (default: the normal one); None if undefined."""
         return self.final.get(f"{of or self.normal}/{name}")
 
     @cached_property
@@ -46,12 +47,12 @@ class AnswerTables:
 
     @cached_property
     def taxa(self) -> dict[str, Taxon]:
-        """Return lineage -> taxon, of every class of every rank, coarse ranks first."""
+        """Return lineage -> taxon for the classes of all ranks, the coarsest rank first."""
         return {row["lineage"]: _taxon(row) for row in self.run.table("classes")}
 
     @cached_property
     def parents(self) -> dict[str, str]:
-        """Return lineage -> lineage of the next taxon above; "" for a root."""
+        """Return lineage -> lineage of the parent taxon; "" for a root."""
         return {lineage: self._above(lineage) for lineage in self.taxa}
 
     def _above(self, lineage: str) -> str:
@@ -62,7 +63,7 @@ class AnswerTables:
         return ""
 
     def path(self, lineage: str) -> list[str]:
-        """Return the lineages from the root to a taxon, itself included."""
+        """Return the lineages of the taxa from the root to the taxon `lineage`, which is the last one."""
         found = []
         while lineage:
             found.append(lineage)
@@ -71,7 +72,7 @@ class AnswerTables:
 
     @cached_property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return metric -> {"constant": value, "shuffled": value}."""
+        """Return metric -> {"constant": value, "shuffled": value}, see `Metrics.tables`; {} without the table."""
         rows = self.run.table("baselines")
         return {row["metric"]: {name: float(row[name]) for name in ("constant", "shuffled")} for row in rows}
 
@@ -80,7 +81,7 @@ class AnswerTables:
         return self.run.json(FILE)
 
     def photograph(self, key: str) -> Mapping[str, Any]:
-        """Return the entry of a photograph; {} without one."""
+        """Return the entry of the photograph `key` in photographs.json (`example_photographs.py`); {} if it does not exist."""
         return self.examples.get("photographs", {}).get(key, {})
 
 

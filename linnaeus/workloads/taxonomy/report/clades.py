@@ -1,16 +1,17 @@
-"""Show the tree of taxa with the accuracy in each clade, as lists that open."""
+"""Make the section of the tree of taxa: nested lists, which open on a click, with the accuracy in each clade."""
 
 from html import escape
 
 from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 
-FEWEST = 10  # validation samples of a clade that is named as weak
+FEWEST = 10  # least number of validation samples of the clade named in the summary
 MOST = 4000  # taxa on the page; of a larger tree the finest ranks are left out, of a single rank the rarest taxa
 
 
 def clade_counts(tables: AnswerTables) -> dict[str, tuple[int, int]]:
-    """Return lineage -> (samples labelled at the finest rank inside the taxon, how many of these have the right finest class)."""
+    """Return lineage -> (number of validation samples within the taxon that have a label at the finest rank, number of these that are right
+    at the finest rank)."""
     counts: dict[str, list[int]] = {}
     for taxon in tables.taxa.values():
         if taxon.rank == tables.finest and taxon.samples:
@@ -34,13 +35,17 @@ def clade_tree(tables: AnswerTables) -> str:
     roots = sorted(children.get("", ()), key=lambda lineage: -counts[lineage][0])
     if len(roots) > MOST:
         left_out, roots = [*left_out, f"{len(roots) - MOST:,} of {shown[0]}"], roots[:MOST]
-    note = f'<p class="sub">The tree has too many taxa for this page; {", ".join(left_out)}: see validation/.</p>' if left_out else ""
+    note = (
+        f'<p class="sub">The tree has too many taxa for this page. Left out: {", ".join(left_out)}; see validation/.</p>'
+        if left_out
+        else ""
+    )
     nodes = "".join(_node(tables, counts, children, root, 0) for root in roots)
     return f'{note}<div class="card tree" role="region" tabindex="0" aria-label="Tree">{nodes}</div>'
 
 
 def _shown_ranks(tables: AnswerTables, counts: dict[str, tuple[int, int]]) -> tuple[list[str], list[str]]:
-    """Return the ranks that fit on the page, and those that do not."""
+    """Return (ranks that are shown, ranks that are left out because the page would have more than `MOST` taxa)."""
     total, shown = 0, list[str]()
     for rank in tables.ranks:
         total += sum(tables.taxa[lineage].rank == rank for lineage in counts)
@@ -55,7 +60,7 @@ def _node(tables: AnswerTables, counts: dict[str, tuple[int, int]], children: di
     share = right / total
     name = f"<i>{escape(taxon.name)}</i>" if taxon.rank in ("genus", "species") else escape(taxon.name)
     own = f", right at this rank {100 * taxon.accuracy:.0f} %" if taxon.rank != tables.finest and taxon.accuracy is not None else ""
-    about = f"{right} of {total} right to the {tables.finest}{own}; {counted(taxon.training, 'training label')}"
+    about = f"{right} of {total} right at rank {tables.finest}{own}; {counted(taxon.training, 'training label')}"
     bar = f'<span class="track" aria-hidden="true"><i class="bar s0" style="width:{100 * share:.0f}%"></i></span>'
     figure = f'<span class="acc" title="{escape(about)}">{100 * share:.0f} % of {total:,}{bar}</span>'
     line = f'{name}<span class="rank">{escape(taxon.rank)}</span>{figure}'

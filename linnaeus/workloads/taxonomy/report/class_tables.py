@@ -1,4 +1,4 @@
-"""Accuracy by class: buckets of training labels, a picture of accuracy over training labels, and the classes with the lowest accuracy."""
+"""Make the section of the accuracy by class: by buckets of training labels, as a scatter plot, and the classes with the lowest accuracy."""
 
 from html import escape
 
@@ -10,7 +10,7 @@ from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, Taxon
 
 BUCKETS = ("many", "medium", "few")
 MOST = 500  # rows of a table
-DOTS = 2000  # classes in the picture
+DOTS = 2000  # classes in the scatter plot, those with the most samples
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 270, 66, 14, 14, 36
 
 
@@ -21,7 +21,7 @@ def class_tables(tables: AnswerTables) -> str:
 
 
 def _buckets(tables: AnswerTables) -> str:
-    """Return a table with a row per rank and a column per bucket."""
+    """Return a table of the mean accuracy with a row per rank and a column per bucket of training labels; "" without values."""
     shown = [b for b in BUCKETS if any(tables.value(f"{rank}/{b}") is not None for rank in tables.ranks)]
     rows = []
     for rank in reversed(tables.ranks):
@@ -29,7 +29,7 @@ def _buckets(tables: AnswerTables) -> str:
         cells = [Cell(number(f"{tables.normal}/{rank}/{b}", value), value) for b, value in values.items()]
         rows.append([text_cell(rank), *cells, *([_class_numbers(tables, rank)] if tables.taxa else [])])
     columns = [Column("rank", words=True), *(Column(metric_name(b), meaning(b)) for b in shown)]
-    columns += [Column("classes", "With validation samples, of all.")] if tables.taxa else []
+    columns += [Column("classes", "Number of classes with validation samples, of all classes.")] if tables.taxa else []
     return f"<div>{table('Mean accuracy by number of training labels', columns, rows, sortable=False)}</div>" if shown else ""
 
 
@@ -39,7 +39,8 @@ def _class_numbers(tables: AnswerTables, rank: str) -> Cell:
 
 
 def _picture(tables: AnswerTables, own: list[Taxon]) -> str:
-    """Return a figure with a dot per class: accuracy over training labels. The area of a dot is the number of validation samples."""
+    """Return a scatter plot with a dot per class: accuracy over number of training labels. The area of a dot grows with the number of
+    validation samples. own: classes of the finest rank with samples."""
     x = Scale.around([max(taxon.training, 0.9) for taxon in own], LEFT, WIDTH - RIGHT, log=True, margin=0.06)
     chart = Chart(x, Scale(-0.04, 1.04, HEIGHT - BOTTOM, TOP))
     chart.y_axis({share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)})
@@ -50,9 +51,9 @@ def _picture(tables: AnswerTables, own: list[Taxon]) -> str:
         text = f"{taxon.name}: {taxon.right} of {taxon.samples} right, {taxon.training} training labels"
         radius = 2 + 5 * (taxon.samples / largest) ** 0.5
         chart.dot(max(taxon.training, 0.9), taxon.accuracy or 0.0, BLUE, "s0", radius, text)
-    label = f"Accuracy of {len(own)} classes over their number of training labels; the values are in the table of classes"
+    label = f"Accuracy of {len(own)} classes over their numbers of training labels; the values are in the table of classes"
     picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
-    about = "A dot is a class; its area is its number of validation samples."
+    about = "A dot is a class. The larger the dot, the more validation samples."
     caption = explained(f"Accuracy of each {tables.finest} over its training labels", about)
     return f'<figure class="chart"><figcaption>{caption}</figcaption>{picture}</figure>'
 
@@ -76,9 +77,9 @@ def _worst(tables: AnswerTables, own: list[Taxon]) -> str:
         Column("accuracy"),
         Column("right"),
         Column("samples", "Validation samples with this label."),
-        Column("answers", "How often the model answers this class."),
+        Column("predicted", "Number of predictions of this class."),
         Column("training", "Training labels of this class."),
-        Column("in", "Taxa above.", words=True),
+        Column("lineage", "Taxa above this class.", words=True),
     ]
     note = f'<p class="sub">The {MOST} lowest of {len(own):,} classes; all are in validation/.</p>' if len(own) > MOST else ""
     return table("Classes, the lowest accuracy first", columns, rows, shown=12) + note

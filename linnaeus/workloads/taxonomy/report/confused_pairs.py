@@ -1,4 +1,4 @@
-"""The most frequent confusions, with photographs and the place of both taxa in the tree."""
+"""Make the section of the most frequent confusions, with photographs and the lowest common taxon of both classes."""
 
 from html import escape
 
@@ -16,11 +16,14 @@ def confused_pairs(tables: AnswerTables) -> str:
     pictures = "".join(_pair(tables, pair, row) for pair, row in zip(tables.examples.get("pairs", ()), rows, strict=False))
     columns = [
         Column("label", words=True),
-        Column("taken for", words=True),
+        Column("predicted", words=True),
         Column("times"),
         Column("share", "Of the samples with this label."),
     ]
-    columns += [Column("meet in", "The lowest taxon that contains both.", words=True), Column("ranks apart", "0 would be a right answer.")]
+    columns += [
+        Column("common taxon", "The lowest taxon that contains both.", words=True),
+        Column("distance", "Ranks from the prediction up to the common taxon."),
+    ]
     cells = [
         [
             *(Cell(f"<i>{escape(taxon_name(row[name]))}</i>", taxon_name(row[name])) for name in ("label", "predicted")),
@@ -41,20 +44,19 @@ def _common(tables: AnswerTables, lineage: str) -> str:
 
 
 def _pair(tables: AnswerTables, pair: dict, row: dict[str, str]) -> str:
-    """Return a figure: two confused samples, and a training photograph of each taxon. `row`: of the table of confusions."""
+    """Return a figure: two confused samples, and a training photograph of each class. pair: entry of `pairs` in photographs.json. row: row
+    of the table of confusions."""
     label, predicted = taxon_name(pair["label"]), taxon_name(pair["predicted"])
-    photos = [
-        _photo(tables, f"validation/{n}", f"a photograph of {label} that was taken for {predicted}", "confused") for n in pair["samples"]
-    ]
+    photos = [_photo(tables, f"validation/{n}", f"a photograph of {label}, predicted as {predicted}", "confused") for n in pair["samples"]]
     photos += [
         _photo(tables, f"training/{lineage}", f"training photograph of {taxon_name(lineage)}", taxon_name(lineage))
         for lineage in (pair["label"], pair["predicted"])
     ]
-    meet = f"they meet in {_common(tables, row['common'])}" if row["common"] else "they have no common taxon"
+    meet = f"common taxon: {_common(tables, row['common'])}" if row["common"] else "no common taxon"
     often = times(int(row["count"])).capitalize()
     words = f"{often}, {100 * float(row['share']):.0f} % of its samples; {meet}"
     return (
-        f'<figure class="pair"><figcaption><i>{escape(label)}</i> taken for <i>{escape(predicted)}</i></figcaption>'
+        f'<figure class="pair"><figcaption><i>{escape(label)}</i> predicted as <i>{escape(predicted)}</i></figcaption>'
         f'<small>{escape(words)}</small><div class="photos">{"".join(photos)}</div></figure>'
     )
 

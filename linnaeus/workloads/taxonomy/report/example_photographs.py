@@ -2,10 +2,10 @@
 
 The file contains
 
-    groups       title -> numbers of validation samples: right and wrong answers drawn at random, and the most confident wrong answers
-    pairs        for each of the most frequent confusions: two validation samples, and training photographs of both taxa
-    photographs  key -> name, place, date and the photograph as WebP in base64; keys are `validation/<number>` and `training/<lineage>`
-    ceilings     best possible accuracies, of generated data only
+    groups       title -> numbers of validation samples: random right ones, random wrong ones, and the most confident wrong ones
+    pairs        the most frequent confusions: lineages of label and prediction, numbers of two validation samples
+    photographs  key -> name, metadata and the photograph as WebP in base64; keys are `validation/<number>` and `training/<lineage>`
+    ceilings     metric -> best possible accuracy, for generated data only
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +22,15 @@ from linnaeus.workloads.taxonomy.report.sample_table import Sample, read_samples
 from linnaeus.workloads.taxonomy.report.thumbnails import thumbnail
 
 FILE = "photographs.json"
-PER_GROUP, PAIRS = 12, 9
-GROUPS = ("Right answers, drawn at random", "Wrong answers, drawn at random", "Wrong answers with the highest confidence")
+PER_GROUP, PAIRS = 12, 9  # most samples of a group, most confusions
+GROUPS = ("Right predictions, drawn at random", "Wrong predictions, drawn at random", "Wrong predictions with the highest confidence")
 
 
 def save_examples(folder: Path, source: Source, training: np.ndarray, validation: np.ndarray, ceilings: Mapping[str, float]) -> None:
-    """Write photographs.json to `folder`, the results of the last validation. `training`, `validation`: observation numbers of the rows of
-    each side. Write nothing without the table of samples."""
+    """Write photographs.json to `folder`, the directory of the results of the last validation. Write nothing without the table of samples.
+
+    training, validation: numbers in `source` of the observations of the training set and of the validation set, int64 [N]. ceilings: metric
+    -> best possible accuracy."""
     finest = source.tree.ranks[-1]
     samples = read_samples(read_table(folder / "val-samples.csv"), finest)
     if not samples:
@@ -44,8 +46,8 @@ def save_examples(folder: Path, source: Source, training: np.ndarray, validation
 
 
 def _groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
-    """Return title -> numbers of samples. The random ones are the first of a fixed random order, so that two runs on the same validation
-    set show the same photographs where they agree."""
+    """Return title -> numbers of samples, for the titles `GROUPS`. Random samples are the first ones in a random order that depends only on
+    the size of the validation set, so that pages of different runs show mostly the same photographs."""
     order = hashes(key(0, BOOTSTRAP, len(samples)), np.arange(len(samples), dtype=np.uint64))
     shuffled = sorted((s for s in samples if s.right is not None), key=lambda s: int(order[s.number]))
     wrong = [s for s in shuffled if not s.right]
@@ -54,14 +56,15 @@ def _groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
 
 
 def _pair(row: Mapping[str, str], samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the two validation samples of a confusion on which the model was most confident."""
+    """Return the entry of a confusion, with its two most confident validation samples. row: row of the table of confusions."""
     own = [s for s in samples if s.label == row["label"] and s.predicted == row["predicted"]]
     numbers = [s.number for s in sorted(own, key=lambda s: -s.confidence)[:2]]
     return {"label": row["label"], "predicted": row["predicted"], "samples": numbers}
 
 
 def _reference_rows(source: Source, training: np.ndarray, lineages: Iterable[str]) -> dict[str, int]:
-    """Return `training/<lineage>` -> the observation number of the first training row of each taxon of the finest rank."""
+    """Return `training/<lineage>` -> number in `source` of the first training observation of each of the taxa `lineages`, of the finest
+    rank."""
     index = {lineage: c for c, lineage in enumerate(source.tree.lineage_ids(len(source.tree.ranks) - 1))}
     labels, found = source.labels[training, -1], {}
     for lineage in sorted(lineages):
@@ -72,7 +75,7 @@ def _reference_rows(source: Source, training: np.ndarray, lineages: Iterable[str
 
 
 def _photograph(source: Source, row: int) -> dict[str, Any]:
-    """Return the entry of an observation. Its photograph is null if it cannot be read."""
+    """Return the entry of an observation in `photographs`. `webp` is None if the photograph cannot be read. row: number in `source`."""
     values = source.metadata.take(np.array([row]))
     place = {name: float(f"{float(value[0]):.6g}") for name, value in vars(values).items() if not np.isnan(value[0])}
     try:

@@ -1,4 +1,4 @@
-"""Galleries of validation samples: right, wrong, and confidently wrong answers, with photographs, metadata and probabilities."""
+"""Make galleries of validation samples with right, wrong and confidently wrong predictions: photographs, metadata and probabilities."""
 
 from collections.abc import Mapping
 from html import escape
@@ -43,7 +43,7 @@ def _probability(lineage: str, probability: float, true: bool) -> str:
 
 
 def _metadata(values: Mapping[str, Any]) -> str:
-    """Return place and time as text, such as `47.1° N, 8.5° E, 12 Jun, 14 h, 640 m`."""
+    """Return place and time as HTML, such as `47.10° N, 8.50° E, 12 Jun, 14 h, 640 m`; `no place or date` for empty `values`."""
     parts: list[str] = []
     if "latitude" in values and "longitude" in values:
         latitude, longitude = values["latitude"], values["longitude"]
@@ -58,7 +58,7 @@ def _metadata(values: Mapping[str, Any]) -> str:
 
 
 def _date(fraction: float) -> str:
-    """Return the day of a fraction of the year as text, such as `12 Jun`."""
+    """Return the day of the year as text, such as `12 Jun`. fraction: part of the year that has passed, 0 to 1."""
     import datetime
 
     day = datetime.date(2001, 1, 1) + datetime.timedelta(days=min(364, int(fraction * DAYS)))

@@ -1,4 +1,4 @@
-"""Show the worth of each metadata component: accuracy without it, paired sample by sample with the accuracy with it."""
+"""Make the section of the effect of each metadata component: accuracy without it, and the difference from all inputs, paired by sample."""
 
 import math
 
@@ -18,17 +18,23 @@ def metadata_worth(tables: AnswerTables) -> str:
     for name in masking:
         cells = [text_cell(column_name(name)), _concerned(normal, name)]
         rows.append(cells + [_cell(tables, name, rank) for rank in ranks])
-    columns = [Column("inputs", words=True), Column("samples", "Validation samples that have this metadata; the others do not change.")]
-    about = "Accuracy without the component, and the difference with its 95 % interval, paired by sample."
+    columns = [
+        Column("inputs", words=True),
+        Column("samples", "Validation samples with this metadata. Masking has no effect on the others."),
+    ]
+    about = "Accuracy without the component, and the difference from all inputs with its 95 % interval, paired by sample."
     columns += [Column(f"right {rank}", about) for rank in ranks]
     whole = [text_cell("all inputs"), count_cell(len(normal) or None)]
     whole += [Cell(number(f"{tables.normal}/{rank}/top1", tables.value(f"{rank}/top1")), tables.value(f"{rank}/top1")) for rank in ranks]
-    note = "" if normal else '<p class="sub">Only aggregate results are saved: a difference is not coloured.</p>'
+    note = (
+        "" if normal else '<p class="sub">Only aggregate results are saved, so there are no paired intervals and nothing is coloured.</p>'
+    )
     return table("Without place, date and elevation", columns, [whole, *rows], sortable=False) + note if rows else ""
 
 
 def _concerned(rows: Rows, name: str) -> Cell:
-    """Return the number of samples that have one of the components which the pass `name` masks."""
+    """Return the cell with the number of samples that have one of the components masked in the pass `name`; an en dash without the table.
+    rows: the table of samples."""
     masked = name.partition("_mask_")[2]
     names = None if masked == "meta" else set(masked.split("_"))
     own = [row["metadata"].split() for row in rows]
@@ -36,7 +42,8 @@ def _concerned(rows: Rows, name: str) -> Cell:
 
 
 def _cell(tables: AnswerTables, name: str, rank: str) -> Cell:
-    """Return the accuracy of a pass at a rank, with its difference from the normal pass and the interval of this difference."""
+    """Return the cell with the accuracy of the pass `name` at a rank, its difference from the normal pass, and the interval of this
+    difference."""
     key = f"{name}/{rank}/top1"
     value, whole = tables.final.get(key), tables.value(f"{rank}/top1")
     html = number(key, value)

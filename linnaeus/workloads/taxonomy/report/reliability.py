@@ -1,4 +1,4 @@
-"""Reliability diagrams: the share of right answers over stated confidence, for each rank."""
+"""Make the reliability diagrams: share of right predictions over stated confidence, one for each rank."""
 
 from collections.abc import Sequence
 from html import escape
@@ -12,7 +12,7 @@ SIDE, LEFT, BOTTOM, TOP = 300, 50, 40, 10
 
 
 def reliability(tables: AnswerTables) -> str:
-    """Return the HTML of the section; "" without the table."""
+    """Return the HTML of the section; "" without the table `reliability`."""
     rows = tables.run.table("reliability")
     figures = [_diagram(tables, rank, [row for row in rows if row["rank"] == rank]) for rank in reversed(tables.ranks)]
     found = "".join(figure for figure in figures if figure)

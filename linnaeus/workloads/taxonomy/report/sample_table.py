@@ -1,4 +1,4 @@
-"""Read the table of answers to validation samples (`metrics/sample_answers.py`) from its CSV file."""
+"""Read the table of predictions for validation samples, which `metrics/sample_answers.py` writes as CSV."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,10 @@ Row = Mapping[str, str]
 
 
 class Sample(NamedTuple):
-    """Answer to a validation sample. `label`, `predicted`: lineages, "" for none. `best`: (lineage, probability) of the most probable
-    finest classes, the most probable first. `number`: index in the validation dataset."""
+    """Prediction for a validation sample. `number`: index in the validation dataset. `label`, `predicted`: lineages, "" for none.
+    `confidence`: probability of `predicted`. `best`: (lineage, probability) of at most three most probable classes of the finest rank, in
+    descending order. `metadata`: names of the known metadata components. `height`: ranks from the prediction up to the lowest common taxon
+    with the label."""
 
     number: int
     name: str
@@ -23,7 +25,7 @@ class Sample(NamedTuple):
 
 
 def read_samples(rows: Sequence[Row], finest: str) -> list[Sample]:
-    """Return the samples of a table's rows. `finest`: name of the finest rank."""
+    """Return the samples in the rows of the table. `finest`: name of the finest rank."""
     return [_sample(number, row, finest) for number, row in enumerate(rows)]
 
 
@@ -36,6 +38,6 @@ def _sample(number: int, row: Row, finest: str) -> Sample:
 
 
 def taxon_name(lineage: str) -> str:
-    """Return the last name of a lineage id, such as `Rosa canina`; "no answer" for none."""
+    """Return the last part of a lineage, such as `Rosa canina`; "no answer" for ""."""
     last = re.split(r"(?<!\\)(?:\\\\)*\|", lineage)[-1] if "\\" in lineage else lineage.rpartition("|")[2]
     return re.sub(r"\\(.)", r"\1", last) or "no answer"

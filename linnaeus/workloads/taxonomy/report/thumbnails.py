@@ -1,4 +1,4 @@
-"""Small photographs for HTML pages, as WebP in base64. One takes about 6 kB."""
+"""Encode small photographs for HTML pages as WebP in base64, about 6 kB each."""
 
 import base64
 import io
@@ -7,12 +7,12 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-SIDE = 160  # pixels of the side of the square into which a photograph fits
-QUALITY = 70  # of WebP
+SIDE = 160  # pixels, longest side
+QUALITY = 70  # of WebP, 0 to 100
 
 
 def thumbnail(pixels: np.ndarray) -> str:
-    """Return a photograph, RGB uint8 [H, W, 3], as WebP in base64."""
+    """Return a photograph, RGB uint8 [H, W, 3], reduced to `SIDE` pixels, as WebP in base64."""
     image = Image.fromarray(pixels)
     image.thumbnail((SIDE, SIDE))
     content = io.BytesIO()
@@ -21,5 +21,5 @@ def thumbnail(pixels: np.ndarray) -> str:
 
 
 def image_element(webp: str, alternative: str = "") -> str:
-    """Return the HTML element of a photograph from `thumbnail`. `alternative`: text for people who do not see it."""
+    """Return the `img` element of a photograph. `webp`: result of `thumbnail`. `alternative`: text for screen readers."""
     return f'<img decoding="async" alt="{escape(alternative)}" src="data:image/webp;base64,{escape(webp)}">'

@@ -1,12 +1,13 @@
-"""The command `linnaeus edit`: answer with the model that a dictionary reads, while features are read, switched off or scaled.
+"""The command `linnaeus edit`: predict with the model whose activations a dictionary reconstructs, with some features scaled.
 
     linnaeus edit RUN photo.jpg --latitude 52.1 --longitude 4.3               the strongest features of the photograph
-    linnaeus edit RUN photo.jpg --feature 12 --scale 0                        the answer with and without feature 12
+    linnaeus edit RUN photo.jpg --feature 12 --scale 0                        the prediction with and without feature 12
     linnaeus edit RUN "To be" --feature 12 --scale 3 --feature 40 --scale 0   a prompt, for a language model
     linnaeus edit RUN splattershot --have "swim_speed_up: main" --reconstruct a weapon, for a loadout model
 
-RUN is a run of workload=dictionary. An edit changes the output of the module by the change of the features, so what the dictionary does not
-explain stays as it is. `--reconstruct` replaces the output by the reconstruction.
+RUN is a run of workload=dictionary. An edit adds to the output of the module (factor - 1) x activity x decoder vector of each edited
+feature, so the reconstruction error is kept. `--reconstruct` replaces the output by the reconstruction. The activity of a feature is its
+coefficient.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ if TYPE_CHECKING:
     from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
     from linnaeus.workloads.questions import Answer, Question, Questions
 
-WIDTH = 46  # columns of the answer before the edit
+WIDTH = 46  # characters of the column of the answer before the edit
 
 
 class Active(NamedTuple):
-    """Feature that is active on an input: its largest activity, the number of its active positions of `positions`, and the position of the
-    largest activity."""
+    """Activity of one feature on an input. `activity`: the largest one over the positions (such as tokens). `active`: number of positions
+    where it is above 0. `positions`: number of all positions, without padding. `place`: text for the position of the largest one."""
 
     feature: int
     activity: float
@@ -46,7 +47,8 @@ class Active(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """Input, its strongest features, and the answers of the model before and after the edit. after: None without an edit."""
+    """Result for an input. `question`: its name. `features`: activities of the strongest and of the edited features. `before`, `after`:
+    predictions without and with the edit; `after` is None without an edit."""
 
     question: str
     features: list[Active]
@@ -55,8 +57,8 @@ class Edited(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the answers to stdout, and a line about the dictionary to stderr. Return 0, or exit with status 2 and one line on stderr after
-    a user's mistake."""
+    """Print the results to stdout, notes and a line about the dictionary to stderr. Return 0, or exit with status 2 and one line on stderr
+    after a user's mistake."""
     with user_errors(2):
         _run(_parse(arguments))
     return 0
@@ -65,22 +67,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = OneLineParser(
         prog="linnaeus edit",
-        description="Answer with the model that a dictionary reads, while features are read, switched off or scaled.",
+        description="Predict with the model whose activations a dictionary reconstructs, and show, switch off or scale features.",
     )
     add = parser.add_argument
     add("run", metavar="RUN", type=Path, help="directory of a run of workload=dictionary, or one of its checkpoints")
     add("inputs", nargs="*", metavar="INPUT", help="photographs, prompts or weapons, as the model needs them")
     add("--feature", action="append", type=int, default=[], metavar="N", help="feature to edit; may be repeated")
-    add("--scale", action="append", type=float, metavar="S", help="factor of its activity, one for all or one for each (0: off)")
-    add("--dictionary", metavar="NAME", help="of a run of several, such as k16 (the first)")
+    add("--scale", action="append", type=float, metavar="S", help="factor of its activity, one for all features or one for each (0: off)")
+    add("--dictionary", metavar="NAME", help="name of one of several dictionaries, such as k16 (the first)")
     add("--reconstruct", action="store_true", help="replace the output of the module by the reconstruction")
     add("--top", type=int, default=8, metavar="N", help="features and outputs to show (%(default)s)")
     add("--json", action="store_true", help="print a JSON object for each input")
-    add("--checkpoint", metavar="WHICH", help="of RUN: best, newest or a step (the best if one was validated, else the newest)")
+    add("--checkpoint", metavar="WHICH", help="checkpoint of RUN: best, newest or a step (best if validated, otherwise newest)")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
     for name in ("latitude", "longitude", "uncertainty", "date", "time", "elevation"):
         add(f"--{name}", metavar="VALUE", help="of the photographs, as for linnaeus predict")
-    add("--tokens", type=int, metavar="N", help="most tokens of a continuation (60)")
+    add("--tokens", type=int, metavar="N", help="number of tokens of a continuation, at most (60)")
     add("--have", metavar="GEAR", help="given gear, as for linnaeus complete")
     options = parser.parse_intermixed_args(arguments)
     check_ranges(argparse.Namespace(**vars(options), threads=None, batch_size=None), {"top": (1, 1000)})
@@ -89,7 +91,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _scales(features: Sequence[int], scales: Sequence[float] | None) -> dict[int, float]:
-    """Return feature -> factor. Raise `ConfigError` if the numbers of features and factors do not fit."""
+    """Return feature -> factor. scales: one factor for all features, or one for each; None: 0. Raise `ConfigError` for another number of
+    factors, a repeated feature, and a factor that is not finite."""
     if twice := [number for number in features if features.count(number) > 1]:
         raise ConfigError(f"--feature {twice[0]} is given twice; give it once, with its --scale")
     if scales and not features:
@@ -112,11 +115,11 @@ def _run(options: argparse.Namespace) -> None:
     trained.check(options.scales)
     place = trained.place
     if place is None:
-        raise ConfigError(f"RUN: {options.run} learned planted activations, of no model; give a run with dictionary.run")
+        raise ConfigError(f"RUN: {options.run} was trained on planted activations, without a model; give a run with dictionary.run")
     module = trained_module(place.run)
     if not hasattr(module, "questions"):
         raise ConfigError(f"RUN: models of this workload cannot be edited: {module.__name__} has no function `questions`")
-    options.checkpoint = place.checkpoint  # of the model, from here on
+    options.checkpoint = place.checkpoint  # from here on that of the model, which `questions` reads
     if place.digest is not None and chosen_weights(place.run, place.checkpoint).digest != place.digest:
         raise ConfigError(f"RUN: the dictionary was trained on other weights than those of {place.run} now; train it again")
     asked: Questions = module.questions(place.run, options)
@@ -133,7 +136,8 @@ def _run(options: argparse.Namespace) -> None:
 def answers(
     trained: TrainedDictionary, module: nn.Module, asked: Questions, scales: dict[int, float], reconstruct: bool, top: int
 ) -> Iterator[Edited]:
-    """Yield the answers to each question, with its `top` strongest features and those of `scales`. module: the module that is edited."""
+    """Yield the result for each question, with its `top` strongest features and those of `scales`. module: the module whose output is
+    edited. scales: feature -> factor. reconstruct: as `--reconstruct`."""
     from linnaeus.workloads.dictionary.tapping import Tap
 
     edit = trained.editing(scales, reconstruct) if scales or reconstruct else None
@@ -150,7 +154,7 @@ def answers(
 
 
 def _strongest(trained: TrainedDictionary, tap: Any, question: Question, top: int, also: Sequence[int]) -> list[Active]:
-    """Return the features with the largest activities on the rows that `tap` recorded, and the features `also`."""
+    """Return the `top` features with the largest activities above 0 on the rows recorded by `tap`, and then the features `also`."""
     import torch
 
     activities, named = trained.encode(tap.rows), question.places if len(question.places) == len(tap.rows) else ()
@@ -166,7 +170,8 @@ def _strongest(trained: TrainedDictionary, tap: Any, question: Question, top: in
 
 
 def _place(row: int, shape: tuple[int, ...], places: Sequence[str | None]) -> str:
-    """Return the position of a row of an output of this shape as text; "" if the output has one row for a sample."""
+    """Return the position of a row as text; "" if the output has one row per sample. row: index in the flattened output of `shape`, [B, d],
+    [B, T, d] or [B, C, H, W]. places: names of the T positions, () without."""
     if len(shape) == 4:
         return f"row {row // shape[3] % shape[2] + 1}, column {row % shape[3] + 1} of {shape[2]} x {shape[3]}"
     if len(shape) == 3:
@@ -176,7 +181,8 @@ def _place(row: int, shape: tuple[int, ...], places: Sequence[str | None]) -> st
 
 
 def as_text(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> list[str]:
-    """Return the lines of an input: its strongest features, then the answers side by side."""
+    """Return the text for an input as lines: features, then the predictions side by side. names: group of outputs -> names of its outputs.
+    top: number of outputs shown of each group."""
     lines = [edited.question or "(beginning of a document)", "  feature  activity  active positions"]
     for one in edited.features:
         lines.append(f"  {one.feature:7d}  {one.activity:8.3f}  {one.active} of {one.positions}  {one.place}".rstrip())
@@ -196,14 +202,16 @@ def as_text(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> lis
 
 
 def _column(p: np.ndarray, labels: Sequence[str], top: int, before: np.ndarray | None = None) -> list[str]:
-    """Return the `top` most probable outputs as text; with the probabilities `before` an edit, with the change of each."""
+    """Return the `top` most probable outputs as text, one line each. p: probabilities, [C]. before: probabilities before the edit, [C], to
+    add the change of each; None without."""
     order = np.argsort(-p, kind="stable")[:top]
     changes = ["" if before is None else f" ({p[i] - before[i]:+.3f})" for i in order]
     return [f"{p[i]:.3f} {shorten(labels[i], 28)}{change}" for i, change in zip(order, changes)]
 
 
 def as_json(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> dict[str, Any]:
-    """Return an input as plain values: features, and for each output that is among the `top` before or after, both probabilities."""
+    """Return the result for an input as a JSON object: features, and the probabilities before and after the edit of the outputs that are
+    among the `top` ones in either. Arguments as in `as_text`."""
     outputs: dict[str, list[dict[str, Any]]] = {}
     for group, labels in names.items():
         before, after = edited.before.probabilities[group], None if edited.after is None else edited.after.probabilities[group]

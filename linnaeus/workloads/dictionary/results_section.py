@@ -1,26 +1,26 @@
-"""Sections of the dictionary workload for report.html: how sparse the dictionaries are, and how much of the activations they explain."""
+"""Make the sections of the dictionary workload in report.html: sparsity and reconstruction metrics, and the features."""
 
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, number, table, text_cell
 from linnaeus.reporting.report.run_files import RunFiles
 
 MEANINGS = {  # metric -> its meaning, in the order of the columns
-    "l0": "Features that are active in an activation, on average.",
+    "l0": "Mean number of active features per activation.",
     "explained_variance": "1 - squared error / squared distance from the mean activation. 1 is best.",
     "cosine": "Mean cosine of activation and reconstruction.",
-    "loss_recovered": "Share of the loss that the model regains if the reconstruction replaces the activations, instead of zeros.",
+    "loss_recovered": "Loss with the reconstruction in place of the activations, scaled: 0 as with zeros, 1 as with the activations.",
     "dead": "Share of features that are never active.",
     "dense": "Share of features that are active in more than 10 % of the activations.",
-    "mcc": "Mean cosine of the planted features and the features matched with them.",
-    "uniqueness": "Share of planted features that are matched with a feature of their own.",
-    "f1": "Agreement in which activations the planted and the matched features are active.",
-    "shrinkage": "Size of the activities of matched features, relative to the planted ones. 1 is right.",
+    "mcc": "Mean |cosine| between decoder vectors and planted features, matched one to one. 1 is best.",
+    "uniqueness": "Planted features that are nearest to at least one feature, over the number of features. 1 is best.",
+    "f1": "Mean F1 of the features as detectors of their nearest planted features. 1 is best.",
+    "shrinkage": "Mean |reconstruction| / |activation|. 1: no shrinkage.",
 }
 FEATURE_SECTIONS = "feature_sections.json"  # in the folder of the last validation: [title, HTML] of each section
 FIRST = ("l0", "explained_variance", "loss_recovered")
 
 
 def report_sections(run: RunFiles) -> list[Section]:
-    """Return the sections; [] before the first validation."""
+    """Return the sections; [] without validation metrics."""
     starts = [key.removesuffix("l0") for key in run.final if key.startswith("val") and key.endswith("/l0")]
     if not starts:
         return []
@@ -38,6 +38,6 @@ def report_sections(run: RunFiles) -> list[Section]:
         for start in starts
     ]
     heads = [Column("dictionary", words=True), *(Column(name.replace("_", " "), MEANINGS[name]) for name in columns)]
-    about = "Few active features that explain much are best."
+    about = "Best: few active features and a high explained variance."
     lead = Section("Summary", cards(figures) + table("Dictionaries", heads, rows), about, lead=True)
     return [lead, *(Section(title, body) for title, body in run.json(FEATURE_SECTIONS).get("sections", ()))]

@@ -1,4 +1,5 @@
-"""Sections of the language workload for report.html: how well it predicts text, and texts that it writes."""
+"""Make the sections of the language workload in report.html: loss and perplexity, generated texts, loss by token, sources and
+dimensions."""
 
 import math
 from html import escape
@@ -9,19 +10,19 @@ from linnaeus.reporting.report.metric_words import column_name, meaning, metric_
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.language.text_samples import FILE
 
-HARD = 6.0  # nats; a token with this loss has the full colour
+HARD = 6.0  # nats; tokens with this loss or more have the darkest colour
 
 
 def language_sections(run: RunFiles) -> list[Section]:
-    """Return the sections; [] before the first validation."""
+    """Return the sections, without empty ones; [] before the first validation."""
     passes = passes_and_tasks(run.final)[0]
     if not passes:
         return []
     texts = run.json(FILE)
     sections = [
         Section("Summary", _in_short(run, passes[0], texts), lead=True),
-        Section("Texts", _texts(texts), "Validation text, and two continuations of it: by the model (temperature 0.8), and in the data."),
-        Section("Hard tokens", _hard(texts), "Validation text. The darker a token, the higher its loss: what the model did not expect."),
+        Section("Texts", _texts(texts), "Beginnings of validation texts, continued by the model (temperature 0.8) and as in the data."),
+        Section("Hard tokens", _hard(texts), "Validation text. The darker a token, the higher its loss."),
         Section("Sources and dimensions", _parts(run, passes)),
     ]
     return [section for section in sections if section.body]
@@ -33,13 +34,13 @@ def _in_short(run: RunFiles, key: str, texts: dict) -> str:
     statement = ""
     if perplexity is not None:
         shown = number(f"{key}/perplexity", perplexity)
-        statement = f'<p class="statement">It predicts the next token as if it chose among <em>{shown}</em> equally probable ones.</p>'
+        statement = f'<p class="statement">The next token is as uncertain as a choice among <em>{shown}</em> equally probable ones.</p>'
     unigram = texts.get("unigram_loss")
     about = ""
     if unigram is not None and loss is not None:
         about = (
-            f"Token frequencies alone, without context, have a perplexity of {math.exp(min(unigram, 700)):.4g} ({unigram:.3f} nats); "
-            f"always the most frequent token would be right for {100 * texts['constant_top1']:.1f} %."
+            f"Baselines: token frequencies without context have a perplexity of {math.exp(min(unigram, 700)):.4g} ({unigram:.3f} nats); "
+            f"always the most frequent token is right for {100 * texts['constant_top1']:.1f} %."
         )
     facts = read_json(run.path / "dataset.json") or {}
     vocabulary = facts.get("vocabulary_size", facts.get("vocabulary"))
@@ -72,13 +73,14 @@ def _hard(texts: dict) -> str:
 
 
 def _token(text: str, loss: float | str | None) -> str:
-    """Return a token, coloured by its loss; a loss that is not finite, null or a text in the file, has the full colour."""
+    """Return a token as HTML, coloured by its loss. loss: in nats; null or a text if it is not finite, which has the darkest colour."""
     share, shown = (min(85, round(85 * loss / HARD)), f"{loss:.2f}") if isinstance(loss, (int, float)) else (85, "not finite,")
     return f'<span class="hard" style="--loss:{share}%" title="{shown} nats">{escape(text)}</span>'
 
 
 def _parts(run: RunFiles, passes: list[str]) -> str:
-    """Return tables of the losses of the sources and the scores of the dimensions."""
+    """Return a table of the loss of each source and a table of the score and weight of each dimension, as HTML. passes: validation
+    passes."""
     found = ""
     for kind, metric, title in (("source", "loss", "Loss by source"), ("dimension", "score", "Score by dimension")):
         names = list(
@@ -86,7 +88,7 @@ def _parts(run: RunFiles, passes: list[str]) -> str:
         )
         weights = (read_json(run.path / "dimensions.json") or {}) if kind == "dimension" else {}
         columns = [Column(kind, words=True), *(Column(column_name(p), meaning(metric)) for p in passes)]
-        columns += [Column("weight", "In the last update.")] * bool(weights)
+        columns += [Column("weight", "Weight in the last update.")] * bool(weights)
         rows = []
         for name in names:
             keys = [f"{p}/{kind}/{name}/{metric}" for p in passes]

@@ -1,11 +1,11 @@
-"""Sections of the loadout workload for report.html: completions beside the baselines and the optimum."""
+"""Make the sections of the loadout workload in report.html: accuracy of completions, beside baselines and the optimum."""
 
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, number, table, text_cell
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.loadout.result_tables import REMOVED, TOKENS, headline
 
-ABOUT = "Share of the removed slots that are filled as in the data, in per cent, by the number of removed slots."
-ROWS = {"margin": "model over the best baseline", "of_optimum": "model, share of the optimum"}
+ABOUT = "Share of the removed slots that are filled as in the data, by the number of removed slots."
+ROWS = {"margin": "model minus the best baseline", "of_optimum": "model, share of the optimum"}
 
 
 def loadout_sections(run: RunFiles) -> list[Section]:
@@ -29,7 +29,7 @@ def loadout_sections(run: RunFiles) -> list[Section]:
         if f"{prefix}1" in final
     ]
     completion = table(
-        "Right slots by the number removed", [Column("answers of", words=True), *(Column(str(k)) for k in REMOVED)], rows, sortable=False
+        "Right slots by the number removed", [Column("method", words=True), *(Column(str(k)) for k in REMOVED)], rows, sortable=False
     )
     others = [
         [text_cell(words), Cell(number(f"{key}/{name}", final[f"{key}/{name}"]))]

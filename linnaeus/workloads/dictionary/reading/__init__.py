@@ -1,1 +1,2 @@
-"""Read a trained dictionary: where its features are active, which outputs they change, which classes they stand for, and the page of it."""
+"""Analyse the features of a trained dictionary (samples where they are active, effects on the outputs, classes that they detect) for its
+sections of report.html."""

@@ -1,4 +1,8 @@
-"""Compute the activities of a dictionary on samples of the run that it reads."""
+"""Compute the activities of a dictionary (the coefficients of its features) on samples of the run whose model it was trained on.
+
+A place is a position in the output of the module for one sample: a token, or a pixel of a feature map. F: number of features. P: number of
+places per sample.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,13 @@ from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDict
 from linnaeus.workloads.opened_run import OpenedRun
 
 BATCH = 32
-TOP = 8  # samples that are kept for each feature
-FEW = 8  # `peaks` reads each place of a sample, such as a class token, apart if there are at most so many
+TOP = 8  # samples with the largest activities that are kept for each feature
+FEW = 8  # up to this number of tokens per sample, such as class tokens, `peaks` has each token separately
 
 
 class Activity(NamedTuple):
-    """Activities of B samples at P places each. activities: [B, P, F], 0 at places that are padding. places: shape of the places of a
-    sample, () for one, (T,) or (H, W). real: number of places that are not padding."""
+    """Activities of a batch of B samples. activities: [B, P, F], 0 at padded places. places: shape of the places of a sample, () for a
+    single one, (T,) or (H, W). real: number of places in the batch without padding."""
 
     activities: Tensor
     places: tuple[int, ...]
@@ -29,7 +33,7 @@ class Activity(NamedTuple):
 
 
 class Reader:
-    """Model of an opened run, the module that is tapped, and a dictionary of its activations."""
+    """Model of an opened run, the module whose output is recorded, and a dictionary of its activations."""
 
     def __init__(self, run: OpenedRun, module: nn.Module, trained: TrainedDictionary) -> None:
         self.run, self.trained, self.module = run, trained, module
@@ -40,7 +44,7 @@ class Reader:
         return self.run.workload.prepare({name: value.to(self.device) for name, value in host.items()})
 
     def read(self, host: Batch) -> Activity:
-        """Return the activities on a host batch."""
+        """Return the activities on a batch. host: the batch on the host, before `Workload.prepare`."""
         with Tap(self.module, channels=self.channels) as tap, torch.inference_mode(), self.run.autocast():
             self.run.model(self.prepared(host))
         size = len(host["sample"])
@@ -53,35 +57,37 @@ class Reader:
         return Activity(found * real.unsqueeze(2), places, int(real.sum()))
 
     def scores(self, host: Batch, position: Tensor | None, edit: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
-        """Return the log-probabilities [B, C] of each group of outputs, with the output of the module replaced by `edit`."""
+        """Return group of outputs -> log-probabilities [B, C]. position: as for `SampleView.scores`. edit: replaces the output rows [N, d]
+        of the module; None: no edit."""
         view = self.run.workload.sample_view()
         with Tap(self.module, edit, self.channels), torch.inference_mode(), self.run.autocast():
             return view.scores(self.run.model, self.prepared(host), position)
 
 
 def batches(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Iterator[Batch]:
-    """Yield the host batches of samples of a dataset."""
+    """Yield the samples with these numbers in host batches of at most `BATCH`."""
     for start in range(0, len(samples), BATCH):
         yield batch_of(dataset, samples[start : start + BATCH])
 
 
 def batch_of(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Batch:
-    """Return samples of a dataset as one host batch."""
+    """Return the samples with these numbers as one host batch."""
     return dataset.__getitems__([SampleIndex(0, int(sample), int(sample), 0) for sample in samples])
 
 
 def spread(size: int, most: int) -> np.ndarray:
-    """Return at most `most` of the numbers below `size`, at equal distances, int64."""
+    """Return at most `most` evenly spaced integers from 0 to `size` - 1, int64."""
     return np.arange(size) if size <= most else np.linspace(0, size - 1, most).round().astype(np.int64)
 
 
 class FeatureTable(NamedTuple):
-    """Statistics of F features over samples.
+    """Statistics of the features over S samples.
 
-    density: share of the places where a feature is active, float64 [F]. energy: sum of the squares of its activities, divided by the number
-    of places. strength, sample: the largest activities of a feature, each the largest one of its sample, and those samples, [F, K],
-    descending. peaks: the largest activity of each sample, float32 [S, 1, F], or at each of P places if these are at most `FEW` tokens, [S,
-    P, F]; labels: class of each sample by group, int64 [S]; both only if wanted."""
+    density: share of the places where a feature is active, float64 [F]. energy: mean square of its activities over the places, float64 [F].
+    strength: largest activities over a sample, of the K = `TOP` samples where they are largest, descending, [F, K]; -1 for fewer samples.
+    sample: numbers of these samples, [F, K]. samples, places: S, and the number of places in all samples without padding. peaks: largest
+    activity in each sample, float32 [S, 1, F], or the activity at each place if these are at most `FEW` tokens, float32 [S, P, F]; None if
+    not kept. labels: group -> class of each sample, int64 [S]; {} if not kept."""
 
     density: np.ndarray
     energy: np.ndarray
@@ -94,7 +100,7 @@ class FeatureTable(NamedTuple):
 
 
 def feature_table(reader: Reader, dataset: PositionedDataset, most: int, keep_peaks: bool = False) -> FeatureTable:
-    """Return the statistics over at most `most` samples of a dataset. keep_peaks: also return `peaks` and `labels`."""
+    """Return the statistics over at most `most` evenly spaced samples of a dataset. keep_peaks: True to keep `peaks` and `labels`."""
     view, features, device = reader.run.workload.sample_view(), reader.trained.features, reader.device
     active, energy = (torch.zeros(features, dtype=torch.float64, device=device) for _ in range(2))
     strength = torch.full((features, TOP), -1.0, device=device)

@@ -1,4 +1,4 @@
-"""Draw the charts of a dictionary's page: the histogram of densities, and the frontier of several dictionaries."""
+"""Draw the charts of dictionaries: a histogram of the densities of the features, and metrics of several dictionaries over L0."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from linnaeus.reporting.formatting import format_tick
 WIDTH, HEIGHT = 520, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 26, 16, 44
 PER_DECADE = 4  # bars of the histogram
-LEAST = -6  # decade of the lowest bar
+LEAST = -6  # log10 of the density at the lowest bar, which also counts lower densities
 
 
 class Point(NamedTuple):
-    """One dictionary on the frontier. series: the dots that are joined by a line, such as those of one variant. here: it is of this run."""
+    """Dot for one dictionary. series: name of the line that joins dots, such as a run. l0: mean number of active features. value: the
+    metric on the y axis. here: True for a dictionary of this run, with a larger dot."""
 
     name: str
     series: str
@@ -29,7 +30,8 @@ class Point(NamedTuple):
 
 
 def density_chart(title: str, density: np.ndarray, places: int) -> str:
-    """Return the figure of the densities of F features, float [F], over `places` places."""
+    """Return a histogram of `density` as an HTML figure. density: share of the `places` places where each of the F features is active,
+    [F]."""
     never = int((density == 0).sum())
     found = np.log10(density[density > 0])
     low = max(LEAST, math.floor(found.min())) if len(found) else -3
@@ -39,7 +41,7 @@ def density_chart(title: str, density: np.ndarray, places: int) -> str:
     chart = Chart(x, Scale(0, max(int(counts.max(initial=0)), 1) * 1.06, HEIGHT - BOTTOM, TOP))
     chart.y_axis({tick: format_tick(tick) for tick in chart.y.ticks(5)})
     chart.x_axis({decade: _share(10.0**decade) for decade in range(low, 1)}, above=-16)
-    chart.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "share of the places where a feature is active", "middle")
+    chart.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "density: share of the places where a feature is active", "middle")
     for first, last, count in zip(edges, edges[1:], counts.tolist()):
         about = f"{count} features active in {_share(10**first)} to {_share(10**last)}"
         width, top = x(last) - x(first) - 1.5, chart.y(count)
@@ -51,7 +53,8 @@ def density_chart(title: str, density: np.ndarray, places: int) -> str:
 
 
 def frontier_chart(title: str, points: Sequence[Point], note: str) -> str:
-    """Return the figure of a measure against the number of active features, one dot for each dictionary; "" for less than two dots."""
+    """Return an HTML figure of a metric over L0, with a dot for each dictionary; "" for fewer than two dots. Points with values that are
+    not finite are left out."""
     shown = [point for point in points if math.isfinite(point.l0) and math.isfinite(point.value) and point.l0 > 0]
     if len(shown) < 2:
         return ""
@@ -79,5 +82,5 @@ def _figure(title: str, note: str, chart: Chart, legend: str) -> str:
 
 
 def _share(share: float) -> str:
-    """Return a share as text, such as 0.1 % or 100 %."""
+    """Return a fraction as text in per cent, such as `0.1 %`."""
     return f"{100 * share:.3g} %".replace("e-0", "e-")

@@ -1,8 +1,9 @@
-"""Make the sections of report.html for a run of dictionaries, and feature_taxa.csv.
+"""Make the sections about features in report.html of a dictionary run, and feature_taxa.csv.
 
-Frontier         L0 against explained variance and loss recovered: the dictionaries of the run, and those of other runs on the same module
-Features of NAME density, and cards of the strongest features, of each dictionary
-Features of classes   the feature that stands best for each class, where the samples have classes
+Density and frontier   histogram of the densities of each dictionary; explained variance and loss recovered over L0, for the
+                       dictionaries of the run and of other runs on the same module
+Features               a card for each of the strongest features; one section for each dictionary
+Features of taxa       the best detector of each class, if the samples have classes; one section for each dictionary
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDict
 from linnaeus.workloads.opened_run import OpenedRun
 
 FILE = "feature_taxa.csv"
-GOOD = 0.9
-EXAMPLES = 6
+GOOD = 0.9  # least F1 of a detector that is shown and counted
+EXAMPLES = 6  # most samples on a card
 MEASURES = {"explained_variance": "Explained variance", "loss_recovered": "Loss recovered"}
 
 
@@ -37,10 +38,11 @@ def dictionary_sections(
     features: int,
     samples: int,
 ) -> list[tuple[str, str]]:
-    """Return the sections (title, HTML) of the dictionaries of a run `directory`, by name. Write feature_taxa.csv.
+    """Return the sections, (title, HTML) each, of a dictionary run in `directory`. Write feature_taxa.csv into it if there are detectors.
 
-    run, module: the model that is read, and its module. final: newest validation metrics. features: number of features to show, over all
-    dictionaries. samples: validation samples, and training samples, to read."""
+    run, module: the run whose activations were used for training, and the module. dictionaries: by name. final: key -> newest value of the
+    validation metrics. features: number of cards over all dictionaries. samples: largest number of validation samples to read, and of
+    training samples."""
     charts, sections, rows = frontier(directory, list(dictionaries), final), [], []
     for name, trained in dictionaries.items():
         one = _of_dictionary(Reader(run, module, trained), name, max(features // len(dictionaries), 1), samples, len(dictionaries) > 1)
@@ -54,7 +56,7 @@ def dictionary_sections(
 
 
 class _Dictionary(NamedTuple):
-    """Parts of the page that show one dictionary. density: figure."""
+    """Parts of the page about one dictionary. density: histogram as HTML. sections: (title, HTML) each."""
 
     density: str
     sections: list[tuple[str, str]]
@@ -73,7 +75,7 @@ def _of_dictionary(reader: Reader, name: str, features: int, samples: int, sever
     for one in found:
         if one.f1 >= GOOD:
             best.setdefault(one.feature, one)
-    # half of the cards are features that stand for a class, if there are so many
+    # at most half of the cards are detectors of a class
     shown = list(dict.fromkeys([*list(best)[: features // 2], *strongest(table, features)]))[:features]
     first = f"feature-{name}-" if several else "feature-"
     density = density_chart(f"Density of the features{aside}", table.density, table.places)
@@ -81,22 +83,23 @@ def _of_dictionary(reader: Reader, name: str, features: int, samples: int, sever
     sections = [(f"Features{aside}", f"<p>{_explanation(len(shown), table, reader.trained)}</p>" + cards)]
     if found:
         good = sum(one.f1 >= GOOD for one in found)
-        about = f"{good} of {len(found)} taxa have a feature with an F1 of at least {GOOD:g} on validation samples. "
-        about += "Feature and threshold are chosen on training samples. "
-        sections.append((f"Features of taxa{aside}", f"<p>{about}All are in {FILE}.</p>" + detector_table(found, shown, first)))
+        about = f"{good} of {len(found)} taxa have a detector, a feature with a threshold, with F1 >= {GOOD:g} on validation samples. "
+        about += "Feature and threshold were chosen on training samples. "
+        sections.append((f"Features of taxa{aside}", f"<p>{about}All detectors are in {FILE}.</p>" + detector_table(found, shown, first)))
     return _Dictionary(density, sections, found)
 
 
 def _explanation(count: int, table: FeatureTable, trained: TrainedDictionary) -> str:
     return (
-        f"{count} of {trained.features} features, with those of {table.samples:,} validation samples on which each is strongest. "
+        f"{count} of {trained.features} features. Examples: of {table.samples:,} validation samples, those with its largest activities. "
         "Marks show where it is active. "
-        "The numbers are the change of the probability of an output by the feature, in percentage points: with it, less without it."
+        "Numbers: probability of an output with the feature minus that without it, in percentage points."
     )
 
 
 def frontier(directory: Path, names: list[str], final: Mapping[str, float]) -> str:
-    """Return the charts of L0 against explained variance and loss recovered, with the dictionaries of this run and of others."""
+    """Return the charts of explained variance and of loss recovered over L0 as HTML, with the dictionaries of this run and of
+    `same_module`. names: dictionaries of this run. final: its validation metrics."""
     others = same_module(directory)
     charts = []
     for measure, title in MEASURES.items():
@@ -118,8 +121,8 @@ def _points(run: str, names: list[str], final: Mapping[str, float], measure: str
 
 
 def same_module(directory: Path) -> list[tuple[str, tuple[list[str], dict[str, float]]]]:
-    """Return the name, the dictionaries and the final metrics of the other runs beside `directory` that read the same module of
-    the same run."""
+    """Return (directory name, (names of the dictionaries, key -> final metric)) for each other dictionary run in the same folder that was
+    trained on the same module of the same run."""
     own = _reads(directory)
     found = []
     for other in sorted(path.parent for path in directory.parent.glob("*/summary.json")):
@@ -131,7 +134,7 @@ def same_module(directory: Path) -> list[tuple[str, tuple[list[str], dict[str, f
 
 
 def _reads(directory: Path) -> tuple[str, str, list[str]] | None:
-    """Return the run, the module and the names of the dictionaries of a run directory; None if it is not one of dictionaries."""
+    """Return (path of the run read, name of the module, names of the dictionaries) of a dictionary run; None for any other directory."""
     from linnaeus.errors import ConfigError
     from linnaeus.workloads.dictionary.model.dictionary_set import members
     from linnaeus.workloads.run_weights import run_configuration

@@ -1,4 +1,4 @@
-"""Measure the effect of a feature on the outputs of the model: their probabilities with the feature, less those without it."""
+"""Measure the effect of a feature on the outputs of the model: their probabilities with the feature minus those without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from linnaeus.workloads.dictionary.reading.activity import Activity, Reader
 
 
 class Effect(NamedTuple):
-    """Mean change of the probability of an output by a feature, over samples on which it is active."""
+    """Mean change of the probability of an output by a feature, over samples on which it is active. change: from -1 to 1."""
 
     group: str
     output: str
@@ -20,11 +20,12 @@ class Effect(NamedTuple):
 
 
 def effects(reader: Reader, host: Batch, found: Activity, feature: int, most: int = 4) -> list[Effect]:
-    """Return the outputs whose probability a feature raises most, and those that it lowers most, in descending order of the change.
+    """Return at most `most` outputs whose probability a feature raises and at most `most` that it lowers, the largest changes over all
+    groups, in descending order of the change. Changes below 0.0001 are left out.
 
-    host: samples on which the feature is active, and their activities `found`. In a sequence the output is that at the place where the
-    feature is strongest. Sources: SplatNLP and Bricken et al. 2023 multiply decoder and output weights; here the model is run, because
-    layers follow that are not linear."""
+    host: batch of samples on which the feature is active. found: their activities. Of a sequence, the output is taken at the token with the
+    largest activity. The model is run twice, because layers after the module are not linear. (SplatNLP and Bricken et al. 2023 multiply
+    decoder vectors with output weights instead.)"""
     position: Tensor | None = None
     if len(found.places) == 1:
         position = found.activities[:, :, feature].argmax(1)

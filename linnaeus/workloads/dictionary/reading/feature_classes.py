@@ -1,8 +1,9 @@
-"""Find for each class of the samples, such as a taxon, the feature that stands for it best.
+"""Find the best detector of each class of the samples, such as a taxon, among the features.
 
-A feature with a threshold is a detector: it says yes to a sample on which its largest activity is above the threshold. If a sample has few
-places, such as one class token for each rank, a detector reads one place. For each class, feature, place and threshold are chosen by the F1
-on training samples and scored on validation samples. The thresholds tried are 0 and quantiles of the activities above 0.
+A detector is a feature with a threshold. It predicts its class for a sample whose largest activity is above the threshold. If a sample has
+few places, such as one class token for each rank, a detector uses the activity at one place. For each class, feature, place and threshold
+with the best F1 on training samples are chosen; precision, recall and F1 are those on validation samples. The candidate thresholds are 0
+and quantiles of the activities above 0.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-QUANTILES = np.linspace(0.0, 0.95, 20)  # of the activities above 0; thresholds besides 0
+QUANTILES = np.linspace(0.0, 0.95, 20)  # of the activities above 0, as candidate thresholds
 COLUMNS = ("rank", "taxon", "feature", "place", "threshold", "training_rows", "validation_rows", "precision", "recall", "f1")
 
 
 class Detector(NamedTuple):
-    """Best feature for a class. place: number of the place that is read, from 1; None: all. precision, recall, f1: of the validation
-    samples; NaN if none is of the class or none is found."""
+    """Best detector of a class. group, name: group of outputs (such as a rank) and name of the class. place: number of the place, from 1;
+    None: the largest activity over all places. training_rows, validation_rows: numbers of samples of the class. precision: on validation
+    samples, NaN without positive predictions. recall, f1: on validation samples, NaN without samples of the class."""
 
     group: str
     name: str
@@ -41,10 +43,11 @@ def detectors(
     validation: tuple[np.ndarray, Mapping[str, np.ndarray]],
     names: Mapping[str, Sequence[str]],
 ) -> list[Detector]:
-    """Return the best feature for each class of each group, in descending order of its F1.
+    """Return the best detector of each class of each group, in descending order of F1, NaN last. Classes without training samples are left
+    out.
 
-    training, validation: the largest activity of each feature at P places of each sample, float32 [S, P, F], and the class of each sample
-    by group, int64 [S], -1 where it is unknown. Classes without training samples are left out."""
+    training, validation: (`peaks` float32 [S, P, F], `labels`: group -> class of each sample, int64 [S], -1 if unknown), see
+    `FeatureTable`. names: group -> names of its classes."""
     found = [
         detector
         for group in training[1]
@@ -83,13 +86,14 @@ def _of_group(
 
 
 def _known(peaks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the activities [N, P F] and the classes [N] of the N samples whose class is known."""
+    """Return (activities [N, P x F], classes [N]) of the N samples whose class is known. Arguments as in `detectors`, for one group."""
     known = labels >= 0
     return peaks[known].reshape(int(known.sum()), -1), labels[known]
 
 
 def _thresholds(peaks: np.ndarray) -> np.ndarray:
-    """Return the thresholds of each column of activities [N, K], float32 [Q + 1, K]: 0, then quantiles of its activities above 0."""
+    """Return the candidate thresholds of each column of `peaks` [N, K], float32 [Q + 1, K]: 0, then Q quantiles of its activities above
+    0."""
     ordered = np.sort(peaks, axis=0)
     first = (ordered <= 0).sum(0)  # number of samples without activity
     rows = first + np.floor(QUANTILES[:, None] * (len(peaks) - first)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Make the HTML of a dictionary's features: a card for each, with top examples, effect on the outputs and nearest features."""
+"""Make the cards of features as HTML: samples with the largest activities, effect on the outputs, and most similar features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from linnaeus.workloads.dictionary.reading.activity import Activity, FeatureTabl
 from linnaeus.workloads.dictionary.reading.effects import Effect, effects
 from linnaeus.workloads.dictionary.reading.feature_classes import Detector
 
-NEAREST = 3
+NEAREST = 3  # most similar features on a card
 STYLE = """<style>
 .features{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,520px),1fr));gap:16px;align-items:start}
 .feature{background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 16px;min-width:0;scroll-margin-top:12px}
@@ -44,7 +44,8 @@ font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;max-height:
 
 
 def strongest(table: FeatureTable, count: int) -> list[int]:
-    """Return the features with the most energy; those that are active in more than 10 % of the places last, because they say little."""
+    """Return at most `count` features in descending order of energy, without those that are never active. Features that are active in more
+    than 10 % of the places come last, because they are the least specific."""
     order = np.lexsort((-table.energy, table.density > DENSE))
     return [int(i) for i in order[:count] if table.strength[i, 0] > 0]
 
@@ -52,8 +53,8 @@ def strongest(table: FeatureTable, count: int) -> list[int]:
 def feature_cards(
     reader: Reader, table: FeatureTable, features: Sequence[int], examples: int, best: Mapping[int, Detector], first: str
 ) -> str:
-    """Return the cards of `features` with at most `examples` samples each. best: feature -> the class that it stands for. first: beginning
-    of the ids of the cards."""
+    """Return the cards of `features` as HTML, with at most `examples` samples each. best: feature -> its best detector, for features that
+    have one. first: prefix of the HTML ids of the cards."""
     decoder = torch.nn.functional.normalize(reader.trained.dictionary.decoder.detach(), dim=1)
     nearest = (decoder[list(features)] @ decoder.T).topk(min(NEAREST + 1, len(decoder)), dim=1)
     cards = []
@@ -66,7 +67,7 @@ def feature_cards(
             f'<h3>Feature {feature}</h3><p class="about">{escape(_about(table, feature, best.get(feature)))}</p>',
             _examples(reader, host, found, feature),
             _effect(effects(reader, host, found, feature)),
-            f'<p class="near">nearest: {", ".join(_link(i, cosine, features, first) for i, cosine in near)}</p>' if near else "",
+            f'<p class="near">most similar: {", ".join(_link(i, cosine, features, first) for i, cosine in near)}</p>' if near else "",
         ]
         cards.append(f'<article class="feature" id="{first}{feature}">{"".join(parts)}</article>')
     return f'<div class="features">{"".join(cards)}</div>'
@@ -90,9 +91,10 @@ def _examples(reader: Reader, host: Batch, found: Activity, feature: int) -> str
 
 
 def _effect(found: Sequence[Effect]) -> str:
-    """Return the table of the outputs that a feature raises, on the left, and those that it lowers."""
+    """Return the outputs whose probability the feature raises, on the left, and lowers, on the right, as HTML. found: in descending order
+    of the change."""
     if not found:
-        return '<p class="near">switching it off changes no output by 0.01 percentage points</p>'
+        return '<p class="near">no output changes by more than 0.01 percentage points without the feature</p>'
     columns = [[one for one in found if one.change > 0], [one for one in found if one.change < 0][::-1]]
     cells = []
     for i in range(max(map(len, columns))):
@@ -114,7 +116,8 @@ def _link(feature: int, cosine: float, shown: Sequence[int], first: str) -> str:
 
 
 def detector_table(found: Sequence[Detector], shown: Sequence[int], first: str, most: int = 40) -> str:
-    """Return the table of the classes and the features that stand for them, at most `most` rows."""
+    """Return the table of the first `most` detectors as HTML. shown: features that have a card, to which the table links. first: prefix of
+    the HTML ids of the cards."""
     rows = []
     for one in found[:most]:
         feature = f'<a href="#{first}{one.feature}">{one.feature}</a>' if one.feature in shown else str(one.feature)

@@ -1,4 +1,4 @@
-"""Use a trained sparse dictionary: encode activations, edit the model whose activations it reads, export it for SAELens."""
+"""Use a trained sparse dictionary: encode activations, edit the activations of the model, export it for SAELens."""
 
 from linnaeus.workloads.dictionary.trained.export_dictionary import export_model
 from linnaeus.workloads.dictionary.trained.load_dictionary import load_model

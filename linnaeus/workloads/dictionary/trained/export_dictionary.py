@@ -3,7 +3,7 @@
     cfg.json                    architecture and sizes (`saelens_layout.py`)
     sae_weights.safetensors     weights, with the scale of the activations folded in
 
-OUT is such a folder. For a run of several dictionaries (`model.frontier`) it has one for each, such as OUT/k16.
+OUT is such a folder. For a run of several dictionaries (`model.frontier`), OUT has such a folder for each of them, such as OUT/k16.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from linnaeus.workloads.dictionary.trained.saelens_layout import ARCHITECTURES, 
 from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
 
 CONFIG, WEIGHTS = "cfg.json", "sae_weights.safetensors"
-REFUSED = ("form", "tokenizer", "plugins")
+REFUSED = ("form", "tokenizer", "plugins")  # options of `linnaeus export` without an effect here
 
 
 def export_model(options: argparse.Namespace) -> list[str]:
-    """Write the folder `options.out`. Return the lines to print. Raise `ConfigError` for a run that cannot be loaded and for a folder that
-    exists or cannot be written."""
+    """Write the folder `options.out`. Return the lines to print. Raise `ConfigError` for an option without effect, a run that cannot be
+    loaded, and a folder that exists or cannot be written.
+
+    options: those of `linnaeus export`: `run`, `out`, `checkpoint` and the ones in `REFUSED`."""
     for name in REFUSED:
         if getattr(options, name):
             raise ConfigError(f"--{name} has no effect with a dictionary, which is written for SAELens; leave it out")
@@ -40,7 +42,8 @@ def export_model(options: argparse.Namespace) -> list[str]:
 
 
 def write_folders(found: Mapping[str, TrainedDictionary], out: Path) -> list[Path]:
-    """Write `out` completely or not at all. Return the folder of each dictionary. Raise `ConfigError` if it cannot be written."""
+    """Write the dictionaries `found`, by name, to `out`, completely or not at all. Return the folder of each dictionary. Raise
+    `ConfigError` if `out` cannot be written."""
     temporary = out.with_name(f"{TEMPORARY}{out.name}")
     parts = [Path(name) if len(found) > 1 else Path() for name in found]
     try:
@@ -59,11 +62,11 @@ def write_folders(found: Mapping[str, TrainedDictionary], out: Path) -> list[Pat
 
 
 def write_folder(trained: TrainedDictionary, folder: Path) -> None:
-    """Write the two files of a dictionary into a folder."""
+    """Write cfg.json and sae_weights.safetensors of a dictionary into a folder."""
     from safetensors.torch import save_file
 
     place = trained.place
     config, weights = to_saelens(trained.dictionary, {} if place is None else {"model_name": place.run.name, "hook_name": place.module})
     write_atomic(folder / CONFIG, to_json(config))
     save_file(weights, folder / WEIGHTS)
-    (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors lets only the owner read its file
+    (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors makes its file readable for the owner only

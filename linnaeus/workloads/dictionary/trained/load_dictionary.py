@@ -20,10 +20,11 @@ from linnaeus.workloads.run_weights import chosen_weights, find_run, run_configu
 
 
 def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", dictionary: str | None = None) -> TrainedDictionary:
-    """Return the dictionary of a run. `checkpoint`: best (the default if one was validated), newest (otherwise), or a step. `dictionary`:
-    name of one of several, such as k16; None: the first.
+    """Return a dictionary of a run on `device`.
 
-    Raise `ConfigError` for a name that the run does not have, and as `load_dictionaries`."""
+    path: run directory or checkpoint. checkpoint: best, newest or a step; None: the best if one was validated, otherwise the newest.
+    dictionary: name of one of several, such as k16; None: the first. Raise `ConfigError` for a name that the run does not have, and in the
+    cases of `load_dictionaries`."""
     found = load_dictionaries(path, checkpoint=checkpoint, device=device)
     if dictionary is not None and dictionary not in found:
         raise ConfigError(f"dictionary {dictionary!r} does not exist; the run has {', '.join(found)}")
@@ -31,9 +32,10 @@ def load_model(path: str | Path, *, checkpoint: str | None = None, device: str =
 
 
 def load_dictionaries(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> dict[str, TrainedDictionary]:
-    """Return the dictionaries of a run by name; `dictionary` is the name of a single one.
+    """Return name -> dictionary for all dictionaries of a run; a single one is called `dictionary`. Arguments as in `load_model`.
 
-    Raise `ConfigError` for another path, a run of another workload, and weights that are damaged, do not fit or are not finite."""
+    Raise `ConfigError` for a path that is not a run, a run of another workload, and weights that are damaged, not finite or of another
+    shape."""
     run = find_run(Path(path))
     config: Any = run_configuration(run, "dictionary")
     weights = chosen_weights(Path(path), checkpoint)
@@ -54,7 +56,7 @@ def _place(read: ReadRunConfig, record: Mapping[str, Any]) -> Place:
 
 
 def _build(config: Config, weights: InitialWeights) -> DictionarySet:
-    """Return dictionaries of the sizes that `weights` have, with unset weights. Raise `ConfigError` for weights of another model."""
+    """Return dictionaries of the sizes in `weights`, without loading them. Raise `ConfigError` for weights of another model."""
     found = []
     for number, member in enumerate(members(config.model).values()):
         decoder = weights.state.get(f"dictionaries.{number}.decoder")

@@ -1,13 +1,14 @@
 """Convert a sparse dictionary to the layout of SAELens 6: cfg.json and sae_weights.safetensors.
 
+    variant                  architecture of SAELens
     relu                     standard
     gated                    gated
     topk                     topk
-    batch_topk, matryoshka   jumprelu, with the threshold of evaluation for every feature
+    batch_topk, matryoshka   jumprelu, with the threshold of evaluation for all features
     jumprelu                 jumprelu
 
-SAELens computes p = (x - b_dec) W_enc + b_enc from the activations x [N, d] themselves. The scale of the dictionary is therefore folded
-into all that is in units of the scaled activations: both biases and the thresholds. The decoder vectors have norm 1 and stay as they are.
+SAELens computes p = (x - b_dec) W_enc + b_enc from the unscaled activations x [N, d]. The scale of the dictionary is therefore folded into
+its biases and thresholds, which are in units of the scaled activations. The decoder vectors have norm 1 and do not change.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ VERSION = "6.54.12"  # without a version SAELens reads cfg.json as that of a ver
 
 
 def to_saelens(dictionary: SparseDictionary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the content of cfg.json and the weights by name. `metadata`: entries of its `metadata`, such as `hook_name`."""
+    """Return (content of cfg.json, name -> tensor of sae_weights.safetensors). `metadata`: added to the entry `metadata` of cfg.json, such
+    as `hook_name`."""
     folded = dictionary.folded()
     architecture = ARCHITECTURES[dictionary.config.name]
     config = {
@@ -53,7 +55,7 @@ def to_saelens(dictionary: SparseDictionary, metadata: Mapping[str, Any]) -> tup
 
 
 def _encoder(architecture: str, folded: Any) -> dict[str, Tensor]:
-    """Return the weights of an architecture besides the two matrices and the bias of the decoder."""
+    """Return name -> tensor for the weights besides `W_enc`, `W_dec` and `b_dec`. folded: the dictionary with its scale folded in."""
     if architecture == "gated":
         return {"b_gate": folded.encoder_bias, "r_mag": folded.log_gain, "b_mag": folded.magnitude_bias}
     if architecture == "jumprelu":  # batch_topk has one threshold for all features

@@ -1,4 +1,4 @@
-"""`TrainedDictionary`: a trained dictionary and the place of its activations, for use."""
+"""Define `TrainedDictionary`: a trained dictionary, ready to encode and edit activations, and the source of these activations (`Place`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ RECORD = "dataset.json"  # description of the activations in the directory of a 
 class Place(NamedTuple):
     """Source of the activations of a dictionary: a module of the model of a run, with the weights of a checkpoint.
 
-    checkpoint: step of the weights whose activations the dictionary was trained on, also if the run has newer or better ones since; or
-    best, newest, or None, as `chosen_weights`, if the record has no step. digest: of these weights; None: unknown. channels: as for
-    `Tap`."""
+    checkpoint: step of the weights that the dictionary was trained on, even if the run has newer or better ones now; if no step is
+    recorded, best, newest or None, as for `chosen_weights`. digest: hash of these weights; None if unknown. channels: as for `Tap`."""
 
     run: Path
     module: str
@@ -34,8 +33,10 @@ class Place(NamedTuple):
 
 
 class TrainedDictionary:
-    """Folded dictionary in evaluation mode, whose activities are in the units of the activations. `place`: where these come from; None for
-    planted ones. `source`: the file of the weights. `notes`: lines for the user."""
+    """Trained dictionary in evaluation mode, with N activations of width d and F features. Its scale is folded into its weights, so inputs
+    and activities are in the units of the activations.
+
+    place: source of the activations; None for planted (synthetic) ones. source: path of the file of weights. notes: lines for the user."""
 
     def __init__(self, dictionary: SparseDictionary, place: Place | None, source: str, notes: Sequence[str] = ()) -> None:
         self.dictionary, self.place, self.source, self.notes = dictionary.folded().eval(), place, source, list(notes)
@@ -46,7 +47,7 @@ class TrainedDictionary:
 
     @torch.no_grad()
     def encode(self, activations: Tensor) -> Tensor:
-        """Return the activities [N, F] of activations [N, d]."""
+        """Return the activities [N, F], the coefficients of the features, of activations [N, d]."""
         return self.dictionary.encode(activations.to(self.dictionary.decoder.dtype))
 
     @torch.no_grad()
@@ -55,10 +56,11 @@ class TrainedDictionary:
         return self.dictionary.decode(activities)
 
     def editing(self, scales: Mapping[int, float], reconstruct: bool = False) -> Callable[[Tensor], Tensor]:
-        """Return a function of activations [N, d] that multiplies the activities of features by `scales`, by their numbers.
+        """Return a function of activations [N, d] that returns them with the activities of some features scaled. scales: feature -> factor.
 
-        Without `reconstruct` it changes the activations by the difference, so what the dictionary does not explain stays; without scales it
-        then changes nothing. With it, it returns the reconstruction. Raise `ConfigError` for a number that is not a feature."""
+        Without `reconstruct`, it adds the difference that the factors make to the reconstruction, so the reconstruction error is kept;
+        without `scales` it then changes nothing. With `reconstruct`, it returns the reconstruction with scaled activities. Raise
+        `ConfigError` if a key of `scales` is not a feature."""
         self.check(scales)
         factors = torch.ones(self.features, dtype=self.dictionary.decoder.dtype, device=self.dictionary.decoder.device)
         for number, scale in scales.items():
@@ -68,13 +70,13 @@ class TrainedDictionary:
             activities = self.encode(rows)
             if reconstruct:
                 return self.decode(activities * factors)
-            chosen = list(scales)  # the product with these decoder vectors alone
+            chosen = list(scales)  # only these decoder vectors are multiplied
             return rows + ((activities * (factors - 1))[:, chosen] @ self.dictionary.decoder[chosen]).to(rows.dtype)
 
         return torch.no_grad()(edit)
 
     def check(self, features: Sequence[int] | Mapping[int, float]) -> None:
-        """Raise `ConfigError` if a number in `features` is not that of a feature."""
+        """Raise `ConfigError` if a number in `features` is not a feature, 0 to F - 1."""
         for number in features:
             if not 0 <= number < self.features:
                 raise ConfigError(f"feature {number} does not exist: the dictionary has the features 0 to {self.features - 1}")

@@ -26,7 +26,7 @@ def test_the_page_shows_features_with_examples_effects_and_neighbours(read_by, w
     run = read_by(workload)
     found = sections(run)
     cards = found["Features"].count('<article class="feature"')
-    assert 3 <= cards <= 6 and found["Features"].count("nearest: ") == cards and marks in found["Features"]
+    assert 3 <= cards <= 6 and found["Features"].count("most similar: ") == cards and marks in found["Features"]
     assert " pp</b>" in found["Features"] and "Density of the features" in found["Density and frontier"]
     ids, links = (set(re.findall(rf'{key}="#?(feature-\d+)"', found["Features"])) for key in ("id", "href"))
     assert links and links <= ids
@@ -53,7 +53,7 @@ def test_keys_set_how_much_is_shown_and_another_run_is_on_the_frontier(read_by, 
     few = ["dictionary.report_features=2", "dictionary.report_samples=3"]
     run = train_dictionary(first.parents[1], read.run, MODULES["language"], "model.k=2", *few, name="other")
     found = sections(run)
-    assert 1 <= found["Features"].count("<article") <= 2 and "those of 3 validation samples" in found["Features"]
+    assert 1 <= found["Features"].count("<article") <= 2 and "of 3 validation samples" in found["Features"]
     assert [name for name, _ in same_module(run)] == ["run"]
     assert found["Density and frontier"].count("<circle") == 4, "two runs on two charts"
     none = train_dictionary(tmp_path, read.run, MODULES["language"], "dictionary.report_features=0")

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import resource
 import shlex
 import shutil
 import socket
@@ -253,6 +254,30 @@ def test_a_client_that_never_ends_its_request_is_left(finished, photograph: byte
             assert damaged.recv(1000)[9:12] in answers
             damaged.close()
         assert service.get("/predict/").status == 404, "no redirection to the host that a client names"
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_connections_beyond_the_open_files_of_the_process_are_closed(finished):
+    """100 files are for the process; so with a limit of 110, ten connections stay open, and the others are closed at once."""
+    with running(finished.bundle, "--timeout", "3600") as service:
+        resource.prlimit(service.process.pid, resource.RLIMIT_NOFILE, (110, 110))
+        opened = [service.open(b"") for _ in range(14)]
+        for connection in opened[10:]:
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        question = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        for connection in opened[:10]:
+            connection.sendall(question)
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        for connection in opened[5:]:
+            connection.close()
+        again = b""
+        while not again:  # until the service has noticed that they are closed
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError), service.open(question) as connection:
+                again = connection.recv(12)
+        assert again == b"HTTP/1.1 200"
+        for connection in opened[:5]:
+            connection.close()
 
 
 def wait_for(service: Service, metric: str, value: float) -> None:

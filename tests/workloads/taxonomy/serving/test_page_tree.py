@@ -57,9 +57,10 @@ def test_an_answer_stands_out_and_an_uncertain_taxon_is_called_so():
     answered = plain | {"calibrated": True, "precision": 0.95, "answer": {"rank": "family", **family}}
     uncertain = answered | {"answer": None, "possible_taxa": {"genus": 2}}
     functions = functions_between("percent", "levels") + functions_between("headline", "whereOf")
-    cases = json.dumps([plain, answered, uncertain, plain | {"path": {}}])
+    outside = uncertain | {"outside": True, "familiarity": 0.0008}
+    cases = json.dumps([plain, answered, uncertain, plain | {"path": {}}, outside])
     frames = run(functions, f"{cases}.map((answer) => [headline(answer), spoken(answer)].map((one) => one.flat(9)))")
-    (first, spoken), (second, said), (third, told), (_, none) = frames
+    (first, spoken), (second, said), (third, told), (_, none), (strange, warned) = frames
     assert first[0] == third[0] == "headline uncertain" and second[0] == "headline"
     assert NAME in first and "Not calibrated" in first[-1] and "not calibrated" in spoken[0]
     assert "Answer, with a stated precision of 95\u00a0%" in second and "Rosaceae" in second and NAME not in second
@@ -68,6 +69,9 @@ def test_an_answer_stands_out_and_an_uncertain_taxon_is_called_so():
         "No answer: no taxon has the stated precision of 95\u00a0%." in third and "among all taxa" in third[-1] and "no answer" in told[0]
     )
     assert none == ["no taxon."]
+    assert "Probably none of the taxa of the model: it hesitates between about 1,250 taxa per rank." in strange and "none of" not in str(third)
+    assert strange[0] == "headline uncertain" and NAME in strange and "Most probable, but perhaps not on the photograph:" in strange
+    assert warned[0] == "probably none of the taxa of the model; most probable: genus "
     tree = functions_between("levels", "listOf")
     chosen = run(tree, f"treeOf({json.dumps(answered)}).map((node) => [node.name, node.chosen, node.below[0].chosen])")
     assert chosen == [["Rosaceae", True, False]]

@@ -1,4 +1,4 @@
-"""Confidence intervals of means and fractions, and of differences between two models, by the cluster bootstrap.
+"""Compute confidence intervals of means and fractions, and of differences between two models, by the cluster bootstrap.
 
 A metric is a fraction: the sum of its numerators over the sum of its denominators. The samples are in G groups (photographs of one
 observation, one observer, one site); without groups, every sample is a group. A resample draws G of the G groups with replacement. The 95 %

@@ -46,6 +46,7 @@ class UpdateSums:
 
     @property
     def count(self) -> int:
+        """Return the number of finished updates that have a row."""
         return len(self.valid)
 
     def end_update(self, valid: Sequence[float]) -> None:

@@ -192,8 +192,8 @@ class Update:
 class RecentNorms:
     """Ring buffer of the gradient norms of the newest updates since the last log row, [rows] on the device.
 
-    The host counts the skipped updates by them: a norm that is not finite is that of a skipped update. Counters on the device would take
-    two more operations per update.
+    The host counts the skipped updates from them: a norm that is not finite is that of a skipped update. This saves two operations on the
+    device per update, compared with counters there.
 
     Each update writes its norm into a slot of the buffer, so nothing is copied. The host waits for the device only after `rows` updates
     without a call of `count_skipped`. skipped: number of skipped updates in the run. skipped_in_a_row: number of skipped updates since the

@@ -35,6 +35,7 @@ class AlarmLog:
             self.file.log(global_step, alarm.row())
 
     def counters(self) -> dict[str, int]:
+        """Return the row counts to save in a checkpoint; {} on ranks other than 0."""
         return {} if self.file is None else self.file.counters()
 
     def resume(self, global_step: int, saved: Mapping[str, int]) -> None:

@@ -27,6 +27,7 @@ class Memory(NamedTuple):
 
     @property
     def private(self) -> float:
+        """Return the resident memory that is not shared, in MiB."""
         return self.resident - self.shared
 
 

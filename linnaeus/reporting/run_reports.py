@@ -53,10 +53,12 @@ class RunReports:
 
     @property
     def rows(self) -> int:
+        """Return the number of rows of reports.jsonl; 0 on ranks other than 0."""
         return self.file.rows if self.file is not None else 0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
+        """Return a context manager that adds the time of its block to `seconds`."""
         start = perf_counter()
         try:
             yield

@@ -78,6 +78,7 @@ class _ForwardBackward(nn.Module):
         self.model, self.phase = model, phase
 
     def forward(self, batch: dict[str, Tensor]) -> None:
+        """Run the forward and the backward of the model, with gradients of 1 for all outputs."""
         outputs = pytree.tree_leaves(self.model(batch))
         tensors = [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
         self.phase.backward = True

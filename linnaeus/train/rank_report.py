@@ -41,9 +41,11 @@ class SampledTimes:
         self._marks: list[Marks] = []
 
     def wants(self, step: int) -> bool:
+        """Return True if fewer than `SAMPLES` updates have been timed since the last report."""
         return len(self._marks) < SAMPLES
 
     def add(self, t: Training, step: int, marks: Marks) -> None:
+        """Keep the marks of an update."""
         self._marks.append(marks)
 
     def take(self) -> tuple[float, float]:

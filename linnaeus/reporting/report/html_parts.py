@@ -24,6 +24,7 @@ class Section:
     lead: bool = False
 
     def html(self, number: int) -> str:
+        """Return the HTML of the section. `number`: its position on the page, for links."""
         about = f'<p class="about">{escape(self.about)}</p>' if self.about else ""
         hidden = ' class="hidden"' if self.lead else ""  # its first sentence is the visible heading
         return f'<section id="s{number}"><h2{hidden}>{escape(self.title)}</h2>{about}{self.body}</section>'
@@ -93,10 +94,12 @@ def share_cell(value: float | None, digits: int = 1) -> Cell:
 
 
 def count_cell(value: float | None) -> Cell:
+    """Return the cell of a count; an en dash for None."""
     return Cell("–", None) if value is None else Cell(f"{value:,}", value)
 
 
 def text_cell(text: str) -> Cell:
+    """Return the cell of a text, escaped."""
     return Cell(escape(text), text)
 
 
@@ -150,4 +153,5 @@ def cards(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def empty(text: str) -> str:
+    """Return a sentence in place of a missing content as HTML. `text` is escaped."""
     return f'<p class="empty">{escape(text)}</p>'

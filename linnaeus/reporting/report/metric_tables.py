@@ -69,7 +69,7 @@ class _Beside:
         self.baselines, self.previous, self.differences = baselines, previous, differences
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
-        """Return the further columns that have a value for one of `keys`. keys: keys of the normal pass."""
+        """Return the further columns that have a value for one of `keys`, metric keys of the normal pass."""
         known = any(key.partition("/")[2] in self.baselines for key in keys)
         columns = [Column(name, about) for name, about in BASELINES.items() if known]
         if self.previous is not None and any(self.previous.final.get(key) is not None for key in keys):
@@ -77,6 +77,7 @@ class _Beside:
         return columns
 
     def cells(self, columns: Sequence[Column], final: Final, key: str) -> list[Cell]:
+        """Return the cells of a row in the further `columns`. key: metric key of the normal pass."""
         found, row = [], self.baselines.get(key.partition("/")[2], {})
         for column in columns:
             if column.title in BASELINES:

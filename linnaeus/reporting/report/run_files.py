@@ -26,22 +26,27 @@ class RunFiles:
 
     @property
     def title(self) -> str:
+        """Return `<experiment> / <run name>`, the last two parts of the path."""
         return " / ".join(self.path.resolve().parts[-2:])
 
     @cached_property
     def metrics(self) -> dict[str, Curve]:
+        """Return key -> curve of metrics.jsonl."""
         return read_curves(self.path / "metrics.jsonl")
 
     @cached_property
     def timings(self) -> dict[str, Curve]:
+        """Return key -> curve of timings.jsonl."""
         return read_curves(self.path / "timings.jsonl")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
+        """Return summary.json."""
         return read_json(self.path / "summary.json") or {}
 
     @cached_property
     def record(self) -> dict[str, Any]:
+        """Return run.json."""
         return read_json(self.path / "run.json") or {}
 
     @cached_property
@@ -74,6 +79,7 @@ class RunFiles:
 
     @property
     def status(self) -> str:
+        """Return the status in summary.json, one of `results.STATUSES`; `running` without it."""
         return str(self.summary.get("status", "running"))
 
     @property

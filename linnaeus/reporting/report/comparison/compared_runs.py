@@ -67,9 +67,11 @@ class Group:
     runs: tuple[RunFiles, ...]
 
     def values(self, key: str) -> list[float]:
+        """Return the final values of the metric `key` of the runs that have it."""
         return [value for run in self.runs if (value := run.final.get(key)) is not None]
 
     def mean(self, key: str) -> float | None:
+        """Return the mean of the metric `key` over the runs; None if no run has it."""
         values = self.values(key)
         return fmean(values) if values else None
 
@@ -114,6 +116,7 @@ class Compared:
 
     @cached_property
     def groups(self) -> list[Group]:
+        """Return the groups, in the order of their first runs."""
         keys = [key for key in self.differing if key not in SEEDS]
         folded: dict[tuple[str | None, ...], list[RunFiles]] = {}
         for run, own in zip(self.runs, self.configurations, strict=True):
@@ -151,7 +154,8 @@ class Compared:
 
 
 def _distinct(names: Sequence[tuple[str, Path]]) -> list[str]:
-    """Return unique names for (name, run directory) pairs. An equal name is replaced by the last two parts of the path, or by the path."""
+    """Return unique names for (name, run directory) pairs. Names that are not unique are replaced by the last two parts of the path, or
+    by the path."""
     texts = [name for name, _ in names]
     for longer in (lambda path: " / ".join(path.parts[-2:]), str):
         texts = [longer(path) if texts.count(text) > 1 else text for text, (_, path) in zip(texts, names, strict=True)]

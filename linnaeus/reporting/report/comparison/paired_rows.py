@@ -25,6 +25,7 @@ class Difference(NamedTuple):
 
     @property
     def significant(self) -> bool:
+        """Return True if the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 

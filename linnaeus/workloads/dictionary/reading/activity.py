@@ -41,6 +41,7 @@ class Reader:
         self.device = next(run.model.parameters()).device
 
     def prepared(self, host: Batch) -> Batch:
+        """Return a host batch on the device, after `Workload.prepare`."""
         return self.run.workload.prepare({name: value.to(self.device) for name, value in host.items()})
 
     def read(self, host: Batch) -> Activity:

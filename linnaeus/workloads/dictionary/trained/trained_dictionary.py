@@ -29,6 +29,7 @@ class Place(NamedTuple):
     channels: str = "first"
 
     def find(self, network: nn.Module) -> nn.Module:
+        """Return the module in `network`. Raise `ConfigError` if it does not exist."""
         return find_module(network, self.module)
 
 
@@ -43,6 +44,7 @@ class TrainedDictionary:
 
     @property
     def features(self) -> int:
+        """Return the number of features, F."""
         return self.dictionary.features
 
     @torch.no_grad()

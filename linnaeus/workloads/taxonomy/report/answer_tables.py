@@ -24,6 +24,7 @@ class Taxon(NamedTuple):
 
     @property
     def accuracy(self) -> float | None:
+        """Return the share of the samples that are right; None without samples."""
         return self.right / self.samples if self.samples else None
 
 
@@ -43,6 +44,7 @@ class AnswerTables:
 
     @cached_property
     def samples(self) -> list[Sample]:
+        """Return the predictions for the validation samples; [] without the table of samples."""
         return read_samples(self.run.table("samples"), self.finest)
 
     @cached_property
@@ -78,6 +80,7 @@ class AnswerTables:
 
     @cached_property
     def examples(self) -> dict[str, Any]:
+        """Return photographs.json (`example_photographs.py`); {} without it."""
         return self.run.json(FILE)
 
     def photograph(self, key: str) -> Mapping[str, Any]:

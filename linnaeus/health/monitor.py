@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from linnaeus.health.alarm import Alarm, dominant_process
 from linnaeus.health.conditions import Conditions, RowNumbers
+from linnaeus.health.label_statistics import LabelStatistics, ValidationNumbers, label_problems
 from linnaeus.health.running_scale import GRADIENT, LOSS, WINDOW, RunningScale, Spike
 
 DENSE_ROWS = 5  # rows of metrics after an alarm for which progress reports are made, too
@@ -42,15 +43,18 @@ class HealthMonitor:
     count: number of alarms so far. dense_rows: number of further rows of metrics for which a progress report is made because of an
     alarm."""
 
-    def __init__(self, tasks: Sequence[str], scaled: bool = False, warm: bool = False) -> None:
-        """scaled: True with a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start."""
+    def __init__(
+        self, tasks: Sequence[str], scaled: bool = False, warm: bool = False, labels: Mapping[str, LabelStatistics] | None = None
+    ) -> None:
+        """scaled: True with a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels: statistics
+        of the tasks whose labels are known; None: of none."""
         self.tasks, self.scaled = tuple(tasks), scaled
         self.count = self.dense_rows = 0
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
         self._scales = {name: RunningScale(limits) for name, limits in signals.items()}
         self._last_seen: dict[str, int] = {}  # kind of alarm -> the newest update with this problem
         self._skipped_in_a_row = 0
-        self._conditions = Conditions(tasks, warm)
+        self._conditions, self._labels = Conditions(tasks, warm), labels or {}
         self._lasting: dict[str, tuple[int, int, bool]] = {}  # problem -> (rows with it, rows without it since, True after its alarm)
 
     def observe(self, updates: Updates) -> list[Alarm]:
@@ -75,9 +79,12 @@ class HealthMonitor:
                 del self._lasting[name]
         return self._count(new)
 
-    def observe_validation(self, step: int, loss: float) -> list[Alarm]:
-        """Return the new alarm about the validation loss `loss`, [] if there is none. It is raised at most once in a run."""
-        found = [alarm for alarm in self._conditions.in_validation(step, loss, self._scales["loss"]) if alarm.kind not in self._last_seen]
+    def observe_validation(self, results: ValidationNumbers) -> list[Alarm]:
+        """Return the new alarms about a validation, [] if there is none. Each kind is raised at most once in a run."""
+        present = [*label_problems(self.tasks, self._labels, results)]
+        if results.loss is not None:
+            present += self._conditions.in_validation(results.step, results.loss, self._scales["loss"])
+        found = [alarm for alarm in present if alarm.kind not in self._last_seen]
         self._last_seen |= {alarm.kind: alarm.step for alarm in found}
         return self._count(found)
 

@@ -61,6 +61,9 @@ SKIPPED = 3  # first readings of a launch that are left out, because the first u
 LEAST_READINGS, MOST_READINGS = 16, 48
 LEAST_GROWTH = 64.0, 0.05  # MiB, and fraction of the memory at the beginning; the larger of both counts
 LEAST_SHARES = 0.30, 0.44  # least shares of the growth in the first and in the second half of the readings; 0.5 for even growth
+# A fast leak is found in fewer readings: this many, with this growth (as `LEAST_GROWTH`), in which the growth per step from one reading to
+# the next is within these multiples of its median, and that of the last half at least this fraction of the first half's.
+FAST_READINGS, FAST_GROWTH, FAST_STEADY, FAST_LASTING = 7, (128.0, 0.25), (0.5, 1.5), 0.93
 
 
 class MemoryGrowth:
@@ -68,7 +71,7 @@ class MemoryGrowth:
 
     Three conditions indicate a leak: the medians of the four quarters of the readings rise; from the first to the last quarter they rise by
     at least `LEAST_GROWTH`; each half has at least its share of the growth (`LEAST_SHARES`). The last one excludes a cache that fills,
-    whose growth slows down, and a new buffer, a single step. Above `MOST_READINGS`, every other reading is dropped, so that the readings
+    whose growth slows down, and a new buffer, a single step. Fewer readings are enough for a fast leak (`FAST_READINGS`). Above `MOST_READINGS`, every other reading is dropped, so that the readings
     cover the whole launch."""
 
     def __init__(self, name: str) -> None:
@@ -87,7 +90,7 @@ class MemoryGrowth:
         self._readings.append((step, mebibytes))
         if len(self._readings) > MOST_READINGS:
             self._readings, self._every = self._readings[::2], 2 * self._every
-        if len(self._readings) < LEAST_READINGS or not self._grows():
+        if not (self._grows_fast() or (len(self._readings) >= LEAST_READINGS and self._grows())):
             return None
         self._said = True
         (first, begin), (last, end) = self._readings[0], self._readings[-1]
@@ -97,6 +100,17 @@ class MemoryGrowth:
             f"at step {last:,}; "
             f"at this rate {format_memory(more)} more until the end of the run"
         )
+
+    def _grows_fast(self) -> bool:
+        """Return True for a large growth at a constant rate."""
+        values = [value for _, value in self._readings]
+        if len(values) < FAST_READINGS or values[-1] - values[0] < max(FAST_GROWTH[0], FAST_GROWTH[1] * values[0]):
+            return False
+        rates = [(b - a) / (last - first) for (first, a), (last, b) in pairwise(self._readings) if last > first]
+        usual, middle = median(rates), len(values) // 2
+        if min(rates) < FAST_STEADY[0] * usual or max(rates) > FAST_STEADY[1] * usual:
+            return False
+        return _rate(self._readings[middle:]) >= FAST_LASTING * _rate(self._readings[: middle + 1])
 
     def _grows(self) -> bool:
         number = len(self._readings)

@@ -26,7 +26,7 @@ from linnaeus.distributed.synchronisation import RankSync
 from linnaeus.distributed.watchdog import Watchdog
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError, escaped
-from linnaeus.health import HealthMonitor
+from linnaeus.health import HealthMonitor, label_statistics
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger
 from linnaeus.metrics.update_sums import MOST_ROWS
 from linnaeus.optim import Optimizers, build_optimizer
@@ -99,6 +99,7 @@ def build_training(
     tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving, rows)
     stop = stop or StopRequest(trainer.max_time)
     watchdog = build_watchdog(config, context)
+    labels = label_statistics(workload.label_counts()) if config.logger.alarms else None
     training = Training(
         config=config,
         context=context,
@@ -124,7 +125,7 @@ def build_training(
         early_stopping=build_early_stopping(config),
         tracker=tracker,
         step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss, (context.rank, context.world_size)),
-        health=HealthMonitor(workload.tasks, scaled=precision.scaler is not None, warm=config.run.init_from is not None),
+        health=HealthMonitor(workload.tasks, scaled=precision.scaler is not None, warm=config.run.init_from is not None, labels=labels),
         update_ratio=UpdateRatio([group for optimizer in optimizers.optimizers for group in optimizer.groups]),
         stop=stop,
         watchdog=watchdog,

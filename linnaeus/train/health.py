@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from linnaeus.health import Alarm, RowNumbers, Updates
+from linnaeus.health import Alarm, RowNumbers, Updates, ValidationNumbers
 from linnaeus.health.alarm import LISTED
 from linnaeus.health.running_scale import WINDOW
 from linnaeus.metrics.update_sums import UpdateLosses
@@ -24,13 +24,13 @@ SAME_MIXTURE = 0.02  # change of the share of a source within `WINDOW` updates b
 
 def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     """Raise the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
-    updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
+    updates, without skipped ones), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
     Call this once per row, on all ranks. It waits for the device, and it clears the gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
-    more = {} if limit is None or not norms else {"train/clip_rate": sum(norm > limit for norm in norms) / len(norms)}
+    more = {} if limit is None or not norms else {"train/clip_rate": sum(limit < norm < math.inf for norm in norms) / len(norms)}
     if not t.config.logger.alarms or t.tracker.losses is None:
         return more
     found = updates(t.progress.global_step, t.tracker.losses, norms)
@@ -61,10 +61,22 @@ def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
 
 
 def check_validation(t: Training, results: Mapping[str, float]) -> None:
-    """Raise an alarm if the loss in `results`, those of a validation of the raw weights (not EMA), is far above the training loss. Call
-    this on all ranks."""
-    if t.config.logger.alarms and "val/loss" in results:
-        raise_alarms(t, t.health.observe_validation(t.progress.global_step, results["val/loss"]))
+    """Raise the alarms about `results`, those of the passes of a validation. Call this on all ranks."""
+    prefix = next((name for name in ("val", "val_ema") if f"{name}/loss" in results), None)
+    if t.config.logger.alarms and prefix is not None:
+        raise_alarms(t, t.health.observe_validation(validation_numbers(t, results, prefix)))
+
+
+def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -> ValidationNumbers:
+    """Return the numbers with which problems are found in a validation. prefix: of the normal pass. The results of a single task may be
+    without its name."""
+    found: dict[str, dict[str, float]] = {"loss": {}, "top1": {}}
+    for name, values in found.items():
+        for task in t.workload.tasks:
+            keys = [f"{prefix}/{task}/{name}", *([f"{prefix}/{name}"] if len(t.workload.tasks) == 1 else [])]
+            values |= {task: results[key] for key in reversed(keys) if key in results}
+    fraction = t.progress.get_progress_fraction()
+    return ValidationNumbers(t.progress.global_step, fraction, results.get("val/loss"), found["loss"], found["top1"])
 
 
 def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:

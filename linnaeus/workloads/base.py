@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -172,6 +173,11 @@ class Workload(ABC):
         """Return the weights of `run.init_from`, renamed to the parameters of `model`. Raise `ConfigError` if their classes or tokens are
         not those of this run's data."""
         return weights
+
+    def label_counts(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """Return the numbers of training and validation labels of each class, both [C], for each task whose classes exclude each other.
+        The health checks compare results with them. By default there are none."""
+        return {}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Return a stable name for each of the dataset indices `samples` of the training set."""

@@ -13,9 +13,9 @@ from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of
 LAST = 1000
 
 
-def first_line(memory: Callable[[int], float], noise: float = 5.0) -> tuple[int, str] | None:
+def first_line(memory: Callable[[int], float], noise: float = 5.0, seed: int = 0) -> tuple[int, str] | None:
     """Return the step and the line of the first alarm in a run with a report every 10 steps. `memory`: MiB at a step."""
-    watch, rng = MemoryGrowth("private memory"), random.Random(0)
+    watch, rng = MemoryGrowth("private memory"), random.Random(seed)
     lines = [(step, watch.report(step, memory(step) + rng.uniform(0, noise), LAST)) for step in range(10, LAST + 1, 10)]
     said = [(step, line) for step, line in lines if line is not None]
     assert len(said) <= 1, "said once"
@@ -30,6 +30,13 @@ def test_a_leak_is_named_with_numbers() -> None:
     assert slow is not None and 400 < slow[0] < 700, "64 MiB first"
 
 
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_fast_leak_is_named_in_the_eleventh_report_at_the_latest(share: float, seed: int) -> None:
+    found = first_line(lambda step: 800 * (1 + share * step / 10), seed=seed)
+    assert found is not None and found[0] <= 110
+
+
 def test_a_sawtooth_that_rises_is_a_leak() -> None:
     assert first_line(lambda step: 800 + step + 40 * (step // 10 % 3)) is not None
 
@@ -41,6 +48,10 @@ def test_a_sawtooth_that_rises_is_a_leak() -> None:
         lambda step: 800 + 600 * (1 - math.exp(-step / 30)),  # a heap that settles
         lambda step: 800 + 600 * (1 - math.exp(-step / 120)),
         lambda step: 800 + min(step, 60) * 10,  # a cache that fills in the first reports
+        lambda step: 800 + 1200 * (1 - math.exp(-step / 120)),  # fast at first
+        lambda step: 800 + 2000 * (1 - math.exp(-step / 60)),
+        lambda step: 800 + min(step, 90) * 10,
+        lambda step: 800 + 150 * min(step // 60, 2),  # a buffer at each of two validations
         lambda step: 800 + 300 * (step > 500),  # validation allocates once
         lambda step: 800 + 200 * (step // 10 % 5 == 0),
         lambda step: 1500 - step,

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 import torch
 
-from linnaeus.health import Alarm, HealthMonitor, RowNumbers, Updates
+from linnaeus.health import Alarm, HealthMonitor, RowNumbers, Updates, ValidationNumbers
 from linnaeus.health.running_scale import BLOCK, LOSS, RunningScale, Spike
 from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
@@ -73,6 +73,13 @@ def test_a_healthy_run_has_no_alarm_and_the_key_switches_them_off(tmp_path):
     with planted(77, lambda sums: sums * 30):
         off = runs.run("vectors", tmp_path / "off", *SETTINGS, "logger.alarms=false")
     assert read_alarms(off) == [] and "train/alarms" not in runs.rows(off / "metrics.jsonl")[0]
+
+
+def test_a_skipped_update_is_not_clipped(tmp_path):
+    with planted(5, lambda sums: sums * 1e38):  # the gradient overflows
+        run = runs.run("vectors", tmp_path, *SETTINGS, "trainer.max_grad_norm=1e6", "trainer.length=10steps")
+    (row,) = [row for row in runs.rows(run / "metrics.jsonl") if "train/clip_rate" in row]
+    assert row["train/skipped_updates"] == 1 and row["train/clip_rate"] == 0
 
 
 def test_reports_are_denser_after_an_alarm_and_quiet_again(tmp_path):
@@ -206,11 +213,12 @@ def test_runaway_weights_and_lasting_trouble_after_a_pause():
 
 def test_a_validation_worse_than_the_untrained_model_is_named_once():
     monitor = HealthMonitor(["a"])
-    assert monitor.observe_validation(1, 99.0) == []  # the loss of the untrained model is not known yet
+    validated = lambda step, loss: [alarm.kind for alarm in monitor.observe_validation(ValidationNumbers(step, loss=loss))]
+    assert validated(1, 99.0) == []  # the loss of the untrained model is not known yet
     rows_of(monitor, [3.0] * 10 + [0.5] * 40)
-    assert monitor.observe_validation(50, 3.2) == []
-    assert [alarm.kind for alarm in monitor.observe_validation(50, 3.4)] == ["validation_gap"]
-    assert monitor.observe_validation(60, 3.4) == []
+    assert validated(50, 3.2) == [] == validated(50, None)
+    assert validated(50, 3.4) == ["validation_gap"]
+    assert validated(60, 3.4) == []
 
 
 def test_update_ratio_of_groups():

@@ -93,3 +93,16 @@ class TokenArray:
 
     def __reduce__(self) -> tuple[type[TokenArray], tuple[tuple[TokenFile, ...], tuple[int, ...]]]:
         return TokenArray, (self.files, self.source_sizes)
+
+
+COUNTED, STRETCHES = 2_000_000, 256  # tokens, and places over the whole split from which they are read
+
+
+def token_counts(split: Tokens, vocabulary: int) -> np.ndarray:
+    """Return how often each token occurs in a split, int64 [vocabulary]; of a longer one, in stretches of it of `COUNTED` tokens in all."""
+    if split.size <= COUNTED:
+        positions = np.arange(split.size)
+    else:
+        length = COUNTED // STRETCHES
+        positions = (np.linspace(0, split.size - length, STRETCHES).astype(np.int64)[:, None] + np.arange(length)).ravel()
+    return np.bincount(split.read(positions), minlength=vocabulary)

@@ -26,6 +26,7 @@ from linnaeus.workloads.language.pretrained import adapt_weights
 from linnaeus.workloads.language.text_samples import save_texts
 from linnaeus.workloads.language.text_view import TextView
 from linnaeus.workloads.language.text_windows import TextWindows
+from linnaeus.workloads.language.token_array import token_counts
 from linnaeus.workloads.language.token_files import check_token_files, open_token_files
 from linnaeus.workloads.language.token_store import TokenStore, open_store, text_store
 
@@ -99,6 +100,13 @@ class LanguageWorkload(Workload):
 
     def training_metrics(self, device: torch.device) -> LanguageTrainingMetrics:
         return LanguageTrainingMetrics(self.store.byte_lengths, device)
+
+    def label_counts(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return the numbers of each token in parts of both texts; {} with named sources, whose mixture is that of the curriculum."""
+        if self.sources:
+            return {}
+        training, validation = (token_counts(split, self.store.vocabulary_size) for split in (self.store.train, self.store.validation))
+        return {"tokens": (training, validation)}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Return the names of windows: their number, as in window-17, or with named sources the source and the number in it, as in

@@ -208,6 +208,15 @@ class TaxonomyWorkload(Workload):
             names=lambda: self.data_source.ids[self.validation_rows].tolist(),
         )
 
+    def label_counts(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Return the numbers of labels, without null labels. The rows of a group, such as photographs of one individual, have one label, so
+        the numbers are scaled to the number of groups."""
+        source, found = self.data_source, list[list[np.ndarray]]()
+        for rows in (self.train_rows, self.validation_rows):
+            scale = 1.0 if source.group is None else len(np.unique(source.group[rows])) / max(len(rows), 1)
+            found.append([scale * rank[:-1] for rank in LabelCounts.from_labels(source.tree, source.labels[rows]).ranks])
+        return dict(zip(self.tasks, zip(*found, strict=True), strict=True))
+
     def sample_names(self, samples: Sequence[int]) -> list[str]:
         """Return the names of training samples, such as paths of photographs. `samples`: their indices in the training dataset."""
         return self.data_source.ids[self.train_rows[list(samples)]].tolist()

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from linnaeus.health.alarm import Alarm, dominant_process
 from linnaeus.health.conditions import Conditions, RowNumbers
-from linnaeus.health.label_statistics import LabelStatistics, ValidationNumbers, label_problems
+from linnaeus.health.label_statistics import NO_SKILL_AT_ONCE, SHUFFLED, LabelStatistics, ValidationNumbers, label_problems
 from linnaeus.health.running_scale import GRADIENT, LOSS, WINDOW, RunningScale, Spike
 
 DENSE_ROWS = 5  # rows of metrics after an alarm for which progress reports are made, too
 QUIET_UPDATES = WINDOW  # updates without a problem after which it raises an alarm again
 LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with a lasting problem before its alarm; rows without it that do not yet allow another alarm
+SUSPECTED = "suspected_labels"  # key of the newest validation if it was without skill, which is not an alarm yet
 SCALE_SEARCH = 8  # non-finite gradients in a row that are normal in fp16: the loss scale is halved from 2**16 to 2**8
 
 
@@ -81,10 +82,14 @@ class HealthMonitor:
 
     def observe_validation(self, results: ValidationNumbers) -> list[Alarm]:
         """Return the new alarms about a validation, [] if there is none. Each kind is raised at most once in a run."""
-        present = [*label_problems(self.tasks, self._labels, results)]
+        present = {alarm.kind: alarm for alarm in label_problems(self.tasks, self._labels, results)}
         if results.loss is not None:
-            present += self._conditions.in_validation(results.step, results.loss, self._scales["loss"])
-        found = [alarm for alarm in present if alarm.kind not in self._last_seen]
+            present |= {alarm.kind: alarm for alarm in self._conditions.in_validation(results.step, results.loss, self._scales["loss"])}
+        if SHUFFLED not in present:
+            self._last_seen.pop(SUSPECTED, None)
+        elif results.fraction < NO_SKILL_AT_ONCE and SUSPECTED not in self._last_seen:
+            self._last_seen[SUSPECTED] = present.pop(SHUFFLED).step
+        found = [alarm for alarm in present.values() if alarm.kind not in self._last_seen]
         self._last_seen |= {alarm.kind: alarm.step for alarm in found}
         return self._count(found)
 

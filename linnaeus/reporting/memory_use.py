@@ -71,8 +71,8 @@ class MemoryGrowth:
 
     Three conditions indicate a leak: the medians of the four quarters of the readings rise; from the first to the last quarter they rise by
     at least `LEAST_GROWTH`; each half has at least its share of the growth (`LEAST_SHARES`). The last one excludes a cache that fills,
-    whose growth slows down, and a new buffer, a single step. Fewer readings are enough for a fast leak (`FAST_READINGS`). Above `MOST_READINGS`, every other reading is dropped, so that the readings
-    cover the whole launch."""
+    whose growth slows down, and a new buffer, a single step. Fewer readings are enough for a fast leak (`FAST_READINGS`). Above
+    `MOST_READINGS`, every other reading is dropped, so that the readings cover the whole launch."""
 
     def __init__(self, name: str) -> None:
         """`name`: name of the memory in the warning, such as `GPU memory`."""

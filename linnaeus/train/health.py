@@ -24,13 +24,13 @@ SAME_MIXTURE = 0.02  # change of the share of a source within `WINDOW` updates b
 
 def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     """Raise the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
-    updates, without skipped ones), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
+    updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
     Call this once per row, on all ranks. It waits for the device, and it clears the gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
-    more = {} if limit is None or not norms else {"train/clip_rate": sum(limit < norm < math.inf for norm in norms) / len(norms)}
+    more = {} if limit is None or not norms else {"train/clip_rate": sum(norm > limit for norm in norms) / len(norms)}
     if not t.config.logger.alarms or t.tracker.losses is None:
         return more
     found = updates(t.progress.global_step, t.tracker.losses, norms)
@@ -70,13 +70,16 @@ def check_validation(t: Training, results: Mapping[str, float]) -> None:
 def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -> ValidationNumbers:
     """Return the numbers with which problems are found in a validation. prefix: of the normal pass. The results of a single task may be
     without its name."""
-    found: dict[str, dict[str, float]] = {"loss": {}, "top1": {}}
-    for name, values in found.items():
-        for task in t.workload.tasks:
-            keys = [f"{prefix}/{task}/{name}", *([f"{prefix}/{name}"] if len(t.workload.tasks) == 1 else [])]
-            values |= {task: results[key] for key in reversed(keys) if key in results}
+
+    def of_tasks(name: str) -> dict[str, float]:
+        tasks = t.workload.tasks
+        found = {
+            task: results.get(f"{prefix}/{task}/{name}", results.get(f"{prefix}/{name}") if len(tasks) == 1 else None) for task in tasks
+        }
+        return {task: value for task, value in found.items() if value is not None}
+
     fraction = t.progress.get_progress_fraction()
-    return ValidationNumbers(t.progress.global_step, fraction, results.get("val/loss"), found["loss"], found["top1"])
+    return ValidationNumbers(t.progress.global_step, fraction, results.get("val/loss"), of_tasks("loss"), of_tasks("top1"))
 
 
 def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:

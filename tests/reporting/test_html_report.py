@@ -218,6 +218,14 @@ def test_charts_stay_in_their_frame(log: bool) -> None:
     assert line_chart("t", {"a": Curve()}) == "" == line_chart("t", {"a": Curve.of([(1.0, -1.0)])}, log=True)
 
 
+@pytest.mark.parametrize("values", [(1.0, 1.0), (0.0, 0.0), (0.5, 1.0), (0.2, 0.9)])
+def test_the_axis_of_shares_ends_at_0_and_100_per_cent(values: tuple[float, float]) -> None:
+    drawn = line_chart("t", {"a": Curve.of(list(enumerate(values)))}, share=True)
+    ticks = [float(text) for text in re.findall(r">(-?[\d.]+) %</text>", drawn)]
+    assert len(ticks) >= 2 and all(0 <= tick <= 100 for tick in ticks)
+    assert "120 %" in line_chart("t", {"a": Curve.of([(0.0, 1.2), (1.0, 1.0)])}, share=True), "a value above 1 stays visible"
+
+
 # -- tables --------------------------------------------------------------------------------------------------------------------
 
 

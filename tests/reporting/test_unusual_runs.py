@@ -11,6 +11,7 @@ import pytest
 
 from linnaeus.commands.report import main, sections_of
 from linnaeus.reporting import LogSinks
+from linnaeus.reporting.report import configuration
 from linnaeus.reporting.report.comparison.compared_runs import Compared
 from linnaeus.reporting.report.comparison.comparison_page import comparison_page
 from linnaeus.reporting.report.metric_words import direction
@@ -74,9 +75,15 @@ def test_a_run_in_progress_shows_its_own_numbers_and_not_those_of_the_launch_bef
     assert ">running</span>70 of 80 updates" in text and "SIGTERM" not in text
     assert run.final["val/loss"] == 0.75 and 'data-key="val/breed/top1" data-value="0.75"' in text
     assert ">9s<" in text and ">123<" in text  # wall time of all launches, samples per second
-    assert "names the right breed" in text  # the finest rank: rows of metrics.jsonl are sorted by name
+    assert "The breed is right for" in text  # the finest rank: rows of metrics.jsonl are sorted by name
     write_summary(resumed / "summary.json", "finished", 80, final={"val/order/top1": 0.5}, total_steps=80)
     assert RunFiles(resumed).final == {"val/order/top1": 0.5} and RunFiles(resumed).step == 80
+
+
+def test_directions_that_the_program_fills_in_are_not_listed_as_changes(resumed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "defaults_for", lambda config, folder: {"a": {"best_mode": "auto", "x": 1, "other": "auto"}})
+    changed = configuration.changed_keys({"a": {"best_mode": "min", "x": 2, "other": "cpu"}})
+    assert changed == {"a.x": ("1", "2"), "a.other": ("auto", "cpu")}
 
 
 def test_the_length_of_a_first_launch_is_that_of_its_reports(resumed: Path) -> None:
@@ -225,7 +232,7 @@ def test_a_single_rank_with_many_taxa_makes_a_short_tree(resumed: Path) -> None:
         writer.writerow(("rank", "lineage", "training_count", "count", "right", "predicted"))
         writer.writerows(("breed", f"x{i}", 1, 1, 1, 1) for i in range(MOST + 1500))
     tree = clade_tree(AnswerTables(RunFiles(resumed)))
-    assert tree.count("<p>") == MOST and "1,500 of breed: see validation/" in tree
+    assert tree.count("<p>") == MOST and "1,500 of breed; see validation/" in tree
 
 
 def test_a_loss_of_a_token_that_is_not_finite_is_shown(tmp_path: Path) -> None:

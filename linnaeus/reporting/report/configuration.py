@@ -8,7 +8,8 @@ from linnaeus.reporting.report.html_parts import Cell, Column, empty, folded, pr
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.rundir.saved_config import defaults_for
 
-UNINTERESTING = ("run.name", "run.root")
+UNINTERESTING = ("run.name", "run.root", "run.experiment")
+CHOSEN = (("auto", "min"), ("auto", "max"))  # directions of metrics, which the program fills in
 
 
 def configuration(run: RunFiles) -> str:
@@ -43,7 +44,7 @@ def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {
         key: (shown(defaults.get(key)) if key in defaults else "–", shown(value))
         for key, value in own.items()
-        if key not in UNINTERESTING and (key not in defaults or defaults[key] != value)
+        if key not in UNINTERESTING and (key not in defaults or defaults[key] != value) and (defaults.get(key), value) not in CHOSEN
     }
 
 

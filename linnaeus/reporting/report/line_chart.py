@@ -43,7 +43,8 @@ def line_chart(
     if not points:
         return ""
     x = Scale(0.0, max(last, 1.0, *(x for found in points.values() for x, _ in found)), LEFT, WIDTH - RIGHT)
-    chart = Chart(x, Scale.around([y for found in points.values() for _, y in found], HEIGHT - BOTTOM, TOP, log))
+    y = Scale.around([y for found in points.values() for _, y in found], HEIGHT - BOTTOM, TOP, log)
+    chart = Chart(x, _of_shares(y) if share else y)
     chart.y_axis({tick: f"{100 * tick:.4g} %" if share else format_tick(tick) for tick in chart.y.ticks(6)})
     chart.x_axis({tick: format_tick(tick) for tick in x.ticks(6)}, above=-17)
     chart.text(WIDTH - RIGHT, HEIGHT - 3, "step", "end")
@@ -57,6 +58,14 @@ def line_chart(
         _draw_line(chart, found, lines[name], f"s{colour}", smoothed, log)
         data.append({"name": name, "c": colour, "p": [[px, float(f"{py:.5g}")] for px, py in found]})
     return _figure(title, chart, data, share, note, about)
+
+
+def _of_shares(scale: Scale) -> Scale:
+    """Return the part of a scale from 0 to 1, with a margin for the lines at its ends; the scale itself if its values are not fractions."""
+    middle = (scale.low + scale.high) / 2
+    if not 0 <= middle <= 1:
+        return scale
+    return Scale(max(scale.low, -0.01), min(scale.high, 1.01), scale.start, scale.end)
 
 
 def _draw_line(chart: Chart, found: Points, curve: Curve, colour: str, smoothed: bool, log: bool) -> None:

@@ -9,6 +9,13 @@ from linnaeus.reporting.report.run_files import RunFiles
 
 MOST_LINES = 12  # lines in a chart
 RATIO = "Norm of the last update over the norm of the weights, by parameter group; about 0.001 is usual."
+SPEED_WORDS = {
+    "ms_per_step": "mean",
+    "median_ms_per_step": "median",
+    "p95_ms_per_step": "95 % are below",
+    "host": "host, peak",
+    "device": "GPU, peak",
+}
 MARKS = "Marks at the lower edge are validations. Red marks at the upper edge are alarms, listed under Incidents."
 
 
@@ -78,7 +85,7 @@ def speed_charts(run: RunFiles) -> list[str]:
     recent = "recent" if any(name.startswith("recent/") for name in curves) else "time"  # otherwise the means since the start of the launch
     kinds = {
         "Throughput": (rf"{recent}/(samples_per_second)", "samples per second", False),
-        "Time of an update": (rf"{recent}/((?:median_|p95_)?ms_per_step)", "milliseconds", False),
+        "Time of an update": (rf"{recent}/((?:median_|p95_)?ms_per_step)", "milliseconds, over the last reports", False),
         "Waiting for data": (rf"{recent}/(waiting_for_data)", "share of the training time", True),
         "Model FLOPs utilisation": (r"recent/([mh]fu)", "share of the peak of the device", True),
         "Memory": (r"memory/(.+)_MiB", "MiB", False),
@@ -88,7 +95,10 @@ def speed_charts(run: RunFiles) -> list[str]:
         "GPU power": (r"gpu/(power_W)", "watts, of rank 0", False),
         "GPU temperature": (r"gpu/(temperature_C)", "°C, of rank 0", False),
     }
-    charts = [line_chart(title, matching(curves, pattern), last, note=note, share=share) for title, (pattern, note, share) in kinds.items()]
+    charts = []
+    for title, (pattern, note, share) in kinds.items():
+        lines = {SPEED_WORDS.get(name, name.replace("_", " ")): curve for name, curve in matching(curves, pattern).items()}
+        charts.append(line_chart(title, lines, last, note=note, share=share))
     return [chart for chart in charts if chart]
 
 

@@ -66,7 +66,7 @@ def _bar(parts: dict[str, float]) -> str:
     )
     rows = [
         [
-            Cell(f'<span class="key"><i class="b{number}"></i></span>{escape(PARTS[name][0])}', PARTS[name][0]),
+            Cell(f'<span class="key"><i class="b{number}"></i>{escape(PARTS[name][0])}</span>', PARTS[name][0]),
             Cell(f"{seconds:,.1f} s" if seconds < 600 else format_duration(seconds), seconds),
             share_cell(seconds / total),
             text_cell(PARTS[name][1]),

@@ -51,9 +51,9 @@ def _metadata(values: Mapping[str, Any]) -> str:
     if "day" in values:
         parts.append(_date(values["day"]))
     if "hour" in values:
-        parts.append(f"{values['hour']:.0f} h")
+        parts.append(f"{values['hour']:.0f}\u00a0h")
     if "elevation" in values:
-        parts.append(f"{values['elevation']:,.0f} m")
+        parts.append(f"{values['elevation']:,.0f}\u00a0m")
     return escape(", ".join(parts)) or "no place or date"
 
 

@@ -15,8 +15,8 @@ KINDS = {  # kind -> advice
     "dead_task": "check the labels and the weight of the task, and that the loss depends on its output layer",
     "task_weights": "look at train/<task>/weight; weighting=fixed keeps them constant",
     "no_progress": "check that the labels belong to the samples, then try other values of optimizer.lr",
-    "shuffled_labels": "check that the labels of the training set belong to its samples, and that both sets number the classes alike",
-    "label_shift": "the model learns other frequencies than it is tested on; draw both sets alike, or see data.sampling",
+    "shuffled_labels": "check that the training labels belong to their samples, and that both sets have the same numbering of classes",
+    "label_shift": "check how both sets were drawn: the model learns the class frequencies of training; see also data.sampling",
     "validation_gap": "check that both sets have the same classes and labels; if they have, the model overfits",
 }
 SHOWN = 3  # samples named in the text of an alarm

@@ -1,8 +1,8 @@
-"""Find problems of the labels: other frequencies in validation than in training, and results as those of an answer that ignores the sample.
+"""Find problems of the labels: other class frequencies in validation than in training, and validation results at chance level.
 
-A model that has learned nothing about the samples can at best state the frequencies of the training labels. Its validation loss is at least
-the cross-entropy of the validation labels under these frequencies, and its accuracy about the share of the most frequent class. This
-happens if the labels do not belong to the samples (shuffled labels), or are numbered differently in training and validation.
+The best prediction without any information about the sample is the class frequencies of the training labels. Its loss is the cross-entropy
+of the validation labels under these frequencies, its accuracy the share of the most frequent class. A model stays at this chance level if
+the labels do not belong to the samples (shuffled labels), or if classes are numbered differently in training and validation.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import numpy as np
 
 from linnaeus.health.alarm import Alarm
 
-# Limits of a model without skill, for every task: validation loss over that of the frequencies, and standard errors of the accuracy above
-# the share of the most frequent class. In 250 updates on biota the ratio was 0.60 (order) to 0.87 (species) at half of the run, with
-# shuffled labels 1.01 to 1.05. A slow run (head=marginal) had 0.98 to 1.01 at a quarter and 0.77 to 0.92 at half of it.
+# A model is at chance level if for every task the validation loss is at least NO_SKILL x the loss of the frequencies, and the accuracy at
+# most NO_SKILL_ERRORS standard errors above the share of the most frequent class. In 250 updates on biota the ratio of losses was 0.60
+# (order) to 0.87 (species) at half of the run, with shuffled labels 1.01 to 1.05. A slow run (head=marginal) had 0.98 to 1.01 at a quarter
+# of the run and 0.77 to 0.92 at half of it.
 NO_SKILL, NO_SKILL_ERRORS = 0.97, 2.0
-NO_SKILL_FROM, NO_SKILL_AT_ONCE = 0.2, 0.5  # fractions of the run: from the first on two successive validations, from the second on one
-# Limits of the distance of the frequencies: the first, and its mean by chance times the second plus its standard deviation times the third.
+# Fractions of the run: two successive validations after the first raise the alarm, or one validation after the second.
+NO_SKILL_FROM, NO_SKILL_AT_ONCE = 0.2, 0.5
+# An alarm is raised for a distance of the frequencies above SHIFT and above OVER_CHANCE x mean + DEVIATIONS x standard deviation. Mean and
+# standard deviation are those of the distance of two random samples from the same classes.
 SHIFT, OVER_CHANCE, DEVIATIONS = 0.1, 2.0, 4.0
 
 
@@ -29,12 +32,12 @@ SHUFFLED = "shuffled_labels"
 
 @dataclass(frozen=True)
 class LabelStatistics:
-    """Statistics of the labels of one task.
+    """Statistics of the labels of one task with C classes.
 
     loss: cross-entropy of the validation labels under the training frequencies, in nats. top1: share of the most frequent training class
-    among the validation labels. top1_error: standard error of such an accuracy. distance: total variation distance of the frequencies,
-    which is the share of validation labels that would have to be of another class. chance: a distance that is hardly reached by chance if
-    both sets of labels are drawn from the same classes."""
+    among the validation labels, from 0 to 1. top1_error: standard error of an accuracy of this size. distance: total variation distance of
+    training and validation frequencies, from 0 to 1: the share of validation labels that would have to change for equal frequencies.
+    chance: limit of the distance, which random samples from the same classes hardly exceed."""
 
     loss: float
     top1: float
@@ -44,8 +47,8 @@ class LabelStatistics:
 
     @classmethod
     def of(cls, training: np.ndarray, validation: np.ndarray) -> LabelStatistics | None:
-        """Return the statistics of numbers of labels, both [C]; None if one of the sets has no label. For the loss, 1 is added to each
-        training number, so that no class is impossible."""
+        """Return the statistics; None if one of the sets has no labels. training, validation: number of labels of each class, [C]. For the
+        loss, 1 is added to each training number, so that no class has the probability 0."""
         n, m = float(training.sum()), float(validation.sum())
         if not n or not m:
             return None
@@ -59,17 +62,18 @@ class LabelStatistics:
 
 
 def label_statistics(counts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, LabelStatistics]:
-    """Return the statistics of each task with labels in training and validation. counts: result of `Workload.label_counts`."""
+    """Return task -> statistics, for the tasks with labels in training and validation. counts: result of `Workload.label_counts`."""
     found = {task: LabelStatistics.of(*both) for task, both in counts.items()}
     return {task: statistics for task, statistics in found.items() if statistics is not None}
 
 
 @dataclass(frozen=True)
 class ValidationNumbers:
-    """Results of a validation at `step`, after a fraction of the run.
+    """Results of a validation.
 
-    loss: None if averaged weights (EMA) were validated, which are not those of the training losses. losses, top1: task -> value, for the
-    tasks that have one."""
+    step: `global_step`. fraction: fraction of the run that is done, 0 to 1. loss: loss over all tasks; None if only EMA weights were
+    validated, whose loss cannot be compared with training losses. losses, top1: task -> loss, task -> accuracy, for the tasks that have
+    them."""
 
     step: int
     fraction: float = 0.0
@@ -79,13 +83,14 @@ class ValidationNumbers:
 
 
 def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], results: ValidationNumbers) -> Iterator[Alarm]:
-    """Yield an alarm for each problem of the labels that is present in a validation. labels: statistics of the tasks that have labels."""
+    """Yield an alarm for each problem of the labels that is present in a validation. labels: task -> statistics, for tasks that have
+    labels."""
     shifted = {task: own for task, own in labels.items() if own.distance > own.chance}
     if shifted:
         task = max(shifted, key=lambda name: shifted[name].distance - shifted[name].chance)
         distance, chance = shifted[task].distance, shifted[task].chance
         text = (
-            f"labels of {task} are not as frequent in validation as in training: {100 * distance:.0f} % would have to be of another class"
+            f"training and validation labels of {task} differ in frequency: {100 * distance:.0f} % would have to be of another class"
         )
         yield Alarm("label_shift", results.step, f"{text}, by chance at most {100 * chance:.0f} %", None, tuple(shifted), distance, chance)
     if results.fraction >= NO_SKILL_FROM and all(_without_skill(labels.get(task), results, task) for task in tasks):
@@ -95,7 +100,7 @@ def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], 
 
 
 def _without_skill(labels: LabelStatistics | None, results: ValidationNumbers, task: str) -> bool:
-    """Return True if the results of a task are not better than those of an answer that ignores the sample."""
+    """Return True if the results of a task are at chance level. labels: its statistics; None: unknown, which returns False."""
     loss, top1 = results.losses.get(task), results.top1.get(task)
     if labels is None or loss is None or not loss >= NO_SKILL * labels.loss:
         return False

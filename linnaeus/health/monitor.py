@@ -18,7 +18,7 @@ from linnaeus.health.running_scale import GRADIENT, LOSS, WINDOW, RunningScale, 
 DENSE_ROWS = 5  # rows of metrics after an alarm for which progress reports are made, too
 QUIET_UPDATES = WINDOW  # updates without a problem after which it raises an alarm again
 LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with a lasting problem before its alarm; rows without it that do not yet allow another alarm
-SUSPECTED = "suspected_labels"  # key of the newest validation if it was without skill, which is not an alarm yet
+SUSPECTED = "suspected_labels"  # key in `_last_seen` of a first validation at chance level, which does not raise an alarm yet
 SCALE_SEARCH = 8  # non-finite gradients in a row that are normal in fp16: the loss scale is halved from 2**16 to 2**8
 
 
@@ -47,8 +47,8 @@ class HealthMonitor:
     def __init__(
         self, tasks: Sequence[str], scaled: bool = False, warm: bool = False, labels: Mapping[str, LabelStatistics] | None = None
     ) -> None:
-        """scaled: True with a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels: statistics
-        of the tasks whose labels are known; None: of none."""
+        """scaled: True with a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels: task ->
+        statistics of its labels, for the tasks where they are known."""
         self.tasks, self.scaled = tuple(tasks), scaled
         self.count = self.dense_rows = 0
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
@@ -81,7 +81,7 @@ class HealthMonitor:
         return self._count(new)
 
     def observe_validation(self, results: ValidationNumbers) -> list[Alarm]:
-        """Return the new alarms about a validation, [] if there is none. Each kind is raised at most once in a run."""
+        """Return the new alarms about a validation. Each kind is raised at most once in a run."""
         present = {alarm.kind: alarm for alarm in label_problems(self.tasks, self._labels, results)}
         if results.loss is not None:
             present |= {alarm.kind: alarm for alarm in self._conditions.in_validation(results.step, results.loss, self._scales["loss"])}

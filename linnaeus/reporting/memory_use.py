@@ -61,8 +61,8 @@ SKIPPED = 3  # first readings of a launch that are left out, because the first u
 LEAST_READINGS, MOST_READINGS = 16, 48
 LEAST_GROWTH = 64.0, 0.05  # MiB, and fraction of the memory at the beginning; the larger of both counts
 LEAST_SHARES = 0.30, 0.44  # least shares of the growth in the first and in the second half of the readings; 0.5 for even growth
-# A fast leak is found in fewer readings: this many, with this growth (as `LEAST_GROWTH`), in which the growth per step from one reading to
-# the next is within these multiples of its median, and that of the last half at least this fraction of the first half's.
+# Conditions of a fast leak: least number of readings; least growth (as `LEAST_GROWTH`); range of the growth per step between two readings,
+# as multiples of its median; least growth per step of the last half over that of the first half.
 FAST_READINGS, FAST_GROWTH, FAST_STEADY, FAST_LASTING = 7, (128.0, 0.25), (0.5, 1.5), 0.93
 
 
@@ -102,7 +102,7 @@ class MemoryGrowth:
         )
 
     def _grows_fast(self) -> bool:
-        """Return True for a large growth at a constant rate."""
+        """Return True if the conditions of a fast leak hold: a large growth at a constant rate."""
         values = [value for _, value in self._readings]
         if len(values) < FAST_READINGS or values[-1] - values[0] < max(FAST_GROWTH[0], FAST_GROWTH[1] * values[0]):
             return False

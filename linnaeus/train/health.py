@@ -61,15 +61,15 @@ def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
 
 
 def check_validation(t: Training, results: Mapping[str, float]) -> None:
-    """Raise the alarms about `results`, those of the passes of a validation. Call this on all ranks."""
+    """Raise the alarms about a validation. Call this on all ranks. results: metric key -> value, of all its passes."""
     prefix = next((name for name in ("val", "val_ema") if f"{name}/loss" in results), None)
     if t.config.logger.alarms and prefix is not None:
         raise_alarms(t, t.health.observe_validation(validation_numbers(t, results, prefix)))
 
 
 def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -> ValidationNumbers:
-    """Return the numbers with which problems are found in a validation. prefix: of the normal pass. The results of a single task may be
-    without its name."""
+    """Return the numbers of a validation with which problems are found. prefix: name of the normal pass, `val` or `val_ema`. The keys of a
+    single task may lack its name."""
 
     def of_tasks(name: str) -> dict[str, float]:
         tasks = t.workload.tasks

@@ -175,8 +175,8 @@ class Workload(ABC):
         return weights
 
     def label_counts(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
-        """Return the numbers of training and validation labels of each class, both [C], for each task whose classes exclude each other.
-        The health checks compare results with them. By default there are none."""
+        """Return task -> (number of training labels of each class [C], number of validation labels of each class [C]), for tasks with
+        mutually exclusive classes. The health checks compare results with them. The default is {}."""
         return {}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:

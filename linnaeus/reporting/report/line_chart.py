@@ -61,7 +61,7 @@ def line_chart(
 
 
 def _of_shares(scale: Scale) -> Scale:
-    """Return the part of a scale from 0 to 1, with a margin for the lines at its ends; the scale itself if its values are not fractions."""
+    """Return a scale of fractions cut to 0 to 1, with a margin for lines at its ends. Return it as it is if its middle is not in 0 to 1."""
     middle = (scale.low + scale.high) / 2
     if not 0 <= middle <= 1:
         return scale

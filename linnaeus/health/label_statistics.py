@@ -89,9 +89,7 @@ def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], 
     if shifted:
         task = max(shifted, key=lambda name: shifted[name].distance - shifted[name].chance)
         distance, chance = shifted[task].distance, shifted[task].chance
-        text = (
-            f"training and validation labels of {task} differ in frequency: {100 * distance:.0f} % would have to be of another class"
-        )
+        text = f"training and validation labels of {task} differ in frequency: {100 * distance:.0f} % would have to be of another class"
         yield Alarm("label_shift", results.step, f"{text}, by chance at most {100 * chance:.0f} %", None, tuple(shifted), distance, chance)
     if results.fraction >= NO_SKILL_FROM and all(_without_skill(labels.get(task), results, task) for task in tasks):
         loss, constant = results.losses[tasks[-1]], labels[tasks[-1]].loss

@@ -31,8 +31,8 @@ class RowNumbers:
     """Numbers of a row of metrics, for T tasks.
 
     step: `global_step`. fraction: fraction of the run that is done, 0 to 1. update_ratios: parameter group -> ratio, see
-    `optim.update_ratio`. head_norms: gradient norm of the output layer of each task at the last update, [T], NaN if unknown; () if that
-    update was skipped. losses: mean loss of each task since the last row, [T]. weights: task weights, [T]."""
+    `optim.update_ratio`. head_norms: largest gradient norm of the parameters of each task's output layer at the last update, [T], NaN if
+    unknown; () if that update was skipped. losses: mean loss of each task since the last row, [T]. weights: task weights, [T]."""
 
     step: int
     fraction: float = 0.0

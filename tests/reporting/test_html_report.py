@@ -286,6 +286,14 @@ def test_only_differences_beyond_the_intervals_are_coloured_and_rows_have_words(
     assert "Least expected height: distance in the tree, mean of the first 5" in text
 
 
+def test_metrics_of_one_task_alone_are_one_table() -> None:
+    final = {"val/loss": 1.0, "val/density/0": 0.5, "val/density/1e-5": 0.25, "val/optimum/slots_1": 0.9}
+    text = final_tables(final)
+    assert re.findall("<caption>([^<]*)", text) == ["Over all tasks", "density", "optimum"] and text.count('data-value="0.25"') == 1
+    both = final_tables({f"val/{task}/{metric}": 0.5 for task in ("a", "b") for metric in ("l0", "dead")})
+    assert re.findall("<caption>([^<]*)", both) == ["l0", "dead"]
+
+
 def test_predictions_without_skill_stand_beside_the_results() -> None:
     rows = [{"metric": "species/top1", "constant": "0.125", "shuffled": "0.0625"}]
     text = final_tables({"val/species/top1": 0.5, "val/loss": 1.0}, rows)

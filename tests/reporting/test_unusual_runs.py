@@ -15,7 +15,7 @@ from linnaeus.reporting.report import configuration
 from linnaeus.reporting.report.comparison.compared_runs import Compared
 from linnaeus.reporting.report.comparison.comparison_page import comparison_page
 from linnaeus.reporting.report.metric_words import direction
-from linnaeus.reporting.report.run_charts import speed_charts
+from linnaeus.reporting.report.run_charts import learning_charts, speed_charts
 from linnaeus.reporting.report.run_files import RunFiles, read_table
 from linnaeus.reporting.report.run_report import report_page
 from linnaeus.reporting.report.time_budget import time_budget, time_parts
@@ -84,6 +84,14 @@ def test_directions_that_the_program_fills_in_are_not_listed_as_changes(resumed:
     monkeypatch.setattr(configuration, "defaults_for", lambda config, folder: {"a": {"best_mode": "auto", "x": 1, "other": "auto"}})
     changed = configuration.changed_keys({"a": {"best_mode": "min", "x": 2, "other": "cpu"}})
     assert changed == {"a.x": ("1", "2"), "a.other": ("auto", "cpu")}
+
+
+def test_charts_of_other_metrics_are_the_first_of_the_workload(tmp_path: Path) -> None:
+    names = ["perplexity", "z1", "z2", "z3", "z4", "z5", "a"]
+    rows(tmp_path, *[{"step": step, **{f"val/{name}": 1.0 * step for name in names}} for step in (1, 2)])
+    write_summary(tmp_path / "summary.json", "finished", 2, final={f"val/{name}": 2.0 for name in names})
+    titles = re.findall("<figcaption>(?:<span[^>]*>)?([^<]*)", "".join(learning_charts(RunFiles(tmp_path))))
+    assert titles == ["Perplexity", "z1", "z2", "z3", "z4", "z5"]
 
 
 def test_the_length_of_a_first_launch_is_that_of_its_reports(resumed: Path) -> None:

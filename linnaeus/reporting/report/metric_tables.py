@@ -41,7 +41,9 @@ def final_tables(
         return ""
     by_task = _names(final, passes, 2)
     overall = _names(final, passes, 1)
-    first = "top1" if "top1" in by_task else (by_task[0] if by_task else "")
+    having = {metric: [task for task in tasks if any(f"{name}/{task}/{metric}" in final for name in passes)] for metric in by_task}
+    shared = [metric for metric, own in having.items() if len(own) > 1 or metric == "top1"]
+    first = "top1" if "top1" in shared else (shared[0] if shared else "")
     beside = _Beside({row["metric"]: row for row in baselines or ()}, previous, differences or {})
 
     def of_tasks(metric: str) -> str:
@@ -50,7 +52,11 @@ def final_tables(
 
     rows = [(Cell(metric_label(m), metric_name(m)), [f"{p}/{m}" for p in passes]) for m in overall]
     title = "Over all tasks" if by_task else "Validation"
-    others = "".join(of_tasks(metric) for metric in by_task if metric != first)
+    others = "".join(of_tasks(metric) for metric in shared if metric != first)
+    for task in tasks:  # metrics of one task alone, such as the bins of a density
+        alone = [metric for metric in by_task if metric not in shared and having[metric] == [task]]
+        own = [(Cell(metric_label(m), metric_name(m)), [f"{p}/{task}/{m}" for p in passes]) for m in alone]
+        others += _table(task, final, own, passes, beside)
     top = of_tasks(first) if first else ""
     return top + _table(title, final, rows, passes, beside) + folded("All metrics by task", others)
 

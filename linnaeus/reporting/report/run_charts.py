@@ -44,9 +44,10 @@ def learning_charts(run: RunFiles) -> list[str]:
 
 
 def _other_metrics(run: RunFiles, normal: str, last: float) -> list[str]:
-    """Return charts of at most six validation metrics over all tasks, without the loss. normal: name of the normal pass. last: last
-    step."""
-    names = [key for key, curve in run.metrics.items() if re.fullmatch(rf"{re.escape(normal)}/[^/]+", key) and len(curve.points) > 1]
+    """Return charts of the first six validation metrics over all tasks, without the loss, in the order of the workload. normal: name of the
+    normal pass. last: last step."""
+    keys = dict.fromkeys([*run.final, *run.metrics])  # rows are sorted by name
+    names = [key for key in keys if re.fullmatch(rf"{re.escape(normal)}/[^/]+", key) and len(_points(run.metrics, key)) > 1]
     names = [key for key in names if not key.endswith(("/loss", "_low", "_high", "_error"))][:6]
     return [
         line_chart(metric_name(k.rpartition("/")[2]), {"validation": run.metrics[k]}, last, share=is_share(k), note="validation")

@@ -78,7 +78,7 @@ def frontier_chart(title: str, points: Sequence[Point], note: str) -> str:
 def _figure(title: str, note: str, chart: Chart, legend: str) -> str:
     picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
     caption = f'<figcaption>{escape(title)}<span class="note">{escape(note)}</span></figcaption>'
-    return f'<figure>{caption}<div class="legend">{legend}</div>{picture}</figure>'
+    return f'<figure class="chart">{caption}<div class="legend">{legend}</div>{picture}</figure>'
 
 
 def _share(share: float) -> str:

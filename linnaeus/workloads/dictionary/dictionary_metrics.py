@@ -89,6 +89,7 @@ class DictionaryMetrics(Metrics):
     def count(self, outputs: Spliced, batch: Batch) -> None:
         real = (outputs.weight > 0).unsqueeze(1)
         for name, one in zip(self.names, outputs.reconstructions, strict=True):
+            assert one.activities is not None
             self._own_counts[name] += ((one.activities > 0) & real).sum(0)
         for run, result in self._results(outputs):
             self.inner[run].count(result, batch)

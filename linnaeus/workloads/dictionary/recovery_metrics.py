@@ -54,6 +54,7 @@ class RecoveryMetrics(DictionaryMetrics):
         for name, one, nearest in zip(self.names, outputs.reconstructions, self._nearest, strict=True):
             there = present.index_select(1, nearest)
             self.counts[f"present/{name}"] += there.sum(0)
+            assert one.activities is not None
             self.counts[f"both/{name}"] += (there & (one.activities > 0)).sum(0)
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:

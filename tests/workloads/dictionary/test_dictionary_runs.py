@@ -16,7 +16,7 @@ from linnaeus.train.evaluation import evaluate
 from linnaeus.workloads.dictionary import splicing
 from linnaeus.workloads.dictionary.dictionary_metrics import decoder_cosines, densities
 from linnaeus.workloads.dictionary.model import variants
-from linnaeus.workloads.dictionary.model.variants import largest_of_blocks
+from linnaeus.workloads.dictionary.model.largest import largest_places
 from tests import runs
 
 MODULES = {"biota": "trunk.stem", "language": "blocks.1", "loadout": "layers.0"}
@@ -143,8 +143,8 @@ def weights(root: Path, micro: int) -> torch.Tensor:
 def test_blocks_and_not_micro_batches_choose(tmp_path):
     assert float((weights(tmp_path / "a", 32) - weights(tmp_path / "b", 8)).abs().max()) < 1e-10
 
-    def whole(positive, real, k, block):
-        return largest_of_blocks(positive, real, k, len(real))
+    def whole(pre, real, k, block, guess):
+        return largest_places(pre, real, k, len(real), guess)
 
-    with mock.patch.object(variants, "largest_of_blocks", whole):  # the negative control
+    with mock.patch.object(variants, "largest_places", whole):  # the negative control
         assert float((weights(tmp_path / "c", 32) - weights(tmp_path / "d", 8)).abs().max()) > 1e-4

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, JumpReLUConfig, MatryoshkaConfig, PenalisedConfig, TopKConfig
+from linnaeus.workloads.dictionary.model.largest import largest_of_blocks, largest_places
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, geometric_median
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
-from linnaeus.workloads.dictionary.model.variants import VARIANTS, build_dictionary, largest_of_blocks
+from linnaeus.workloads.dictionary.model.variants import VARIANTS, build_dictionary
 
 WIDTH, PLANTED, FEATURES, K = 16, 24, 48, 3
 COMMON: dict[str, Any] = {
@@ -112,7 +113,7 @@ def test_k_features_are_active(trained, name):
     assert active(trained[name], x) == pytest.approx(K, rel=0.05)
     model = copy.deepcopy(trained[name]).train()
     with torch.no_grad():
-        assert int((model(batch_of(x)).activities > 0).sum()) <= K * len(x), "more than k per sample in training"
+        assert int(model(batch_of(x)).active.sum()) <= K * len(x), "more than k per sample in training"
 
 
 @pytest.mark.parametrize("name", ["relu", "gated", "jumprelu"])
@@ -132,7 +133,7 @@ def test_padding_changes_neither_choices_nor_counts(name):
         model = build_dictionary(config, WIDTH, 0)
         model.fit_scale(x)
         found = model.train()({"activation": rows, "weight": weight})
-        results.append((found.activities[:32], model._fired.clone()))
+        results.append((found.reconstruction[:32], model._fired.clone()))
     assert torch.equal(results[0][1], results[1][1]) and torch.allclose(results[0][0], results[1][0], atol=1e-5)
 
 
@@ -253,6 +254,36 @@ def test_blocks_choose_alone_and_their_order_does_not_matter():
     assert not bool(empty.any()) and float(none) == 0
 
 
+@pytest.mark.parametrize("guess", [0.0, 0.5, 0.9, 2.0])
+def test_a_guess_changes_no_choice(guess):
+    """The guesses leave enough candidates in all blocks, in some, and in none."""
+    torch.manual_seed(0)
+    pre = torch.rand(64, 10) - 0.3
+    pre[40] = pre[41]  # of equal numbers the first ones are kept
+    real = torch.ones(64, dtype=torch.bool)
+    real[9] = False
+    places, smallest = largest_places(pre, real, 2.5, 8, guess)
+    positive = torch.where(real.unsqueeze(1), pre, 0).relu()
+    for block in range(8):
+        part = positive[8 * block : 8 * block + 8].flatten()
+        number = int(2.5 * int(real[8 * block : 8 * block + 8].sum()))
+        expected = part.sort(descending=True, stable=True)
+        own = places[(places >= 80 * block) & (places < 80 * block + 80)] - 80 * block
+        assert own.tolist() == sorted(expected.indices[:number].tolist()) and float(smallest[block]) == float(expected.values[number - 1])
+    found, least = largest_of_blocks(positive, real, 2.5, 8, guess)
+    assert torch.equal(found.flatten().nonzero().flatten(), places) and torch.equal(least, smallest)
+
+
+@pytest.mark.parametrize("name", ["topk", "batch_topk", "matryoshka"])
+def test_a_loss_that_is_not_finite_is_not_hidden_by_the_choice(trained, name):
+    model = copy.deepcopy(trained[name]).train()
+    model.limited = True
+    with torch.no_grad():
+        model.encoder[3] = float("nan")
+    losses = model(batch_of(activations(64))).losses
+    assert not bool(torch.stack(list(losses.values())).sum().isfinite()), "the update would not be skipped"
+
+
 @VARIANT
 def test_losses_in_evaluation_are_those_of_the_objective(trained, name):
     """A dense code has a low squared error in use; the loss that chooses the best checkpoint keeps its price or its limit."""
@@ -280,6 +311,6 @@ def test_the_pass_through_active_features_has_the_results_of_the_dense_one(train
         sum((loss * weight).sum() for loss in result.losses.values()).backward()
         counts = [model._fired, *([model._smallest] if name != "topk" else [])]
         gradients = [parameter.grad for parameter in model.parameters()]
-        found.append([result.reconstruction, result.activities, result.active, *result.losses.values(), *counts, *gradients])
+        found.append([result.reconstruction, result.active, *result.losses.values(), *counts, *gradients])
     for sparse, whole in zip(*found, strict=True):
         assert torch.allclose(sparse.double(), whole.double(), rtol=1e-10, atol=1e-10)

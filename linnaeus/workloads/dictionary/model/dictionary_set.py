@@ -25,6 +25,8 @@ class DictionarySet(Model):
     def __init__(self, dictionaries: Sequence[SparseDictionary]) -> None:
         super().__init__()
         self.dictionaries = nn.ModuleList(dictionaries)
+        for dictionary in dictionaries:
+            dictionary.scratch = dictionaries[0].scratch
 
     def __getitem__(self, number: int) -> SparseDictionary:
         found = self.dictionaries[number]

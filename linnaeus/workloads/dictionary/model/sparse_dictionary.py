@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.workloads.base import Model
-from linnaeus.workloads.dictionary.model.sparse_pass import Active, SparseEncode, active_places, weighted_sum
+from linnaeus.workloads.dictionary.model.sparse_pass import Active, Scratch, SparseEncode, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import OnSphere
 
 USAGE_RATE = 0.01  # of the moving average of the usage, per update
@@ -39,7 +39,7 @@ class Reconstruction(NamedTuple):
     and the losses are still of `training_activities`, whose number of active features is limited to k or penalised."""
 
     reconstruction: Tensor  # [N, d], in the units of the activations
-    activities: Tensor  # [N, F], 0 for a feature that is not active
+    activities: Tensor | None  # [N, F], 0 for a feature that is not active; None in training through the active features only
     losses: dict[str, Tensor]  # [N] each, by name; their sum is the loss of a sample
     active: Tensor  # int64 [N], number of active features
 
@@ -59,6 +59,7 @@ class SparseDictionary(Model):
         super().__init__()
         self.config: Any = config
         self.width, self.features = width, features
+        self.scratch = Scratch()
         self.encoder = nn.Parameter(torch.empty(features, width))
         self.encoder_bias = nn.Parameter(torch.empty(features))
         self.decoder = nn.Parameter(torch.empty(features, width))
@@ -81,6 +82,10 @@ class SparseDictionary(Model):
 
         weight [N]: 0 for samples that are left out."""
         return self.activities(pre)
+
+    def training_places(self, pre: Tensor, weight: Tensor) -> Active:
+        """Return the places of `training_activities` that are not 0, for a variant that is `limited`, on the CPU."""
+        raise NotImplementedError
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
         """Return the sparsity penalties [N] by name. scaled: z [N, d]. decoder: [F, d]."""
@@ -122,12 +127,12 @@ class SparseDictionary(Model):
         return Reconstruction(self.decode(activities), activities, losses, (activities > 0).sum(1))
 
     def _forward_active(self, scaled: Tensor, weight: Tensor) -> Reconstruction:
-        """Return the same as `forward` in training, computed through the active features only. The activities have no gradient."""
+        """Return the same as `forward` in training, without the activities, computed through the active features only."""
         x = scaled - self.bias
         with torch.no_grad():
-            pre = F.linear(x, self.encoder, self.encoder_bias)
-            activities = self.training_activities(pre, weight)
-        active, decoder = active_places(activities), OnSphere.apply(self.decoder)
+            pre = self.scratch.linear(x, self.encoder, self.encoder_bias)
+            active = self.training_places(pre, weight)
+        decoder = OnSphere.apply(self.decoder)
         real = weight > 0
         self._fired[:-1] += torch.bincount(active.feature[real[active.sample]], minlength=self.features)
         self._fired[-1] += real.sum()
@@ -135,7 +140,7 @@ class SparseDictionary(Model):
         found, losses = self.reconstruct_active(active, values, scaled, decoder)
         if self.config.auxiliary:
             losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(scaled, scaled - found, decoder)
-        return Reconstruction(found / self.scale, activities, losses, torch.bincount(active.sample, minlength=len(scaled)))
+        return Reconstruction(found / self.scale, None, losses, torch.bincount(active.sample, minlength=len(scaled)))
 
     def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return what `reconstruct` returns, from the activities `values` [P] at the active places."""

@@ -13,15 +13,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.dictionary.model.config import DictionaryConfig, MatryoshkaConfig, TopKConfig
+from linnaeus.workloads.dictionary.model.largest import largest_of_blocks, largest_places
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, squared_error
-from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, weighted_sum
+from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 
 
@@ -69,6 +69,11 @@ class TopKDictionary(SparseDictionary):
         values, index = pre.relu().topk(int(self.config.k), dim=1, sorted=False)
         return torch.zeros_like(pre).scatter(1, index, values)
 
+    def training_places(self, pre: Tensor, weight: Tensor) -> Active:
+        values, index = pre.topk(int(self.config.k), dim=1, sorted=False)
+        index += torch.arange(len(pre)).unsqueeze(1) * pre.shape[1]
+        return active_places(index[~(values <= 0)], *pre.shape)
+
 
 class BatchTopKDictionary(SparseDictionary):
     """Keep the k n largest activities of each block of n samples, and set the others to 0.
@@ -93,10 +98,23 @@ class BatchTopKDictionary(SparseDictionary):
         return positive * (positive > self.threshold)
 
     def training_activities(self, pre: Tensor, weight: Tensor) -> Tensor:
-        found, smallest = largest_of_blocks(pre.relu(), weight > 0, self.config.k, self.config.block)
+        found, smallest = largest_of_blocks(pre.relu(), weight > 0, self.config.k, self.config.block, self._guess(pre))
+        self._keep(smallest)
+        return found
+
+    def training_places(self, pre: Tensor, weight: Tensor) -> Active:
+        places, smallest = largest_places(pre, weight > 0, self.config.k, self.config.block, self._guess(pre))
+        self._keep(smallest)
+        return active_places(places, *pre.shape)
+
+    def _guess(self, pre: Tensor) -> float:
+        """Return a first guess of the smallest activity that is kept. It is read on the CPU only, where nothing waits for it."""
+        return 0.8 * float(self.threshold) if pre.device.type == "cpu" else 0.0
+
+    def _keep(self, smallest: Tensor) -> None:
+        """Add the smallest activities of blocks to those since the last update."""
         if self.training:
             self._smallest += torch.stack([smallest.detach().sum(), (smallest > 0).sum()]).to(self._smallest.dtype)
-        return found
 
     @torch.no_grad()
     def after_update(self, skipped: Tensor) -> None:
@@ -108,28 +126,6 @@ class BatchTopKDictionary(SparseDictionary):
         rate = torch.where(applied, rate, torch.zeros_like(rate))
         self.threshold.lerp_(total / number.clamp(min=1), rate.to(self.threshold.dtype))
         self._smallest.zero_()
-
-
-def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int) -> tuple[Tensor, Tensor]:
-    """Return (activities [N, F], smallest [N / block, rounded up]).
-
-    activities: `positive` [N, F] where it is among the k n largest of its block, otherwise 0. smallest: the smallest activity that is kept
-    in each block; 0 for a block without real samples. n: number of real samples of the block. real: bool [N]. The last block may have fewer
-    than `block` samples."""
-    samples, features = positive.shape
-    blocks = -(-samples // block)
-    padding = blocks * block - samples
-    if positive.device.type != "cpu" or not bool(real.all()):  # the product costs as much as the choice
-        positive = positive * real.unsqueeze(1)
-    masked = F.pad(positive, (0, 0, 0, padding)).view(blocks, block * features)
-    present = F.pad(real, (0, padding)).view(blocks, block).sum(1)
-    number = ((present * k).long().clamp(min=1) * (present > 0)).clamp(max=block * features)
-    most = min(max(int(k * block), 1), block * features)
-    values, index = masked.topk(most, dim=1)
-    values = values * (torch.arange(most, device=values.device) < number.unsqueeze(1))
-    smallest = values.gather(1, (number - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
-    found = torch.zeros_like(masked).scatter(1, index, values).view(blocks * block, features)[:samples]
-    return found, smallest
 
 
 class MatryoshkaDictionary(BatchTopKDictionary):

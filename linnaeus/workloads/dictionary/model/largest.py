@@ -1,0 +1,71 @@
+"""Choose the largest activities of blocks of samples, for BatchTopK and Matryoshka.
+
+On the CPU a first guess of the smallest activity that stays, such as the threshold of evaluation, leaves few candidates, among which the
+choice is made: 1.6 ms in place of 11.5 ms for 1,024 samples of 1,024 features with 32 active ones (one core of an AMD EPYC). The guess
+changes no result: with too few candidates, all positive activities are candidates.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int, guess: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return (activities [N, F], smallest [N / block, rounded up]).
+
+    activities: `positive` [N, F] where it is among the k n largest of its block, otherwise 0. smallest: the smallest activity that is kept
+    in each block; 0 for a block without real samples, and if fewer are positive. n: number of real samples of the block. real: bool [N].
+    The last block may have fewer than `block` samples. guess: of the smallest activity; used on the CPU."""
+    if positive.device.type == "cpu":
+        index, smallest = largest_places(positive.detach(), real, k, block, guess)
+        kept = torch.zeros(positive.numel(), dtype=positive.dtype).index_fill_(0, index, 1)
+        return torch.where(kept.view_as(positive) > 0, positive, 0), smallest
+    samples, features = positive.shape
+    blocks = -(-samples // block)
+    padding = blocks * block - samples
+    masked = F.pad(positive * real.unsqueeze(1), (0, 0, 0, padding)).view(blocks, block * features)
+    number = _numbers(real, k, block).clamp(max=block * features)
+    most = min(max(int(k * block), 1), block * features)
+    values, index = masked.topk(most, dim=1)
+    values = values * (torch.arange(most, device=values.device) < number.unsqueeze(1))
+    smallest = values.gather(1, (number - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
+    found = torch.zeros_like(masked).scatter(1, index, values).view(blocks * block, features)[:samples]
+    return found, smallest
+
+
+def largest_places(pre: Tensor, real: Tensor, k: float, block: int, guess: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Return (places, smallest) of numbers on the CPU, without a graph: the flat index in `pre` [N, F] of each number above 0 that is among
+    the k n largest of its block, int64 [P], ascending, and `smallest` of `largest_of_blocks`.
+
+    Of equal activities the first ones are kept. A NaN counts as the largest, so that the loss becomes NaN, too."""
+    features = pre.shape[1]
+    number = _numbers(real, k, block).tolist()
+    array: np.ndarray = (pre if bool(real.all()) else pre * real.unsqueeze(1)).float().numpy().reshape(-1)
+    edges = np.arange(len(number) + 1) * (block * features)
+    for limit in (max(guess, 0.0), 0.0):
+        places = np.flatnonzero(~(array <= limit))
+        cuts = np.searchsorted(places, edges)
+        if not limit or bool((np.diff(cuts) >= number).all()):
+            break
+    values, kept = array[places], np.ones(len(places), dtype=bool)
+    smallest = torch.zeros(len(number))
+    for i, (start, end, most) in enumerate(zip(cuts[:-1], cuts[1:], number, strict=True)):
+        if end - start < most or not most:
+            kept[start:end] &= most > 0
+            continue
+        own = values[start:end]
+        least = np.partition(own, end - start - most)[end - start - most]
+        above = ~(own <= least)
+        above[np.flatnonzero(own == least)[: most - int(above.sum())]] = True
+        kept[start:end], smallest[i] = above, float(least)
+    return torch.from_numpy(places[kept]), smallest.to(pre.dtype)
+
+
+def _numbers(real: Tensor, k: float, block: int) -> Tensor:
+    """Return the number of activities that each block may keep, int64 [N / block, rounded up]: k n, at least 1 if it has a real sample."""
+    samples = len(real)
+    present = F.pad(real, (0, -samples % block)).view(-1, block).sum(1)
+    return (present * k).long().clamp(min=1) * (present > 0)

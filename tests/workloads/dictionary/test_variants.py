@@ -28,14 +28,14 @@ COMMON: dict[str, Any] = {
     "usage_penalty": 0.0,
     "frontier": [],
 }
-PENALTY: dict[str, Any] = {"sparsity": 0.7, "sparsity_warmup": "10%"}
+PENALTY: dict[str, Any] = {"sparsity": 0.15, "sparsity_warmup": "10%"}
 THRESHOLD = {"k": K, "threshold_rate": 0.05, "block": 32}
 CONFIGS = {
     "relu": PenalisedConfig("relu", **COMMON, **PENALTY),
     "gated": PenalisedConfig("gated", **COMMON, **PENALTY),
     "topk": TopKConfig("topk", **COMMON, k=K),
     "batch_topk": BatchTopKConfig("batch_topk", **COMMON, **THRESHOLD),
-    "jumprelu": JumpReLUConfig("jumprelu", **COMMON, **PENALTY | {"sparsity": 0.2}, threshold=0.1, bandwidth=0.2),
+    "jumprelu": JumpReLUConfig("jumprelu", **COMMON, **PENALTY | {"sparsity": 0.02}, threshold=0.1, bandwidth=0.2),
     "matryoshka": MatryoshkaConfig("matryoshka", **COMMON, **THRESHOLD, widths=[12, 24]),
 }
 VARIANT = pytest.mark.parametrize("name", list(CONFIGS))
@@ -202,7 +202,12 @@ def test_folding_and_saving_change_no_reconstruction(trained, name):
 def test_activations_get_a_common_norm_and_their_median():
     x, model = activations(500), build_dictionary(CONFIGS["topk"], WIDTH, 0)
     model.fit_scale(x)
-    assert float((x * model.scale).norm(dim=1).mean()) == pytest.approx(WIDTH**0.5, rel=1e-5)
+    for offset in (0, 1000):
+        model.fit_scale(x + offset)
+        found = (x + offset) * model.scale - model.bias
+        assert float(found.norm(dim=1).mean()) == pytest.approx(WIDTH**0.5, rel=1e-4), "a constant changes the scale"
+    with pytest.raises(ConfigError, match="cannot be decoded"):
+        model.fit_scale(x[:0])
     points = torch.cat([torch.zeros(9, 2), torch.full((1, 2), 1000.0)]).double() + torch.tensor([1.0, 2.0])
     assert geometric_median(points).tolist() == pytest.approx([1.0, 2.0], abs=1e-3), "an outlier moves the mean, not the median"
 

@@ -7,7 +7,8 @@ from linnaeus.config.setting import setting
 
 @dataclass(frozen=True)
 class DictionaryConfig:
-    """Settings that all variants of a dictionary share. Coefficients are for activations that are scaled to the mean norm sqrt(width)."""
+    """Settings that all variants of a dictionary share. Coefficients are for activations at a mean distance of sqrt(width) from their
+    geometric median."""
 
     name: str = setting(
         "variant of the dictionary", choices=("relu", "gated", "topk", "batch_topk", "jumprelu", "matryoshka")
@@ -47,7 +48,10 @@ class MatryoshkaConfig(BatchTopKConfig):
 class PenalisedConfig(DictionaryConfig):
     """Settings of the variants whose sparsity is a penalty."""
 
-    sparsity: float = setting("coefficient of the sum of activities (relu, gated) or of the number of active features (jumprelu)", low=0)
+    sparsity: float = setting(
+        "coefficient of the sum of activities, x sqrt(width) (relu, gated), or of the number of active features, x width (jumprelu)",
+        low=0,
+    )
     sparsity_warmup: str = setting("length of the linear ramp of the coefficient from 0, such as `10%` or `500steps`", duration="update")
 
 

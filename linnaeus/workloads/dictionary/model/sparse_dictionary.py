@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.dictionary.model.sparse_pass import Active, Scratch, SparseEncode, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import OnSphere
@@ -164,13 +165,17 @@ class SparseDictionary(Model):
             self.bias.zero_()
 
     @torch.no_grad()
-    def fit_scale(self, sample: Tensor, mean_norm: float | None = None) -> None:
-        """Set the scale so that activations have the mean norm sqrt(d), and the bias to the geometric median of `sample` [N, d].
+    def fit_scale(self, sample: Tensor) -> None:
+        """Set the bias to the geometric median of `sample` [N, d], and the scale so that the mean distance from it is sqrt(d).
 
-        mean_norm: of all activations; None: that of the sample. Activations that are all 0 keep the scale 1."""
-        norm = float(sample.double().norm(dim=1).mean()) if mean_norm is None else mean_norm
-        self.scale.fill_(self.width**0.5 / norm if norm > 0 else 1.0)
-        self.bias.copy_(geometric_median(sample.double()) * self.scale)
+        Not the mean norm: of activations far from the origin, the part that the features explain would get any size. Activations that are
+        all equal keep the scale 1. Raise `ConfigError` for an empty sample."""
+        if not len(sample):
+            raise ConfigError("data: no activation counts in the blocks from which the scale is estimated; the samples cannot be decoded")
+        median = geometric_median(sample.double())
+        distance = float((sample.double() - median).norm(dim=1).mean())
+        self.scale.fill_(self.width**0.5 / distance if distance > 0 else 1.0)
+        self.bias.copy_(median * self.scale)
 
     @torch.no_grad()
     def copy_scale(self, other: SparseDictionary) -> None:

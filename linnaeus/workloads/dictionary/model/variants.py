@@ -24,13 +24,15 @@ from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictiona
 from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 
+THRESHOLD_SPEED = 3.0  # of the thresholds of JumpReLU, in learning rates per update
+
 
 class ReLUDictionary(SparseDictionary):
     def activities(self, pre: Tensor) -> Tensor:
         return pre.relu()
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
-        return {"sparsity": self.config.sparsity * activities.sum(1)}
+        return {"sparsity": self.config.sparsity * self.width**0.5 * activities.sum(1)}
 
 
 class GatedDictionary(SparseDictionary):
@@ -57,7 +59,7 @@ class GatedDictionary(SparseDictionary):
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
         gate = pre.relu()
         found = gate @ decoder.detach() + self.bias.detach()
-        return {"sparsity": self.config.sparsity * gate.sum(1), "gate": squared_error(scaled, found)}
+        return {"sparsity": self.config.sparsity * self.width**0.5 * gate.sum(1), "gate": squared_error(scaled, found)}
 
 
 class TopKDictionary(SparseDictionary):
@@ -152,29 +154,38 @@ class MatryoshkaDictionary(BatchTopKDictionary):
 
 
 class JumpReLUDictionary(SparseDictionary):
-    """Learn a threshold per feature. The parameter is the threshold, not its logarithm, which Adam would hardly change."""
+    """Learn a threshold per feature. The parameter is the threshold divided by `THRESHOLD_SPEED`.
 
-    folds = (*SparseDictionary.folds, "threshold")
+    A step of Adam has the size of the learning rate, however large the coefficient is, and thresholds must move by several units. Without
+    the factor the number of updates decides where they end, and not the coefficient; with the logarithm as parameter they hardly move. A
+    feature lowers the objective where its activity is above sqrt(sparsity x width)."""
+
+    folds = (*SparseDictionary.folds, "slow_threshold")
 
     def __init__(self, config: DictionaryConfig, width: int, features: int) -> None:
         super().__init__(config, width, features)
-        self.threshold = nn.Parameter(torch.empty(features))
+        self.slow_threshold = nn.Parameter(torch.empty(features))
+
+    @property
+    def threshold(self) -> Tensor:
+        return THRESHOLD_SPEED * self.slow_threshold
 
     def init_weights(self) -> None:
         super().init_weights()
-        nn.init.constant_(self.threshold, self.config.threshold)
+        nn.init.constant_(self.slow_threshold, self.config.threshold / THRESHOLD_SPEED)
 
     def activities(self, pre: Tensor) -> Tensor:
         found: Tensor = Jump.apply(pre.relu(), self.threshold, self.config.bandwidth)
         return found
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
-        return {"sparsity": self.config.sparsity * Step.apply(pre, self.threshold, self.config.bandwidth).sum(1)}
+        active = Step.apply(pre, self.threshold, self.config.bandwidth).sum(1)
+        return {"sparsity": self.config.sparsity * self.width * active}
 
     @torch.no_grad()
     def after_update(self, skipped: Tensor) -> None:
         super().after_update(skipped)
-        self.threshold.clamp_(min=0)
+        self.slow_threshold.clamp_(min=0)
 
 
 VARIANTS: dict[str, type[SparseDictionary]] = {

@@ -41,8 +41,8 @@ def dictionary(name: str) -> SparseDictionary:
     with torch.no_grad():
         for parameter in (model.encoder, model.encoder_bias, *([model.log_gain, model.magnitude_bias] if name == "gated" else [])):
             parameter += 0.3 * torch.randn(parameter.shape, generator=draw)
-        if "threshold" in model.state_dict():
-            model.threshold.copy_(0.2 + torch.rand(model.threshold.shape, generator=draw))
+        for threshold in {"threshold", "slow_threshold"} & model.state_dict().keys():
+            model.state_dict()[threshold].copy_(0.2 + torch.rand(model.state_dict()[threshold].shape, generator=draw))
     return model
 
 

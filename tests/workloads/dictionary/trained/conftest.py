@@ -11,7 +11,7 @@ from tests import runs
 
 MODULES = {"biota": "trunk.stem", "language": "blocks.1", "loadout": "layers.0"}  # [B, C, H, W]; [B, T, d]; [B, T, d] with padding
 READING = ["workload=dictionary", "model.features=24", "model.k=4", "model.block=4", "optimizer.lr=0.01", "trainer.length=20steps"]
-READING += ["data.samples=40", "data.validation_batch=64", "dictionary.report_features=6", "data.source_batch=4", "data.window=32"]
+READING += ["data.samples=40", "data.validation_batch=64", "dictionary.report_features=12", "data.source_batch=4", "data.window=32"]
 READING += ["logger.report=true", "schedule.validate=[100%]"]
 
 

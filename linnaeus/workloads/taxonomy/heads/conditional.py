@@ -182,10 +182,22 @@ class SiblingScores(Scores):
     def among(self, possible: Tensor) -> SiblingScores:
         """Return the scores given that the taxon is an allowed leaf (see `Scores.among`). Their raw scores are log p(taxon and an allowed
         leaf), summed from the leaves up."""
+        impossible = ~self.layout.possible_nodes(possible)[self.layout.node_at]
+        return self._from_leaves(self._log_probs_by_index().masked_fill(impossible.unsqueeze(1), IMPOSSIBLE))
+
+    def weighted(self, log_weights: Tensor) -> SiblingScores:
+        weights = self.layout.node_weights(log_weights).index_select(1, self.layout.node_at)
+        return self._from_leaves(self._log_probs_by_index() + weights.t())
+
+    def _log_probs_by_index(self) -> Tensor:
+        """Return the log-probabilities of all nodes by index, [N, B]."""
+        self._level_log_probs(self.layout.ranks - 1)
+        return torch.cat(self._levels)
+
+    def _from_leaves(self, found: Tensor) -> SiblingScores:
+        """Return the scores of the distribution on the tree in which each leaf has the log-weight in `found` [N, B], by index. Entries of
+        inner nodes are replaced in place by sums from the leaves up."""
         layout = self.layout
-        self._level_log_probs(layout.ranks - 1)
-        impossible = ~layout.possible_nodes(possible)[layout.node_at]
-        found = torch.cat(self._levels).masked_fill(impossible.unsqueeze(1), IMPOSSIBLE)  # by index
         for level in range(layout.ranks - 1, 0, -1):
             if layout.level_sizes[level]:
                 own = found[layout.level_starts[level] : layout.level_starts[level + 1]]

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.config.contracts import class_name
@@ -95,6 +96,13 @@ class Scores(ABC):
         `ConfigError` if the class does not define it."""
         raise ConfigError(f"predictions among some of the taxa need `among`, but {class_name(type(self))} does not define it")
 
+    def weighted(self, log_weights: Tensor) -> Scores:
+        """Return scores whose probabilities are multiplied by weights, exp(`log_weights`) [B, T], and normalised.
+
+        Heads that are one distribution on the tree use the weights of the leaves, a null class that of the taxon above it. Heads with
+        independent ranks use those of all taxa. Raise `ConfigError` if the class does not define it."""
+        raise ConfigError(f"a prior over place and season needs `weighted`, but {class_name(type(self))} does not define it")
+
 
 class Head(nn.Module, ABC):
     """Map from features [B, R, D] to `Scores`. A trunk with a single feature repeats it for every rank."""
@@ -161,6 +169,10 @@ class LinearScores(Scores):
             impossible = torch.cat([~own, own.new_zeros(z.shape[1] - len(own))])
             logits.append(at_least_float32(z).masked_fill(impossible, IMPOSSIBLE))
         return LinearScores(self.tree, logits)
+
+    def weighted(self, log_weights: Tensor) -> LinearScores:
+        ranks = zip(self.logits, log_weights.split(self.tree.sizes, dim=1), strict=True)
+        return LinearScores(self.tree, [at_least_float32(z) + F.pad(own, (0, z.shape[1] - own.shape[1])) for z, own in ranks])
 
 
 class LinearHead(Head):

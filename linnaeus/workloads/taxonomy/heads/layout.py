@@ -130,6 +130,12 @@ class Layout(Tables):
         its parent is; the null node at the top always is."""
         return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
 
+    def node_weights(self, weights: Tensor) -> Tensor:
+        """Return the log-weights of all nodes, [B, N], from those of the taxa, [B, T]. A null node has that of its parent, and 0 at the
+        top."""
+        with_top = torch.cat([weights, torch.zeros_like(weights[:, :1])], 1)
+        return torch.cat([weights, with_top.index_select(1, self.null_parent)], 1)
+
     def index_of(self, nodes: Tensor) -> Tensor:
         """Return the index of each node in the concatenation of all levels, int64 in the shape of `nodes`, which must not contain -1."""
         starts = torch.tensor(self.level_starts, device=nodes.device)

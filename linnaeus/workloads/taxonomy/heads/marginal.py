@@ -98,6 +98,10 @@ class MarginalScores(Scores):
         impossible = ~self.layout.possible_nodes(possible)[self.layout.leaf_node]
         return MarginalScores(self.layout, at_least_float32(self.logits).masked_fill(impossible, IMPOSSIBLE))
 
+    def weighted(self, log_weights: Tensor) -> MarginalScores:
+        weights = self.layout.node_weights(log_weights).index_select(1, self.layout.leaf_node)
+        return MarginalScores(self.layout, at_least_float32(self.logits) + weights)
+
 
 class MarginalHead(Head):
     """Head with one linear classifier over the leaves, which reads the feature of the finest rank."""

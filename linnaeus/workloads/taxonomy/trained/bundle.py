@@ -4,6 +4,7 @@
     model.safetensors    the weights
     taxonomy.json        the tree of taxa (`TaxonomyTree.to_dict`)
     calibration.json     temperatures and thresholds, if the model is calibrated
+    prior.safetensors    the weights of the prior over place and season, if it was calibrated with one
     class_counts.csv     number of training photographs of each class
     metrics.json         validation results of the run
     README.md            the model card
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,13 @@ from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import commit_directory, file_digest, to_json, write_atomic
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, load_prior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from linnaeus.workloads.trained_models import own_file, own_json
 
 FORMAT, VERSION, WORKLOAD = "linnaeus-model", 1, "taxonomy"
 CONFIG, WEIGHTS, TREE, CALIBRATION = "config.json", "model.safetensors", "taxonomy.json", "calibration.json"
+PRIOR = "prior.safetensors"
 METRICS, CARD, COUNTS = "metrics.json", "README.md", "class_counts.csv"
 REQUIRED = (WEIGHTS, TREE)
 
@@ -38,8 +42,16 @@ def is_bundle(path: Path) -> bool:
     return _config(path).get("format") == FORMAT
 
 
-def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, weights: InitialWeights, texts: Mapping[str, str]) -> None:
+def write_bundle(
+    folder: Path,
+    description: Description,
+    tree: TaxonomyTree,
+    weights: InitialWeights,
+    texts: Mapping[str, str],
+    copied: Mapping[str, Path] | None = None,
+) -> None:
     """Write a bundle to the new folder `folder`. After a failure the folder does not exist. `texts`: file name -> content of further files.
+    `copied`: file name -> a file that is copied; None: no file.
 
     Raise `ConfigError` if the folder exists already or cannot be written."""
     from safetensors.torch import save_file
@@ -52,8 +64,10 @@ def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, wei
         save_file({name: tensor.contiguous() for name, tensor in weights.state.items()}, temporary / WEIGHTS)
         for name, text in {TREE: to_json(tree.to_dict(), indent=None), **texts}.items():
             write_atomic(temporary / name, text)
+        for name, source_file in (copied or {}).items():
+            shutil.copyfile(source_file, temporary / name)
         os.chmod(temporary / WEIGHTS, (temporary / TREE).stat().st_mode)  # safetensors lets only the owner read its file
-        files = {name: file_digest(temporary / name) for name in sorted([WEIGHTS, TREE, *texts])}
+        files = {name: file_digest(temporary / name) for name in sorted([WEIGHTS, TREE, *texts, *(copied or {})])}
         source = {"weights": weights.source.rpartition("/checkpoints/")[2], "sha256": weights.digest}
         config = {"format": FORMAT, "version": VERSION, "workload": WORKLOAD, "source": source}
         write_atomic(temporary / CONFIG, to_json(config | {"description": description.plain(), "files": files}))
@@ -62,8 +76,10 @@ def write_bundle(folder: Path, description: Description, tree: TaxonomyTree, wei
         raise ConfigError(f"OUT: {folder} cannot be written ({error.strerror}); choose another folder") from None
 
 
-def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description, TaxonomyTree, InitialWeights, Calibration | None]:
-    """Return the description, tree, weights and calibration (None if not calibrated) of a bundle.
+def load_bundle(
+    folder: Path, plugins: Sequence[str] = ()
+) -> tuple[Description, TaxonomyTree, InitialWeights, Calibration | None, PlacePrior | None]:
+    """Return the description, tree, weights, calibration (None if not calibrated) and prior (None without one) of a bundle.
 
     `plugins`: packages that may be imported if the model needs them. Raise `ConfigError` for a bundle that is damaged or of another
     version, and for a file that is missing, cannot be read, or differs from its checksum."""
@@ -76,17 +92,20 @@ def load_bundle(folder: Path, plugins: Sequence[str] = ()) -> tuple[Description,
         digests = {name: _checked(folder, name, config["files"]) for name in REQUIRED}
         description = Description.from_plain(config["description"], plugins)
         tree = TaxonomyTree.from_dict(json.loads((folder / TREE).read_text(encoding="utf-8")))
-        state, calibration = read_safetensors(folder / WEIGHTS), None
+        state, calibration, prior = read_safetensors(folder / WEIGHTS), None, None
         if CALIBRATION in config["files"]:
             _checked(folder, CALIBRATION, config["files"])
             calibration = Calibration.from_plain(json.loads((folder / CALIBRATION).read_text(encoding="utf-8")), len(tree.ranks))
+        if calibration is not None and calibration.prior is not None:
+            _checked(folder, PRIOR, config["files"])
+            prior = load_prior(folder / PRIOR, calibration.prior, tree)
     except ConfigError as error:
         raise ConfigError(f"{folder}: {str(error).replace(f'{folder}{os.sep}', '')}") from None
     except OSError as error:
         raise ConfigError(f"{folder}: {Path(error.filename or '').name} cannot be read ({error.strerror})") from None
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ConfigError(f"{folder}: the bundle is damaged ({type(error).__name__}: {one_line(error)}); export it again") from None
-    return description, tree, InitialWeights(str(folder / WEIGHTS), digests[WEIGHTS], state), calibration
+    return description, tree, InitialWeights(str(folder / WEIGHTS), digests[WEIGHTS], state), calibration, prior
 
 
 def checked_file(folder: Path, name: str) -> Path | None:

@@ -1,6 +1,7 @@
 """`Calibration`: what `linnaeus calibrate` fits to a trained classifier, as an object and as JSON.
 
-It has a temperature per rank, thresholds of rolled-up answers (`rollup`) for several precisions, and thresholds of prediction sets."""
+It has a temperature per rank, thresholds of rolled-up answers (`rollup`) for several precisions, thresholds of prediction sets, and the
+description of the file of a prior over place and season, if one was fitted."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.trained.place_prior import PriorRecord
 
 VERSION = 1
 
@@ -45,6 +47,7 @@ class Calibration:
     sets: Mapping[str, tuple[float, ...]]  # coverage, as text -> least probability of a class of the set, per rank
     kept: float | None = None  # share of the photographs of taxa of the model that are at least as familiar as `familiar`
     familiar: float | None = None  # None: fitted by an earlier program, so that no photograph is "none of these"
+    prior: PriorRecord | None = None  # with which all of it was fitted; None: without
 
     def threshold(self, precision: float) -> float:
         """Return the threshold of rolled-up answers for a precision. Raise `ConfigError` if no threshold was fitted for it."""
@@ -87,7 +90,9 @@ class Calibration:
             if not precisions or not all(map(math.isfinite, (*numbers, kept or 0, familiar or 0))) or not min(temperature) > 0:
                 raise ConfigError("the calibration has no precision, or a number that none can have; calibrate again")
             confidence = float(content["confidence"])
-            return cls(str(content["weights"]), int(content["photographs"]), temperature, confidence, precisions, sets, kept, familiar)
+            prior = None if content.get("prior") is None else PriorRecord.from_plain(content["prior"])
+            counts = str(content["weights"]), int(content["photographs"])
+            return cls(*counts, temperature, confidence, precisions, sets, kept, familiar, prior)
         except ConfigError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

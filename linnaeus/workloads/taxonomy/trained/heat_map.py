@@ -37,7 +37,7 @@ def heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, ra
     with torch.enable_grad(), _recorded(trunk) as found:
         prepared = dict(model.preparation(model.batch([image], *encode(metadata, model.components))))
         prepared["image"].requires_grad_()  # so that the feature maps have gradients even if all weights are frozen
-        scores = model.model(prepared)["scores"]
+        scores = model.outputs(prepared)["scores"]
         scores = scores if model.possible is None else scores.among(model.possible)
         target = scores.log_probs()[rank][0, number]
         maps = [map_ for map_ in found if isinstance(map_, Tensor) and len(map_) == 1]

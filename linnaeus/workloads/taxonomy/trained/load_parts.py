@@ -15,6 +15,7 @@ from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRecord, load_prior
 from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -27,6 +28,7 @@ class Parts(NamedTuple):
     tree: TaxonomyTree
     weights: InitialWeights
     calibration: Calibration | None = None
+    prior: PlacePrior | None = None
 
 
 def load_model(
@@ -42,8 +44,10 @@ def load_model(
     return restrict(TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device), region=region)[0]
 
 
-def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str] = ()) -> Parts:
-    """Return the parts of the classifier in a run directory or a bundle. Arguments and errors are those of `load_model`."""
+def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str] = (), calibrated: bool = True) -> Parts:
+    """Return the parts of the classifier in a run directory or a bundle. Arguments and errors are those of `load_model`.
+
+    `calibrated`: False to leave out the calibration of a run, which may be damaged."""
     if is_bundle(path):
         if checkpoint is not None:
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} is a bundle, which has one set of weights; leave it out")
@@ -55,7 +59,23 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
         raise ConfigError(f"{path} is a run of workload={config.workload.name}; this needs one of workload=taxonomy")
     weights = read_initial_weights(str(path), "checkpoint", checkpoint or "best")
     tree = _tree_of(path)
-    return Parts(Description.of_run(config), tree, weights, run_calibration(path, weights.digest, len(tree.ranks)))
+    calibration = run_calibration(path, weights.digest, len(tree.ranks)) if calibrated else None
+    return Parts(Description.of_run(config), tree, weights, calibration, _run_prior(path, calibration, tree))
+
+
+def prior_path(run: Path, record: PriorRecord) -> Path:
+    """Return the path of a prior in a run directory. It is named by its content: a calibration that is not complete changes nothing."""
+    return run / f"prior-{record.sha256[:12]}.safetensors"
+
+
+def _run_prior(run: Path, calibration: Calibration | None, tree: TaxonomyTree) -> PlacePrior | None:
+    if calibration is None or calibration.prior is None:
+        return None
+    path = prior_path(run, calibration.prior)
+    try:
+        return load_prior(path, calibration.prior, tree)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); calibrate again") from None
 
 
 def run_calibration(run: Path, weights: str, ranks: int) -> Calibration | None:

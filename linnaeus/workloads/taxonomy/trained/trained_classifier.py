@@ -34,6 +34,7 @@ from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
 from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of, read_photograph
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
+from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_names
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -53,25 +54,32 @@ class TrainedClassifier:
         tree: TaxonomyTree,
         weights: InitialWeights,
         calibration: Calibration | None = None,
+        prior: PlacePrior | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the network on a device such as cpu or cuda, and load its weights.
+        """Build the network on a device such as cpu or cuda, and load its weights. `prior`: that of the calibration; None: no prior.
 
         Raise `ConfigError` for weights of another network, and for a device that does not exist."""
         self.description, self.tree, self.weights, self.calibration = description, tree, weights, calibration
-        self.components, self.image_size = description.components, description.image_sizes[-1]
-        self.short_side = DETAIL * self.image_size
+        self.image_size = description.image_sizes[-1]
+        self.short_side, inputs = DETAIL * self.image_size, description.components
         try:
-            model = build_network(description.model, description.head, description.image_sizes, tree, self.components, pretrained=False)
+            model = build_network(description.model, description.head, description.image_sizes, tree, inputs, pretrained=False)
         except (RuntimeError, MemoryError) as error:  # of a damaged description: sizes that no memory holds
             raise ConfigError(f"the network of {weights.source} cannot be built ({one_line(error)})") from None
         load_all(weights, model)
         self.device = torch_device(device)
         self.model = model.to(self.device).eval()
-        self.preparation = BatchPreparation(self.components, column_slices(self.components))
+        self.use_prior(prior)
         self.pipeline = ValidationPipeline(self.image_size)
         self.possible: Tensor | None = None  # bool [T], `Restriction.possible`; None: all taxa are possible
         self.answers = Answers(tree)
+
+    def use_prior(self, prior: PlacePrior | None) -> None:
+        """Multiply probabilities by the weights of a prior from now on; None: not. Its components follow those of the network."""
+        self.prior = None if prior is None else prior.to(self.device)
+        self.components = self.description.components + (() if prior is None else prior.components)
+        self.preparation = BatchPreparation(self.components, column_slices(self.components))
 
     def restricted(self, names: Sequence[str]) -> TrainedClassifier:
         """Return a classifier with the same network whose predictions are restricted to the taxa with these names and taxa below them.
@@ -204,7 +212,7 @@ class TrainedClassifier:
         `normalize`: divide each feature vector by its length."""
         with torch.inference_mode():
             batch = self.batch(images, *encode(metadata, self.components))
-            features: Tensor = self.model(dict(self.preparation(batch)))["features"].float()
+            features: Tensor = self.outputs(self.preparation(batch))["features"].float()
             return (F.normalize(features) if normalize else features).cpu().numpy()
 
     @property
@@ -251,13 +259,29 @@ class TrainedClassifier:
         return scores if self.possible is None else scores.among(self.possible)
 
     def all_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a normalised batch without a restriction.
+        """Return the scores of a normalised batch without a restriction, weighted by the prior if there is one."""
+        scores = self.network_scores(prepared)
+        return scores if self.prior is None else scores.weighted(self.prior.log_weights(**self.prior_inputs(prepared)))
+
+    def network_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
+        """Return the scores of a normalised batch without a restriction and without the prior.
 
         With test-time augmentation they are means over the photograph and its mirror image."""
-        scores: Scores = self.model(dict(prepared))["scores"]
+        scores: Scores = self.outputs(prepared)["scores"]
         if self.description.tta == "none":
             return scores
-        return scores.mean([self.model(dict(prepared) | {"image": prepared["image"].flip(3)})["scores"]])
+        return scores.mean([self.outputs(dict(prepared) | {"image": prepared["image"].flip(3)})["scores"]])
+
+    def outputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the outputs of the network for a normalised batch, without test-time augmentation: `scores` and `features`."""
+        slices, inputs = column_slices(self.description.components), dict(prepared)
+        own = {"meta": inputs["meta"][:, : slices[-1].stop if slices else 0], "present": inputs["present"][:, : len(slices)]}
+        return self.model(inputs | own)  # type: ignore[no-any-return]
+
+    def prior_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the columns of a normalised batch that the prior reads: `meta` float [B, F] and `present` bool [B, M]."""
+        slices = column_slices(self.description.components)
+        return {"meta": prepared["meta"][:, slices[-1].stop if slices else 0 :], "present": prepared["present"][:, len(slices) :]}
 
     def _limited(self, scores: Scores) -> tuple[list[Tensor], Tensor]:
         """Return the calibrated probabilities of each rank and the paths of scores, after the restriction."""

@@ -2,18 +2,21 @@
 
     linnaeus calibrate RUN --split test
     linnaeus calibrate RUN --manifest others.csv --setting data.group_column=observation
+    linnaeus calibrate RUN --prior      also learn which taxa are likely at a place and in a season, from the training photographs
 
-The result is RUN/calibration.json. `linnaeus predict`, `load_model` and `linnaeus export` use it if they load the same weights.
+The result is RUN/calibration.json, and RUN/prior-*.safetensors for a prior. `linnaeus predict`, `load_model` and `linnaeus export` use them
+if they load the same weights.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from linnaeus.config.command_line import OneLineParser
-from linnaeus.config.model_options import add_model, add_model_options, load_options
+from linnaeus.config.model_options import add_model, add_model_options
 from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_json, write_atomic
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
     from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Labelled
     from linnaeus.workloads.taxonomy.trained.calibration import Calibration
+    from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 BATCH = 32  # photographs per forward pass
@@ -47,6 +51,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--precision", type=float, nargs="+", default=list(PRECISIONS), metavar="P", help="stated precisions (0.9 0.95 0.99)")
     add("--confidence", type=float, default=CONFIDENCE, metavar="C", help="share of calibrations that reach them (%(default)s)")
     add("--keep", type=float, default=KEPT, metavar="K", help='share of such photographs that are not "none of these" (%(default)s)')
+    add("--prior", action="store_true", help="learn a prior over place and season, for a network that does not read them")
     add_model_options(parser, "checkpoint", "device")
     options = parser.parse_args(arguments)
     for name, values in (("precision", options.precision), ("confidence", [options.confidence]), ("keep", [options.keep])):
@@ -65,28 +70,74 @@ def calibrate(options: argparse.Namespace) -> list[str]:
     Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.calibrate import labelled
-    from linnaeus.workloads.taxonomy.trained.load_parts import load_model
+    from linnaeus.workloads.taxonomy.trained.load_parts import load_parts
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle; calibrate the run and export it again")
-    model = load_model(options.run, **load_options(options))
-    model.calibration = None
+    parts = load_parts(options.run, options.checkpoint, calibrated=False)
+    model = TrainedClassifier(*parts, device=options.device or "cpu")
+    model.use_prior(_trained_prior(options.run, model) if options.prior else None)
     if options.manifest:
         decode = lambda files, row: files.decode(row, model.short_side, model.description.max_image_pixels)
         data = labelled.of_manifest(options.manifest, options.setting, model.tree, model.components, decode)
         place = options.manifest
     else:
         split = options.split or "validation"
-        data, place = labelled.of_run(options.run, split, model.tree), f"the {split} rows of {options.run}"
+        data, place = labelled.of_run(options.run, split, model.tree, model.components), f"the {split} rows of {options.run}"
     found, notes = fit(model, data, options.precision, options.confidence, options.keep)
     path = options.run / bundle.CALIBRATION
     try:
+        found = _write_prior(options.run, model, found)
         write_atomic(path, to_json(found.plain() | {"data": str(place)}))
+        _remove_priors(options.run, found)
     except OSError as error:
         raise ConfigError(f"RUN: {path} cannot be written ({error.strerror})") from None
     if not options.manifest and not options.split:
         notes = (*notes, "the best checkpoint was chosen by these rows; --split=test or --manifest use others")
     return [*data.notes, *notes, f"calibrated on {place}", "", *table(model, found), "", str(path)]
+
+
+def _trained_prior(run: Path, model: TrainedClassifier) -> PlacePrior:
+    """Return a prior that is trained on the training photographs of the run. Raise `ConfigError` if the network or the data rule it out."""
+    from linnaeus.workloads.taxonomy.trained.calibrate import labelled
+    from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import train_prior
+    from linnaeus.workloads.taxonomy.trained.place_prior import usable_components
+
+    components = usable_components(model.description.components)
+    if not components:
+        raise ConfigError("--prior has no effect: the network reads place and date itself; leave it out")
+    data = labelled.of_run(run, "training", model.tree, components)
+    return train_prior(model.tree, data.labels, data.metadata, data.group, components)
+
+
+def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Calibration:
+    """Write the prior of the model, if it has one, to the run directory. Return the calibration with its record."""
+    import dataclasses
+
+    from safetensors.torch import save
+
+    from linnaeus.files import file_digest
+    from linnaeus.workloads.taxonomy.trained.load_parts import prior_path
+    from linnaeus.workloads.taxonomy.trained.place_prior import PriorRecord
+
+    prior = model.prior
+    if prior is None:
+        return found
+    new = run / ".tmp-prior.safetensors"
+    write_atomic(new, save({name: tensor.cpu().contiguous() for name, tensor in prior.state_dict().items()}))
+    record = PriorRecord(file_digest(new), prior.components, prior.width, prior.floor)
+    new.rename(prior_path(run, record))
+    return dataclasses.replace(found, prior=record)
+
+
+def _remove_priors(run: Path, found: Calibration) -> None:
+    """Remove the priors of earlier calibrations of the run."""
+    from linnaeus.workloads.taxonomy.trained.load_parts import prior_path
+
+    for path in run.glob("prior-*.safetensors"):
+        if found.prior is None or path != prior_path(run, found.prior):
+            path.unlink()
 
 
 def fit(
@@ -101,11 +152,37 @@ def fit(
     group = None if data.group is None else data.group[known]
     data = data.take(known[one_of_each(group, len(known))])
     tuning = is_tuning(len(data))
+    weighed = _choose_floor(model, data.take(np.flatnonzero(tuning))) if model.prior is not None else []
     temperature = _temperatures(model, data.take(np.flatnonzero(tuning)))
     evidence, read = _evidence(model, data, temperature)
-    notes = (f"{counted(int((~read).sum()), 'photograph')} could not be read",) if not read.all() else ()
+    notes = (*weighed, *((f"{counted(int((~read).sum()), 'photograph')} could not be read",) if not read.all() else ()))
     usable, digest = evidence.take(np.flatnonzero(read)), model.weights.digest
     return fit_thresholds(usable, tuning[read], digest, temperature, precisions, confidence, kept), notes
+
+
+def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
+    """Set the floor of the model's prior to the one under which the labels are most likely. Take the prior away if it does not make them
+    more likely. Return a line about it."""
+    import torch
+
+    from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import choose_floor
+
+    prior = model.prior
+    assert prior is not None
+    parts = (
+        (model.network_scores(prepared), model.prior_inputs(prepared), torch.from_numpy(data.labels[rows]).to(model.device))
+        for _, rows, prepared in _batches(model, data)
+    )
+    found = choose_floor(prior, parts)
+    best = max(found, key=lambda floor: found[floor])
+    if best == 1:
+        model.use_prior(None)
+        return [
+            f"the prior over place and season is not used: the labels of {counted(len(data), 'photograph')} are not more likely with it"
+        ]
+    prior.floor = best
+    gain = f"mean log-likelihood of the labels {found[best]:.3f}, without it {found[1.0]:.3f}"
+    return [f"prior over {' and '.join(prior.components)} with floor {best:g}: {gain}"]
 
 
 def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:

@@ -16,7 +16,7 @@ from linnaeus.errors import ConfigError, counted, quoted, shorten
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.manifest.split import find_groups
-from linnaeus.workloads.taxonomy.observations import VALIDATION, Metadata, UndecodableImage
+from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata, UndecodableImage
 from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
@@ -54,8 +54,9 @@ class Labelled:
         )
 
 
-def of_run(run: Path, split: str, tree: TaxonomyTree) -> Labelled:
-    """Return the photographs of a run in `split`, "validation" or "test". `tree`: taxa of the model.
+def of_run(run: Path, split: str, tree: TaxonomyTree, components: Sequence[str]) -> Labelled:
+    """Return the photographs of a run in `split`, "training", "validation" or "test". `tree`: taxa of the model. `components`: metadata
+    components to read.
 
     Raise `ConfigError` if the data of the run cannot be read, or have other taxa now."""
     from linnaeus.config.load import typed_config
@@ -64,10 +65,11 @@ def of_run(run: Path, split: str, tree: TaxonomyTree) -> Labelled:
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
     config = typed_config(fill_defaults(read_configuration(run)[0])[0])
+    config = replace(config, data=replace(config.data, components=list(components)))
     source = build_data_source(config, test=split == "test")[0]
     if source.tree.fingerprint() != tree.fingerprint():
         raise ConfigError(f"{run}: its data have other taxa now than in the training; use --manifest with the labelled photographs")
-    rows = np.flatnonzero(source.split == VALIDATION)
+    rows = np.flatnonzero(source.split == (TRAIN if split == "training" else VALIDATION))
     images = source.images
 
     def read(i: int) -> np.ndarray:

@@ -40,7 +40,7 @@ def _export_forms(options: argparse.Namespace) -> list[str]:
 def _export_bundle(options: argparse.Namespace) -> list[str]:
     from linnaeus.workloads.taxonomy.trained import bundle
     from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
-    from linnaeus.workloads.taxonomy.trained.load_parts import Parts, load_parts
+    from linnaeus.workloads.taxonomy.trained.load_parts import Parts, load_parts, prior_path
 
     if bundle.is_bundle(options.run):
         raise ConfigError(f"RUN: {options.run} is a bundle already; give the directory of a run, or --form")
@@ -54,7 +54,10 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
         texts[bundle.CALIBRATION] = to_json(parts.calibration.plain())
     if (options.run / bundle.COUNTS).is_file():
         texts[bundle.COUNTS] = (options.run / bundle.COUNTS).read_text(encoding="utf-8")
-    bundle.write_bundle(options.out, parts.description, parts.tree, parts.weights, texts)
+    copied = {}
+    if parts.calibration is not None and parts.calibration.prior is not None:
+        copied[bundle.PRIOR] = prior_path(options.run, parts.calibration.prior)
+    bundle.write_bundle(options.out, parts.description, parts.tree, parts.weights, texts, copied)
     try:
         written = Parts(*bundle.load_bundle(options.out, parts.description.plugins))
         check_equal(parts, written)

@@ -23,7 +23,7 @@ def model_card(
         f"{counted(tree.sizes[-1], 'taxon')} of rank {tree.ranks[-1]}",
         f"Architecture: {description.model.name}{_backbone(description)}, head {description.head.name}, square images of "
         f"{description.image_sizes[-1]} pixels.",
-        _use(description),
+        _use(description, calibration),
         "## Taxa\n\n| rank | classes |\n|---|---:|\n" + "\n".join(f"| {r} | {n:,} |" for r, n in zip(tree.ranks, tree.sizes, strict=True)),
         _data(dataset),
         _accuracy(tree, metrics),
@@ -41,10 +41,14 @@ def _backbone(description: Description) -> str:
     return f" ({name})" if name else ""
 
 
-def _use(description: Description) -> str:
+def _use(description: Description, calibration: Calibration | None) -> str:
+    prior = calibration.prior.components if calibration is not None and calibration.prior is not None else ()
+    components = (*description.components, *prior)
     arguments = {"SPATIAL": "latitude=52.1, longitude=4.3", "TEMPORAL": 'date="2026-05-01"', "ELEVATION": "elevation=20"}
-    given = "".join(f", {arguments[name]}" for name in description.components)
-    known = f"Metadata that the model reads: {', '.join(description.components)}; each may be left out." if description.components else ""
+    given = "".join(f", {arguments[name]}" for name in components)
+    known = f"Metadata that the model reads: {', '.join(components)}; each may be left out." if components else ""
+    if prior:
+        known += f" Of these, {' and '.join(prior)} are read by a prior over place and season, and not by the network."
     code = f'from linnaeus import load_model\n\nmodel = load_model("FOLDER")\nmodel.predict("photo.jpg"{given})'
     return f"## Use\n\n```python\n{code}\n```\n\n{known}".rstrip()
 

@@ -149,7 +149,7 @@ def of_run(run: Path, checkpoint: str | None) -> Population:
     """Return the validation samples of a run as a population. `checkpoint`: "best", "newest" or a step; None: the default."""
     model = load_model(run, checkpoint=checkpoint)
     model.calibration = None
-    data = labelled.of_run(run, "validation", model.tree)
+    data = labelled.of_run(run, "validation", model.tree, model.components)
     parts: list[list[torch.Tensor]] = [[] for _ in model.tree.ranks]
     paths, rows = [], []
     for _, good, prepared in calibrate_cli._batches(model, data):

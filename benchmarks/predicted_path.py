@@ -29,7 +29,7 @@ BATCH = 64
 def accuracies(model: TrainedClassifier, run: Path) -> np.ndarray:
     """Return the accuracy at each rank in the validation rows of a run, float64 [2, R]: row 0 is the path to the most probable leaf, row 1
     the predicted path."""
-    data = of_run(run, "validation", model.tree)
+    data = of_run(run, "validation", model.tree, model.components)
     first, last = model.tree.offsets[-2:]
     leaves = torch.from_numpy(model.tree.paths[first:last])
     found: list[np.ndarray] = []

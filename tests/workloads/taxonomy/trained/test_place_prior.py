@@ -203,7 +203,7 @@ def test_a_prior_that_does_not_help_is_not_kept(run, finished, small, monkeypatc
 
 
 def test_evaluate_shows_the_gain_of_a_prior(run, finished, small, tmp_path):
-    """The pass with masked metadata is that of the photographs alone."""
+    """Compare the pass with masked metadata with that of the photographs alone."""
     calibrated(run)
     words = ["evaluate", str(run), "--manifest", str(finished.manifest), "--output"]
     assert linnaeus.__main__.main([*words, str(tmp_path / "alone")]) == 0

@@ -49,7 +49,7 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
 
     Path("regions.csv").write_text("taxon,region\n" + "".join(f"{name},Utrecht\n" for name in names[-1]))
 
-    not_here = ("pip install", "linnaeus serve", "linnaeus export RUN FORMS")  # tests/workloads/taxonomy/serving, and the fixture `forms`
+    not_here = ("pip install", "linnaeus serve", "linnaeus export RUN FORMS", "linnaeus calibrate PHOTO_RUN")  # of other tests
     commands = [line for block in blocks("bash") for line in block.splitlines() if not line.startswith(not_here)]
     export = [line for line in commands if line.startswith("linnaeus export")]
     for line in export + [line for line in commands if line not in export]:

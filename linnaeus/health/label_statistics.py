@@ -20,6 +20,7 @@ from linnaeus.health.alarm import Alarm
 # (order) to 0.87 (species) at half of the run, with shuffled labels 1.01 to 1.05. A slow run (head=marginal) had 0.98 to 1.01 at a quarter
 # of the run and 0.77 to 0.92 at half of it.
 NO_SKILL, NO_SKILL_ERRORS = 0.97, 2.0
+RUINED = 10.0  # ratio of losses above which the model is ruined, not at chance level; see learning_rate and divergence
 # Fractions of the run: two successive validations after the first raise the alarm, or one validation after the second.
 NO_SKILL_FROM, NO_SKILL_AT_ONCE = 0.2, 0.5
 # An alarm is raised for a distance of the frequencies above SHIFT and above OVER_CHANCE x mean + DEVIATIONS x standard deviation. Mean and
@@ -100,6 +101,6 @@ def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], 
 def _without_skill(labels: LabelStatistics | None, results: ValidationNumbers, task: str) -> bool:
     """Return True if the results of a task are at chance level. labels: its statistics; None: unknown, which returns False."""
     loss, top1 = results.losses.get(task), results.top1.get(task)
-    if labels is None or loss is None or not loss >= NO_SKILL * labels.loss:
+    if labels is None or loss is None or not NO_SKILL * labels.loss <= loss <= RUINED * labels.loss:
         return False
     return top1 is None or top1 <= labels.top1 + NO_SKILL_ERRORS * labels.top1_error

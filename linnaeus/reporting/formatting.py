@@ -63,6 +63,8 @@ def format_value(value: float | int | str) -> str:
 
 def format_tick(value: float) -> str:
     """Return a number for the axis of a chart, a large one with a suffix: `0.5`, `1200`, `25k`, `3M`."""
+    if abs(value) >= 1e12:
+        return f"{value:g}"
     for limit, factor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / factor:g}{unit}"

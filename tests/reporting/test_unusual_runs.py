@@ -11,6 +11,7 @@ import pytest
 
 from linnaeus.commands.report import main, sections_of
 from linnaeus.reporting import LogSinks
+from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.report import configuration
 from linnaeus.reporting.report.comparison.compared_runs import Compared
 from linnaeus.reporting.report.comparison.comparison_page import comparison_page
@@ -148,6 +149,17 @@ def test_runs_from_other_weights_or_of_one_name_are_kept_apart(tmp_path: Path) -
     assert [group.name for group in same.groups] == ["two / x", "three / x"]
     page = comparison_page(same.runs, tmp_path)
     assert all(page.count(f'"name":"{name}"'.replace('"', "&quot;")) == 1 for name in ("two / x", "three / x"))  # both curves are drawn
+
+
+def test_metrics_of_the_validated_runs_are_shown_if_others_have_none(tmp_path: Path) -> None:
+    runs = [compared_run(tmp_path / f"one/{name}", f"run: {{name: {name}}}\na: {name}\n", [1.0]) for name in "abcd"]
+    for run in runs[2:]:
+        write_summary(run.path / "summary.json", "failed", 9)
+    assert Compared([RunFiles(run.path) for run in runs]).metrics == ["val/loss", "val/l0"]
+
+
+def test_an_axis_of_huge_values_has_short_labels() -> None:
+    assert [format_tick(value) for value in (2e9, 1e12, 1e17)] == ["2G", "1e+12", "1e+17"]
 
 
 def test_the_cost_of_a_resumed_run_is_that_of_all_launches(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ LOSS = math.log(2)
         ({"a": LOSS}, {"a": 0.5}, 0.5, ["shuffled_labels"]),
         ({"a": 3 * LOSS}, {}, 0.5, ["shuffled_labels"]),
         ({"a": LOSS}, {"a": 0.5}, 0.4, []),  # too early
+        ({"a": 20 * LOSS}, {"a": 0.5}, 0.5, []),  # ruined by another cause, such as the learning rate
         ({"a": 0.9 * LOSS}, {"a": 0.5}, 0.5, []),
         ({"a": 3 * LOSS}, {"a": 0.6}, 1.0, []),  # too confident, but often right
         ({"a": math.nan}, {"a": 0.5}, 0.5, []),

@@ -142,8 +142,9 @@ class Compared:
     @cached_property
     def metrics(self) -> list[str]:
         """Return the keys of the final metrics of the normal validation pass that more than half of the runs have."""
-        keys = dict.fromkeys(key for run in self.runs for key in run.final if "_mask_" not in key)
-        return [key for key in keys if sum(run.final.get(key) is not None for run in self.runs) > len(self.runs) / 2]
+        validated = [run.final for run in self.runs if run.final]
+        keys = dict.fromkeys(key for final in validated for key in final if "_mask_" not in key)
+        return [key for key in keys if sum(final.get(key) is not None for final in validated) > len(validated) / 2]
 
     @property
     def main_metric(self) -> str:

@@ -41,7 +41,7 @@ def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
     spread = [v for e in entries for v in (e.quality - (e.deviation or 0), e.quality + (e.deviation or 0))]
     chart = Chart(x, Scale.around(spread, HEIGHT - BOTTOM, TOP, margin=0.08))
     chart.y_axis({tick: f"{100 * tick:.4g} %" if share else format_tick(tick) for tick in chart.y.ticks(6)})
-    chart.x_axis({tick: format_duration(tick) for tick in x.ticks(5)}, above=-17)
+    chart.x_axis({tick: format_duration(tick) if tick >= 60 else f"{tick:g}s" for tick in x.ticks(5)}, above=-17)
     chart.text(WIDTH - RIGHT, HEIGHT - 3, "training time", "end")
     best = frontier(entries, higher)
     if len(best) > 1:

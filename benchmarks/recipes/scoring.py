@@ -5,6 +5,7 @@ For a flat classifier, the probability of a taxon is the sum of the probabilitie
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,13 +21,16 @@ from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH = 256
+COMPOSING = threading.Lock()  # Hydra composes one configuration at a time; with --parallel several trials end in threads
 
 
 def score_logits(settings: Sequence[str], scores: Mapping[str, np.ndarray], ranks: Sequence[str], split: str) -> dict[str, float]:
     """Return the measures of the samples of `split`. `settings`: settings with which linnaeus reads the manifest.
 
     `scores`: the file that the script has written. `ranks`: the ranks that it has classified."""
-    source = build_source(compose([*settings]).data, split == "test")
+    with COMPOSING:
+        config = compose([*settings])
+    source = build_source(config.data, split == "test")
     rows = np.flatnonzero(source.split == VALIDATION)
     place = {path: i for i, path in enumerate(scores[f"{split}/paths"].tolist())}
     order = np.array([place[name] for name in source.ids[rows].tolist()])

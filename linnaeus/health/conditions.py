@@ -31,8 +31,9 @@ class RowNumbers:
     """Numbers of a row of metrics, for T tasks.
 
     step: `global_step`. fraction: fraction of the run that is done, 0 to 1. update_ratios: parameter group -> ratio, see
-    `optim.update_ratio`. head_norms: largest gradient norm of the parameters of each task's output layer at the last update, [T], NaN if
-    unknown; () if that update was skipped. losses: mean loss of each task since the last row, [T]. weights: task weights, [T]."""
+    `optim.update_ratio`; {} if it was not measured. head_norms: largest gradient norm of the parameters of each task's output layer at the
+    last update, [T], NaN if unknown; () if that update was skipped. losses: mean loss of each task since the last row, [T]. weights: task
+    weights, [T]."""
 
     step: int
     fraction: float = 0.0
@@ -51,6 +52,7 @@ class Conditions:
     def __init__(self, tasks: Sequence[str], warm: bool) -> None:
         self.tasks, self.warm = tuple(tasks), warm
         self._first: list[float] = []
+        self._newest_update = (0.0, "")  # largest ratio of the last measured update, and its parameter group
         self._largest_update = 0.0
 
     @property
@@ -78,13 +80,14 @@ class Conditions:
                 yield Alarm("task_weights", row.step, f"the weight of {task} is {weight:.3g} of {total:.3g} in all", None, (task,), weight)
 
     def _loss(self, row: RowNumbers, recent: float) -> Iterator[Alarm]:
-        ratios = {name: ratio for name, ratio in row.update_ratios.items() if not name.endswith("_no_decay") and math.isfinite(ratio)}
-        group = max(ratios, key=lambda name: ratios[name], default="")
-        self._largest_update = max(self._largest_update, ratios.get(group, 0.0))
-        untrained = self.untrained
-        if ratios.get(group, 0.0) > HUGE_UPDATE:
-            text = f"an update changes the weights of group {group} by {100 * ratios[group]:.0f} % of their size"
-            yield Alarm("learning_rate", row.step, text, None, (), ratios[group], HUGE_UPDATE)
+        if row.update_ratios:
+            found = [(ratio, name) for name, ratio in row.update_ratios.items() if not name.endswith("_no_decay") and math.isfinite(ratio)]
+            self._newest_update = max(found, default=(0.0, ""))
+            self._largest_update = max(self._largest_update, self._newest_update[0])
+        (ratio, group), untrained = self._newest_update, self.untrained
+        if ratio > HUGE_UPDATE:
+            text = f"an update changes the weights of group {group} by {100 * ratio:.0f} % of their size"
+            yield Alarm("learning_rate", row.step, text, None, (), ratio, HUGE_UPDATE)
         elif self._largest_update > LARGE_UPDATE and recent > NO_BETTER * untrained:
             change = f"updates changed the weights by up to {100 * self._largest_update:.0f} % of their size"
             text = f"{_level(recent, untrained)}, although {change}"
@@ -104,10 +107,12 @@ class Conditions:
             yield Alarm("validation_gap", step, text, None, (), loss, untrained)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"first": list(self._first), "largest_update": self._largest_update}
+        return {"first": list(self._first), "newest_update": self._newest_update, "largest_update": self._largest_update}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._first, self._largest_update = list(state["first"]), state["largest_update"]
+        ratio, group = state["newest_update"]
+        self._newest_update = (ratio, group)
 
 
 def _level(recent: float, untrained: float) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+RATIO_EVERY = 100  # updates; measuring the size of an update takes 0.1 ms
+
+
 class Counter(Protocol):
     """An object with a `global_step`, such as `TrainingProgress`. The methods `should_validate...` accept it in place of an integer."""
 
@@ -52,6 +55,13 @@ class OpsSchedule:
 
     def should_log_metrics(self, current_step: int) -> bool:
         return self.resolved.log.due(current_step)
+
+    def should_measure_update_ratio(self, current_step: int) -> bool:
+        """Return True if update `current_step` is that of the first row of metrics among its `RATIO_EVERY` steps.
+
+        Blocks of steps begin at the multiples of `RATIO_EVERY`, plus 1."""
+        log, before = self.resolved.log, (current_step - 1) // RATIO_EVERY * RATIO_EVERY
+        return log.due(current_step) and log.next_after(before) == current_step
 
     def should_report(self, current_step: int) -> bool:
         """Return True if a progress report is due, by steps or by the wall clock of this process.

@@ -123,7 +123,7 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
         seed_micro_batch(t, step, number)
         with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
             forward_backward(t, batch, scales)
-    if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_log_metrics(step + 1):
+    if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_measure_update_ratio(step + 1):
         t.update_ratio.start()
     t.optimizers.lr = t.lr.at(step)
     if t.output.writer is not None and t.output.writer.copying:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks.recipes import sets, trials
+from benchmarks.recipes import scoring, sets, trials
 from benchmarks.recipes.__main__ import KINDS, losses, table
 from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
 from benchmarks.recipes.scoring import score_logits
@@ -91,6 +94,24 @@ def test_perfect_scores_are_perfect_in_any_order(study: Study, ranks: tuple[str,
     assert found["chain"] == 1.0, "an organism that is known to the species is wrong at a coarser rank"
     scores[f"{split}/species"] = np.roll(scores[f"{split}/species"], 1, axis=1)
     assert score_logits(settings, scores, list(ranks), split)["species/top1"] < 0.5, "wrong scores are scored as right"
+
+
+def test_trials_may_be_scored_at_the_same_time(study: Study, monkeypatch: pytest.MonkeyPatch):
+    """Hydra raises an error if two threads compose; `--parallel` scores in threads. The composition of both takes a while here."""
+    settings = sets.SETS["small"].settings(study.manifest("small", 0))
+    scores, composed, inside = perfect_scores(settings, RANKS, "val"), scoring.compose, list[int]()
+
+    def slow(words: list[str]) -> Any:
+        inside.append(1)
+        assert len(inside) == 1
+        time.sleep(0.05)
+        inside.clear()
+        return composed(words)
+
+    monkeypatch.setattr(scoring, "compose", slow)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: score_logits(settings, scores, list(RANKS), "val"), range(3)))
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_flat_script_answers_with_sums(study: Study):

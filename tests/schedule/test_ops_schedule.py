@@ -8,6 +8,7 @@ from linnaeus.config.schema import Config
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.reporting.plan import abbreviate, schedule_summary
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params, training_length
+from linnaeus.schedule.ops_schedule import RATIO_EVERY
 from tests.schedule.configs import COMPONENTS, make_config, resolve
 
 CADENCES = ["", "1steps", "7steps", "1epochs", "2epochs", "0.3epochs", "25%", "10% 1epochs", "33.3%", "4steps 6steps"]
@@ -54,6 +55,10 @@ def test_the_summary_lists_the_steps_at_which_events_are_due(seed: int) -> None:
     }
     listed = events_in(schedule_summary(resolved))
     assert checks.keys() - listed.keys() == (set() if components else {"validate_mask_meta", "validate_partial_mask_meta"})
+    logged = [step for step in range(1, resolved.last_step + 1) if ops.should_log_metrics(step)]
+    measured = [step for step in logged if ops.should_measure_update_ratio(step)]
+    assert measured == list({(step - 1) // RATIO_EVERY: step for step in reversed(logged)}.values())[::-1]
+    assert not any(ops.should_measure_update_ratio(step) for step in range(1, resolved.last_step + 1) if step not in logged)
     looked_at, step = set[int](), 0
     while step < resolved.last_step:
         step = ops.next_event(step)

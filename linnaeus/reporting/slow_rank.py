@@ -52,8 +52,8 @@ def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
 class SlowRank:
     """Source of the warnings about slow processes in a launch.
 
-    A process that stays slow causes one warning. Another one follows if its slow section changes, if another process waits for data
-    instead, or if a process is slow again after all were equally fast."""
+    A process that stays slow causes one warning. Another one follows if its slow section changes, if another process is slow
+    instead (with waits for data: for the first time), or if a process is slow again after all were equally fast."""
 
     def __init__(self) -> None:
         self._before: Slow | None = None
@@ -71,11 +71,10 @@ class SlowRank:
             return f"process rank {ended.rank} is as fast as the others again at step {step:,}" if ended is not None else None
         if before is None or before.section != found.section or (before.rank != found.rank and found.section != DATA):
             return None
+        said, waited = self._said, found.section == DATA and found.rank in self._ranks
         if found.section == DATA:
             self._ranks = list(dict.fromkeys([*self._ranks, before.rank, found.rank]))
-        said = self._said
-        moved = said is not None and said.section == DATA and said.rank != found.rank
-        if said is not None and said.section == found.section and not moved:
+        if said is not None and said.section == found.section and (said.rank == found.rank or waited):
             return None
         self._said = found
         return self._line(step, found)

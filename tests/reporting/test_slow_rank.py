@@ -52,5 +52,15 @@ def test_a_wait_for_data_that_moves_is_that_of_the_data() -> None:
     assert [fresh.report(step, table(4, {rank: COMPUTE})) for step, rank in enumerate([1, 3, 1, 3])] == [None] * 4
 
 
+def test_another_slow_rank_is_named_and_a_rank_that_waits_again_is_not() -> None:
+    watch = SlowRank()
+    lines = [watch.report(step, table(4, {rank: COMPUTE})) for step, rank in enumerate([1, 1, 2, 2, 2])]
+    assert [None if line is None else line[:14] for line in lines] == [None, "process rank 1", None, "process rank 2", None]
+    assert watch.report(5, table(4)) is None and "process rank 2 is as fast" in (watch.report(6, table(4)) or "")
+    waits = SlowRank()
+    lines = [waits.report(step, table(4, {rank: DATA})) for step, rank in enumerate([1, 1, 3, 1, 3, 2, 1])]
+    assert [line is not None for line in lines] == [False, True, True, False, False, True, False]
+
+
 def test_very_short_updates_are_not_compared() -> None:
     assert slowest([[0.0, 0.001, 0.0], [0.0, 0.0013, 0.0]]) is None and slowest([[1.0, 1.0, 1.0]]) is None

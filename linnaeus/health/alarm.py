@@ -27,11 +27,13 @@ LISTED = 64  # samples in a row of alarms.jsonl; the text has their number
 class Alarm:
     """Problem found in a run.
 
-    kind: a key of `KINDS`. step: the update concerned, as the `global_step` after it. text: description without step, rank and samples.
-    process_rank: the process whose part of the global batch caused the problem; None if several did, or if it is unknown. tasks: names of
-    the tasks concerned; () for all. value: the number that raised the alarm, None if there is none. usual: the number it was compared with,
-    such as the median of earlier updates, None if there is none. samples: names of the first `LISTED` samples of the update on that
-    process; () for a lasting problem. sample_count: number of all its samples on that process."""
+    kind: a key of `KINDS`. step: the `global_step` after the update concerned. text: description without step, rank and samples.
+    process_rank: rank of the process whose part of the global batch caused the problem; None if several did, or if it is unknown. tasks:
+    names of the tasks concerned; () for all. value: the number that raised the alarm, None if there is none. usual: the number it was
+    compared with, such as the median of earlier updates, None if there is none.
+
+    samples: names of the first `LISTED` samples of the update on process `process_rank`, on all processes if that is None; () for a problem
+    that is not of a single update. sample_count: number of all these samples."""
 
     kind: str
     step: int
@@ -74,10 +76,10 @@ class Alarm:
 
 
 def dominant_process(values: Sequence[float], usual: float) -> int | None:
-    """Return the process rank that causes more than half of the increase of a sum over W processes; None if no rank does.
+    """Return the rank of the process that causes more than half of the increase of a sum over W processes; None if there is none.
 
-    values: the summand of each process, [W]. usual: the usual value of the sum. The increase of a process is its summand minus usual / W;
-    decreases are ignored. A single process is always returned."""
+    values: the part of each process in the sum, [W]. usual: the usual value of the sum. The increase of a process is its part minus usual /
+    W, and 0 if that is negative. For W = 1 the result is 0."""
     if len(values) == 1:
         return 0
     excess = [max(0.0, value - usual / len(values)) for value in values]

@@ -33,12 +33,12 @@ SHUFFLED = "shuffled_labels"
 
 @dataclass(frozen=True)
 class LabelStatistics:
-    """Statistics of the labels of one task with C classes.
+    """Statistics of the labels of one task.
 
     loss: cross-entropy of the validation labels under the training frequencies, in nats. top1: share of the most frequent training class
-    among the validation labels, from 0 to 1. top1_error: standard error of an accuracy of this size. distance: total variation distance of
-    training and validation frequencies, from 0 to 1: the share of validation labels that would have to change for equal frequencies.
-    chance: limit of the distance, which random samples from the same classes hardly exceed."""
+    among the validation labels, from 0 to 1. top1_error: standard error of `top1`. distance: total variation distance of training and
+    validation frequencies, from 0 to 1: the share of validation labels that would have to change for equal frequencies. chance: limit that
+    the distance rarely exceeds if both sets are random samples from one distribution."""
 
     loss: float
     top1: float

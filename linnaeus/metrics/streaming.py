@@ -49,8 +49,9 @@ class Metrics(ABC):
         processes."""
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return further results by name, for the last validation of a run only because they are slow, such as confidence intervals. They
-        cannot be monitored for the best checkpoint or early stopping. counts: as in `compute`."""
+        """Return results that take long to compute, such as confidence intervals, by name. Called only in the last validation of a run.
+
+        These results cannot be monitored for the best checkpoint or early stopping. counts: as in `compute`."""
         return {}
 
     def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:

@@ -31,8 +31,9 @@ class MetricsTracker:
         weights: Tensor | None = None,
         rows: int = MOST_ROWS,
     ) -> None:
-        """weights: initial task weights, [T], if they change during the run; the losses of each micro-batch are then also summed weighted
-        with the task weights of its backward. None: constant weights. rows: largest number of updates between two log rows."""
+        """weights: initial task weights, [T], if they change during the run; None if they are constant. With changing weights, the loss
+        sums are also added up after multiplication with the weights that the backward pass of each micro-batch used. rows: largest number
+        of updates between two log rows."""
         self.tasks, self.training = tasks, training_metrics
         self.weights = None if weights is None else weights.clone()  # those of the last backward
         self.weighted_sums = None if weights is None else torch.zeros(len(tasks), dtype=torch.float64, device=device)
@@ -205,8 +206,8 @@ class StepMetricsLogger:
     def row(
         self, lr: float, grad_norm: Tensor, task_weights: Tensor, skipped_updates: int, peek: bool = False, **more: float
     ) -> dict[str, float]:
-        """Return the log row of the current step. task_weights, peek: `weights` and `peek` of `MetricsTracker.training_row`. more: further
-        entries of the row."""
+        """Return the log row of the current step. task_weights: the task weights if they are constant, [T]. peek: True to keep the sums,
+        which are otherwise set to 0. more: further entries of the row. Call it on all ranks."""
         row = self.tracker.training_row(self.all_reduce, self.total_loss, task_weights, peek, self.place)
         row |= {"train/lr": lr, "train/grad_norm": float(grad_norm), "train/skipped_updates": skipped_updates}
         return row | more

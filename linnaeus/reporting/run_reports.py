@@ -33,8 +33,8 @@ class RunReports:
     """Progress reports of a run, shown and written on rank 0; other ranks only count validation passes and checkpoints.
 
     `pending`: the training metrics of the pending report; None without one. `passes`, `saves`: numbers of validation passes and checkpoints
-    made in this launch. `planned`: (steps of all validation passes, steps of all checkpoints) of the run, sorted; a step occurs once for
-    each of its passes. `earlier`: costs in the launch before, converted to this number of processes. `pass_samples`: number of samples in a
+    made in this launch. `planned`: (steps of all validation passes, steps of all checkpoints) of the run, sorted; a step with several is
+    repeated. `earlier`: costs measured in the launch before, converted to this number of processes. `pass_samples`: number of samples in a
     validation pass. `seconds`: seconds spent within `timed()`, which encloses all work for a report."""
 
     def __init__(self, config: Config, path: Path | None, display: ProgressDisplay) -> None:
@@ -144,8 +144,8 @@ class RunReports:
         return Costs(earlier.update if update is None else update, validation, checkpoint, processes)
 
     def update_times(self, times: list[float]) -> dict[str, float]:
-        """Return `recent/median_ms_per_step` and `recent/p95_ms_per_step`, the median and the 95th percentile over the updates of the last
-        `REPORTS` reports; {} if there are none. `times`: seconds of each update since the last report, which are added first."""
+        """Add the times of the updates since the last report. Return `recent/median_ms_per_step` and `recent/p95_ms_per_step`, their median
+        and 95th percentile over the last `REPORTS` reports, in ms; {} if these have no updates. `times`: seconds of each update."""
         self._times.append(sorted(times))
         recent = sorted(itertools.chain(*self._times))  # sorting sorted parts is several times faster
         shares = {"median": 0.5, "p95": 0.95} if recent else {}

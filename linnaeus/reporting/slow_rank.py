@@ -52,8 +52,11 @@ def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
 class SlowRank:
     """Source of the warnings about slow processes in a launch.
 
-    A process that stays slow causes one warning. Another one follows if its slow section changes, if another process is slow
-    instead (with waits for data: for the first time), or if a process is slow again after all were equally fast."""
+    A process causes a warning if it is slow, in the same section, in two successive reports. For waits for data, it may be two processes:
+    the newer one is named. While the process stays slow, another warning follows only if its slow section changes.
+
+    If another process becomes slow instead, that causes a warning; for waits for data, only if it has not been slow in them before. After
+    two successive reports without a slow process, each process can cause a warning again."""
 
     def __init__(self) -> None:
         self._before: Slow | None = None

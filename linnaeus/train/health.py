@@ -83,8 +83,8 @@ def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -
 
 
 def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
-    """Return the numbers of the newest updates, the last of them `step`: of those that have both a row in `losses` and a value in
-    `norms`."""
+    """Return the numbers of the newest updates, up to `step`. An older update without a row in `losses` or a value in `norms` is left
+    out."""
     first = max(0, len(losses.sums) - len(norms))
     sums, valid, parts = (tensor[first:].tolist() for tensor in (losses.sums, losses.valid, losses.processes))
     means = [_means(*pair) for pair in zip(sums, valid)]
@@ -109,8 +109,10 @@ def _mean_of_present(means: Sequence[float]) -> float:
 
 
 def settled(t: Training, first_step: int, count: int) -> list[bool]:
-    """Return for each of `count` updates, the first of them `first_step`, True if its losses are comparable with those before: it has at
-    least half a global batch, and the share of each source has changed by less than `SAME_MIXTURE` within `WINDOW` updates."""
+    """Return a bool for each of `count` updates from `first_step` on: True if its losses are comparable with those of earlier updates.
+
+    They are if its batch has at least half of the global batch size, and if the share of each data source differs by less than
+    `SAME_MIXTURE` from the share `WINDOW` updates before."""
     half = t.sampler.global_batch_size / 2
     whole = [t.sampler.samples_in(step) >= half for step in range(first_step - 1, first_step - 1 + count)]
     if t.ops.resolved.phases is None or not t.workload.sources:

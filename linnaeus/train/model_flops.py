@@ -164,17 +164,17 @@ class FirstBatch:
 
 
 class FlopsOfRun:
-    """Numbers of operations per sample of the model of a run, one for each size of the training images.
+    """Numbers of floating-point operations per sample of the model, one for each size of the training images.
 
-    `watch` records the shapes of the next batch; `of_last_update` counts with them. If the method `flops_per_sample()` of the model returns
-    a number, that is used and nothing is counted."""
+    If the method `flops_per_sample()` of the model returns a number, that is used. Otherwise `watch` records the shapes of the next batch,
+    and `of_last_update` counts the operations for these shapes."""
 
     def __init__(self) -> None:
         self._found: dict[int | None, Counted | None] = {}  # size of the images (None: constant) -> operations (None: unknown)
         self._first: FirstBatch | None = None
 
     def watch(self, t: Training) -> None:
-        """Record the shapes of the next batch, by a wrapper of `t.runner`."""
+        """Replace `t.runner` by a wrapper that records the shapes of the next batch. `of_last_update` removes it."""
         self._first = t.runner = FirstBatch(t.runner)
 
     def of_last_update(self, t: Training) -> Counted | None:

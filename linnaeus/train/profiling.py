@@ -50,7 +50,7 @@ def profile_notes(text: str | None, last_step: int) -> list[str]:
 
 
 class StepProfiler:
-    """Profiler of the updates `first` to `last` (counted from 1), on rank 0 only. It is a user of `Sections`."""
+    """Profiler of the updates `first` to `last` (counted from 1), on rank 0 only. `Sections` calls it, as one of its users."""
 
     def __init__(self, text: str, directory: Path, device: torch.device) -> None:
         """`text`: value of `profile`. `directory`: the run directory. Raise `ConfigError` for an invalid `text`."""
@@ -102,7 +102,8 @@ class StepProfiler:
         log.info("profile: %s\n%s", self.directory, text)
 
     def _operations(self, t: Training) -> float | None:
-        """Return the number of operations in an update of this process, without repeated ones; None if unknown."""
+        """Return the number of floating-point operations of the last update on this process, without those repeated by activation
+        checkpointing; None if unknown."""
         if t.flops is None:
             return None
         step, found = t.progress.global_step - 1, t.flops.of_last_update(t)
@@ -155,6 +156,6 @@ def describe_parts(updates: dict[int, dict[str, float]], traced: tuple[int, int]
 
 
 def _row(name: str, times: list[float], end: str) -> str:
-    """Return a row of the table: name, mean, median and longest time, `end`. `times`: seconds in each update."""
+    """Return a line of the table: `name`, the mean, median and maximum of `times`, and the text `end`. `times`: seconds in each update."""
     shown = [format_seconds(value) for value in (sum(times) / len(times), median(times), max(times))]
     return f"{name:12}{''.join(f'{text:>10}' for text in shown)}{end}".rstrip()

@@ -122,11 +122,11 @@ def _peak_host_mib() -> float:
 
 
 def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
-    """Prepare the progress reports. Call this after the run is restored. Do nothing on ranks without a report file.
+    """Prepare the progress reports. Call this after the run is restored. Do nothing on ranks other than 0.
 
     Set the steps of validation passes and checkpoints, from which the time left is estimated, and restart the measurement of throughput.
-    Report 0 % for a new run with `schedule.report`. costs: fields of `Costs` of the launch before, from its checkpoint; None without
-    one."""
+    For a new run with `schedule.report`, make the report at 0 %. costs: fields of `Costs` of the launch before, from its checkpoint; None
+    without one."""
     reports = t.output.reports
     if reports.file is None:
         return
@@ -176,8 +176,8 @@ def report_progress(t: Training) -> None:
 
 
 def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:
-    """Return the estimates of the time left at this step, see `RunReports.time_left`. clocks: result of `timings`, and recent rates if
-    there are any. validated: True if the validation passes of this step are done."""
+    """Return the result of `RunReports.time_left` at this step. clocks: result of `timings`, with the recent rates if they are known.
+    validated: True if the validation passes of this step are done."""
     resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
     step, intervals = t.progress.global_step, resolved.checkpoint.seconds
     return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
@@ -246,8 +246,8 @@ def _recent(t: Training) -> dict[str, float]:
 
 
 def device_peak(t: Training) -> float | None:
-    """Return the peak FLOP/s of the device at the precision of the run: `logger.peak_tflops` if set, otherwise by the name of the GPU; None
-    if unknown."""
+    """Return the peak FLOP/s of the device at the precision of the run: `logger.peak_tflops` if it is set, otherwise that of the GPU by its
+    name. Without the setting, return None on the CPU, for an unknown GPU, and for float32 with TF32."""
     configured, precision = t.config.logger.peak_tflops, t.config.trainer.precision
     if configured is not None:
         return configured * 1e12

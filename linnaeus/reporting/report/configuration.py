@@ -57,7 +57,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Return a value as YAML text; an en dash for `???`, a required value."""
+    """Return a value in the notation of YAML; an en dash for `???`, which marks a required setting without a value."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, Mapping):

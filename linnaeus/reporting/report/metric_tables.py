@@ -31,11 +31,13 @@ BASELINES = {"constant": "Always the most frequent class of the training data.",
 def final_tables(
     final: Final, baselines: Rows | None = None, previous: Previous | None = None, differences: Intervals | None = None
 ) -> str:
-    """Return HTML tables: the main metric by task (`top1`, otherwise the first one), the metrics over all tasks, and, folded, the other
-    metrics by task. Return "" if `final` has no validation metrics.
+    """Return the tables of the final validation metrics as HTML; "" if `final` has none.
 
-    `baselines`: rows of the table `baselines`, see `Metrics.tables`. `previous`: the previous best run. `differences`: paired intervals of
-    the differences between passes, see `pass_differences`."""
+    The first table has the main metric by task: `top1`, otherwise the first metric that several tasks have. The second one has the metrics
+    over all tasks. The other metrics by task are in a closed section.
+
+    `baselines`: rows of the table `baselines`, see `Metrics.tables`. `previous`: the best earlier run. `differences`: result of
+    `pass_differences`."""
     passes, tasks = passes_and_tasks(final)
     if not passes:
         return ""
@@ -109,8 +111,9 @@ def _table(
 
 
 def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
-    """Return the table cell of `final[key]`: value and interval, for another pass than the normal one also the difference from it.
-    `normal_key`: key of the same metric in the normal pass."""
+    """Return the table cell of `final[key]` with its value and interval, and with its difference from `final[normal_key]`.
+
+    `normal_key`: key of the same metric in the normal pass. If it is `key`, the difference is left out."""
     value, normal = final.get(key), final.get(normal_key)
     html = number(key, value)
     if value is not None and normal is not None and key != normal_key:

@@ -78,7 +78,7 @@ _MEANINGS = (  # (pattern of the whole name of a metric, its meaning); the first
 
 
 def last_part(key: str) -> str:
-    """Return the name of the metric: the key without pass, task and `_low` or `_high`."""
+    """Return the last part of a key, which names the metric, without a final `_low` or `_high`."""
     return re.sub(r"_(low|high)$", "", key.rpartition("/")[2])
 
 

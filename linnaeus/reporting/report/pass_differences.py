@@ -14,8 +14,8 @@ Intervals = dict[str, tuple[float, float]]  # metric key of a masked pass -> (lo
 def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
     """Return key, such as `val_mask_meta/species/top1` -> ends of the interval of its difference from the normal pass.
 
-    These are the metrics with a column in the table of samples; {} without the table, or with more than `MOST` samples. passes: names of
-    the passes, the normal one first."""
+    Only metrics with a column in the table of samples have an interval. Return {} if there is no such table or if it has more than `MOST`
+    rows. passes: names of the passes, the normal one first."""
     normal = run.table("samples")
     found: Intervals = {}
     for name in passes[1:] if 0 < len(normal) <= MOST else ():

@@ -41,7 +41,7 @@ class RunFiles:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """Return summary.json."""
+        """Return the content of summary.json; {} if the file does not exist or does not contain a JSON object."""
         return read_json(self.path / "summary.json") or {}
 
     @cached_property

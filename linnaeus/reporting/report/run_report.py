@@ -123,8 +123,10 @@ def best_value(run: RunFiles) -> str:
 
 
 def _picture(run: RunFiles) -> str:
-    """Return schedule.svg of the run as HTML; "" if it does not exist, or if it contains HTML or a script. Text around the `<svg>` element
-    is left out, because the document type declaration contains a web address."""
+    """Return schedule.svg of the run as HTML; "" if it does not exist.
+
+    Only the `<svg>` element is used, because the document type declaration contains a web address. For safety, return "" also if it
+    contains an element that can run a script, set styles, link or load a file, such as `script`, `style`, `a` or `image`."""
     text = run.text("schedule.svg")
     start, end = text.find("<svg"), text.find("</svg>")
     if start < 0 or end < 0 or re.search(r"<(script|foreignobject|image|use|a|style|meta|iframe)\b", text, re.IGNORECASE):

@@ -158,7 +158,7 @@ def _complete(folder: Path, number: int, fingerprint: str) -> bool:
 
 
 def _is_shard(folder: Path, number: int, shape: tuple[int, int]) -> bool:
-    """Return True if a shard has all bytes of an array of this shape."""
+    """Return True if the file of shard `number` exists, is complete and has an array of this shape."""
     try:
         found: np.ndarray = np.load(folder / f"{_name(number)}.npy", mmap_mode="r")
     except (OSError, ValueError, EOFError):

@@ -141,7 +141,8 @@ class Compared:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Return the keys of the final metrics of the normal validation pass that more than half of the runs have."""
+        """Return the keys of the final metrics that more than half of the runs with final metrics have. Passes with masked metadata are
+        left out."""
         validated = [run.final for run in self.runs if run.final]
         keys = dict.fromkeys(key for final in validated for key in final if "_mask_" not in key)
         return [key for key in keys if sum(final.get(key) is not None for final in validated) > len(validated) / 2]

@@ -133,7 +133,8 @@ def _pareto(compared: Compared) -> str:
 
 
 def _differences(compared: Compared, pairs: PairedRows) -> str:
-    """Return a table with a row per metric and a column per group: its difference from the reference."""
+    """Return a table with a row per metric. The first group is the reference: its column has values, the columns of the other groups have
+    the differences from it. With one group, return a message that all runs differ in their seed only."""
     first, *others = compared.groups
     if not others:
         return empty("All runs differ in their seed only.")

@@ -1,8 +1,8 @@
-"""Compute paired differences of two groups of runs, from the tables of samples of their last validations.
+"""Compute paired differences between two groups of runs, from the tables of samples of their last validations.
 
-A column with the name of a metric has a number per sample, and the mean of the column is the metric. Samples are paired by name. The
-interval is that of the cluster bootstrap of the differences per sample, so variation between samples that both runs share does not widen
-it. For several seeds, the number of a sample is the mean over the runs of a group.
+A table of samples has a row per sample. A column with the name of a metric has the value for each sample; its mean is the metric. Samples
+of two tables are paired by name. The interval is from the cluster bootstrap of the differences of the pairs, so variation between samples
+that both runs share does not widen it. For a group of several seeds, the value of a sample is its mean over the runs.
 """
 
 from collections.abc import Sequence

@@ -31,8 +31,8 @@ def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
 
 
 def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
-    """Return the chart as an HTML figure; "" for fewer than two groups, or if the metric has no better direction. `metric`: key of the
-    metric whose values are the qualities."""
+    """Return a chart of the metric over the training time, with the Pareto front, as HTML; "" for fewer than two groups, or for a metric of
+    which neither high nor low values are better. `metric`: key of the metric. `entries`: groups with values of this metric as quality."""
     if len(entries) < 2 or not direction(metric):
         return ""
     higher = direction(metric) > 0

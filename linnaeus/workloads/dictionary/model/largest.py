@@ -37,8 +37,10 @@ def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int, gues
 
 
 def largest_places(pre: Tensor, real: Tensor, k: float, block: int, guess: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Return (places, smallest) of numbers on the CPU, without a graph: the flat index in `pre` [N, F] of each number above 0 that is among
-    the k n largest of its block, int64 [P], ascending, and `smallest` of `largest_of_blocks`.
+    """Return (places, smallest) of activities on the CPU, without a graph.
+
+    places: flat indices in `pre` [N, F] of the numbers above 0 that are among the k n largest of their block, int64 [P], ascending. n:
+    number of real samples of the block; the other samples count as 0. real, block, guess, smallest: as in `largest_of_blocks`.
 
     Of equal activities the first ones are kept. A NaN counts as the largest, so that the loss becomes NaN, too."""
     features = pre.shape[1]

@@ -1,8 +1,8 @@
 """Forward and backward of a dictionary through its active features only, for variants that limit their number. Used on the CPU.
 
-Of the five products of the sizes N x F x d in a dense update only the encoder's forward remains; the others take N k d operations, as sums
-of a few rows each (`embedding_bag`; the gradients of the matrices, too, with the places ordered by feature: 40 times as fast as
-`index_add_`). On a GPU dense products are faster.
+A dense update has five matrix products of the size N x F x d. Here only that of the encoder's forward remains. The others take N k d
+operations: they are sums of a few rows each, computed by `embedding_bag`. For the gradients of the two matrices, the activities are first
+ordered by feature; this is 40 times as fast as `index_add_`. On a GPU dense products are faster.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class SparseEncode(torch.autograd.Function):
 
 
 class SparseDecode(torch.autograd.Function):
-    """Return for each sample the sum of its active `vectors` [F, d], each times its entry of `values` [P]: [N, d]."""
+    """Return for each sample the sum of the vectors of its active features, each multiplied by its activity: [N, d].
+
+    values: activities [P], in the order of `active`. vectors: one per feature, [F, d]."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, vectors: Tensor, active: Active) -> Tensor:

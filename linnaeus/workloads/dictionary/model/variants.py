@@ -156,9 +156,10 @@ class MatryoshkaDictionary(BatchTopKDictionary):
 class JumpReLUDictionary(SparseDictionary):
     """Learn a threshold per feature. The parameter is the threshold divided by `THRESHOLD_SPEED`.
 
-    A step of Adam has the size of the learning rate, however large the coefficient is, and thresholds must move by several units. Without
-    the factor the number of updates decides where they end, and not the coefficient; with the logarithm as parameter they hardly move. A
-    feature lowers the objective where its activity is above sqrt(sparsity x width)."""
+    A step of Adam has the size of the learning rate, however large the sparsity coefficient is, and thresholds must move by several units.
+    Without the division, the number of updates would decide where thresholds end, and not the coefficient. With the logarithm of the
+    threshold as parameter, they hardly move. A feature lowers the objective where its activity is above sqrt(sparsity x d), for activations
+    of width d."""
 
     folds = (*SparseDictionary.folds, "slow_threshold")
 

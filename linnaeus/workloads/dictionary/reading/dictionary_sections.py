@@ -56,7 +56,8 @@ def dictionary_sections(
 
 
 class _Dictionary(NamedTuple):
-    """Parts of the page about one dictionary. density: histogram as HTML. sections: (title, HTML) each."""
+    """Parts of the report about one dictionary. density: histogram as HTML. sections: (title, HTML) each. detectors: the best one of each
+    class."""
 
     density: str
     sections: list[tuple[str, str]]

@@ -34,8 +34,10 @@ class Place(NamedTuple):
 
 
 class TrainedDictionary:
-    """Trained dictionary in evaluation mode, with N activations of width d and F features. Its scale is folded into its weights, so inputs
-    and activities are in the units of the activations.
+    """Trained dictionary in evaluation mode, for activations of width d, with F features.
+
+    The factor by which activations were multiplied in training is folded into its weights, so that it reads and returns activations in
+    their original units.
 
     place: source of the activations; None for planted (synthetic) ones. source: path of the file of weights. notes: lines for the user."""
 
@@ -49,7 +51,8 @@ class TrainedDictionary:
 
     @torch.no_grad()
     def encode(self, activations: Tensor) -> Tensor:
-        """Return the activities [N, F], the coefficients of the features, of activations [N, d]."""
+        """Return the activities of the features, [N, F], for activations [N, d]. An activity is the coefficient of a feature in the
+        reconstruction."""
         return self.dictionary.encode(activations.to(self.dictionary.decoder.dtype))
 
     @torch.no_grad()
@@ -58,11 +61,11 @@ class TrainedDictionary:
         return self.dictionary.decode(activities)
 
     def editing(self, scales: Mapping[int, float], reconstruct: bool = False) -> Callable[[Tensor], Tensor]:
-        """Return a function of activations [N, d] that returns them with the activities of some features scaled. scales: feature -> factor.
+        """Return a function that maps activations [N, d] to activations [N, d] with the activities of some features scaled.
 
-        Without `reconstruct`, it adds the difference that the factors make to the reconstruction, so the reconstruction error is kept;
-        without `scales` it then changes nothing. With `reconstruct`, it returns the reconstruction with scaled activities. Raise
-        `ConfigError` if a key of `scales` is not a feature."""
+        scales: feature -> factor. reconstruct: True to return the reconstruction from the scaled activities. False to add to the
+        activations only the change of the reconstruction: this keeps the reconstruction error, and changes nothing if `scales` is empty.
+        Raise `ConfigError` if a key of `scales` is not a feature."""
         self.check(scales)
         factors = torch.ones(self.features, dtype=self.dictionary.decoder.dtype, device=self.dictionary.decoder.device)
         for number, scale in scales.items():

@@ -195,8 +195,10 @@ class SiblingScores(Scores):
         return torch.cat(self._levels)
 
     def _from_leaves(self, found: Tensor) -> SiblingScores:
-        """Return the scores of the distribution on the tree in which each leaf has the log-weight in `found` [N, B], by index. Entries of
-        inner nodes are replaced in place by sums from the leaves up."""
+        """Return the scores of the distribution over the leaves that is proportional to exp(log-weight).
+
+        found: log-weights of the leaves, in a tensor of all nodes by index, [N, B]. The entry of each inner node is replaced, in place, by
+        the logsumexp of its children."""
         layout = self.layout
         for level in range(layout.ranks - 1, 0, -1):
             if layout.level_sizes[level]:

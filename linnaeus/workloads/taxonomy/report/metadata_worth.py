@@ -33,8 +33,8 @@ def metadata_worth(tables: AnswerTables) -> str:
 
 
 def _concerned(rows: Rows, name: str) -> Cell:
-    """Return the cell with the number of samples that have one of the components masked in the pass `name`; an en dash without the table.
-    rows: the table of samples."""
+    """Return a table cell with the number of samples that the masking of the pass `name` changes: those that have at least one of the
+    masked components. rows: the table of samples; if it is empty, the cell has an en dash."""
     masked = name.partition("_mask_")[2]
     names = None if masked == "meta" else set(masked.split("_"))
     own = [row["metadata"].split() for row in rows]

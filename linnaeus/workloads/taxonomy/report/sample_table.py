@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 def read_samples(rows: Sequence[Row], finest: str) -> list[Sample]:
-    """Return the samples in the rows of the table. `finest`: name of the finest rank."""
+    """Return a `Sample` for each row of the table. `finest`: name of the finest rank."""
     return [_sample(number, row, finest) for number, row in enumerate(rows)]
 
 

@@ -50,8 +50,8 @@ def write_bundle(
     texts: Mapping[str, str],
     copied: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write a bundle to the new folder `folder`. After a failure the folder does not exist. `texts`: file name -> content of further files.
-    `copied`: file name -> a file that is copied; None: no file.
+    """Write a bundle to the new folder `folder`. After a failure the folder does not exist. `texts`: file name -> content of a further
+    file. `copied`: file name -> path of a further file, which is copied.
 
     Raise `ConfigError` if the folder exists already or cannot be written."""
     from safetensors.torch import save_file

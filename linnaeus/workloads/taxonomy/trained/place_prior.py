@@ -36,7 +36,8 @@ MOST_WIDTH = 4096  # that a file may state
 
 @dataclass(frozen=True)
 class PriorRecord:
-    """Description of the file of a prior, in calibration.json. `sha256`: of the file. `floor`: above 0, at most 1."""
+    """Description of the file of a prior, in calibration.json. `sha256`: hash of the file. `components`: metadata components that the prior
+    reads. `width`: width of its hidden layers. `floor`: share f of 1 in the ratio (see the module docstring), above 0, at most 1."""
 
     sha256: str
     components: tuple[str, ...]

@@ -273,7 +273,8 @@ class TrainedClassifier:
         return scores.mean([self.outputs(dict(prepared) | {"image": prepared["image"].flip(3)})["scores"]])
 
     def outputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the outputs of the network for a normalised batch, without test-time augmentation: `scores` and `features`."""
+        """Return the outputs of the network for a normalised batch: `scores` and `features`. There is no test-time augmentation. Columns of
+        the metadata that only the prior reads are left out."""
         slices, inputs = column_slices(self.description.components), dict(prepared)
         own = {"meta": inputs["meta"][:, : slices[-1].stop if slices else 0], "present": inputs["present"][:, : len(slices)]}
         return self.model(inputs | own)  # type: ignore[no-any-return]

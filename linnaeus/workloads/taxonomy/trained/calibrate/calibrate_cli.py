@@ -132,7 +132,7 @@ def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Cal
 
 
 def _remove_priors(run: Path, found: Calibration) -> None:
-    """Remove the priors of earlier calibrations of the run."""
+    """Remove the prior files in the run directory `run`, except that of the new calibration `found`."""
     from linnaeus.workloads.taxonomy.trained.load_parts import prior_path
 
     for path in run.glob("prior-*.safetensors"):

@@ -102,7 +102,10 @@ def _mean_log_probs(prior: PlacePrior, meta: Tensor, present: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def choose_floor(prior: PlacePrior, batches: Iterable[tuple[Scores, Mapping[str, Tensor], Tensor]]) -> dict[float, float]:
-    """Return {floor: mean log-likelihood of the labels} of photographs with place or day.
+    """Return {floor: mean log-likelihood} for each of `FLOORS`, with the scores weighted by the prior.
+
+    The log-likelihood of a photograph is that of its label at the finest rank with a label. Photographs without a label, or with neither
+    place nor day, are left out.
 
     `batches`: scores of the photographs alone, `meta` and `present` of the prior's components, and labels int64 [B, R]."""
     total, count = dict.fromkeys(FLOORS, 0.0), 0

@@ -1,4 +1,5 @@
-"""Make the section with the configuration of a run: the keys that differ from the defaults, and, folded, the whole configuration."""
+"""Make the section with the configuration of a run: its command and the keys that differ from the defaults. Closed parts have the whole
+configuration, the run record and the schedule."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,8 +33,12 @@ def configuration(run: RunFiles) -> str:
 
 
 def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return dotted key -> (default, value), as texts, for the keys of a saved configuration that differ from the defaults of its choices
-    of groups. The default is an en dash if there is none. Return {} if the defaults cannot be composed here."""
+    """Return dotted key -> (default, value), both as text, for the keys of the saved configuration `config` that differ from their
+    defaults. The defaults are those of the options that `config` has chosen, such as its model. For a key without a default, the first text
+    is an en dash.
+
+    Keys in `UNINTERESTING` are left out, and `min` or `max` where the default is `auto`. Return {} if `config` is empty, or if its defaults
+    cannot be composed, for example because a plugin is missing."""
     if not config:
         return {}
     try:
@@ -49,7 +54,7 @@ def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return dotted key -> value of a nested mapping. An empty mapping is a value. prefix: put before each key."""
+    """Return dotted key -> value of a nested mapping. An empty mapping is kept as a value. prefix: text put before each key."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {f"{prefix}{name}": value}
@@ -57,7 +62,8 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Return a value in the notation of YAML; an en dash for `???`, which marks a required setting without a value."""
+    """Return a value as text, similar to YAML: `null`, `true`, `[1, 2]`, strings without quotes. Return an en dash for `???`, which marks a
+    required key without a value."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(shown, value))}]"
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Make the HTML parts of report.html: sections, machine-readable numbers, words with a tooltip, and sortable tables."""
+"""Make the HTML parts of report.html and the other pages: sections, machine-readable numbers, words with a tooltip, and sortable tables."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -15,8 +15,8 @@ DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) 
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a page. `body`: HTML. `about`: introductory text, escaped. `lead`: True for the summary at the top, before the curves; its
-    title is visible in the navigation only."""
+    """Section of a page. `title`: text. `body`: HTML. `about`: introductory text. `lead`: True for the summary at the top of the page; its
+    title is visible in the navigation only. `title` and `about` are escaped."""
 
     title: str
     body: str
@@ -24,15 +24,17 @@ class Section:
     lead: bool = False
 
     def html(self, number: int) -> str:
-        """Return the HTML of the section. `number`: its position on the page, for links."""
+        """Return the HTML of the section. `number`: index of the section on the page; its `id` is `s<number>`, for links."""
         about = f'<p class="about">{escape(self.about)}</p>' if self.about else ""
         hidden = ' class="hidden"' if self.lead else ""  # its first sentence is the visible heading
         return f'<section id="s{number}"><h2{hidden}>{escape(self.title)}</h2>{about}{self.body}</section>'
 
     @classmethod
     def of(cls, title: str, body: Callable[[], str], about: str = "", lead: bool = False) -> "Section":
-        """Return a section with the HTML that `body` returns. If it raises one of `DAMAGED`, log a warning and return a section with the
-        warning instead, so that a damaged file makes neither the report nor the end of a run fail."""
+        """Return a section whose HTML is the result of `body()`. `about` and `lead` are as in `Section`.
+
+        If `body` raises one of `DAMAGED`, log a warning and return a section with the text of the warning. So a damaged file neither stops
+        the report nor makes a run fail at its end."""
         try:
             return cls(title, body(), about, lead)
         except DAMAGED as error:
@@ -47,19 +49,21 @@ def left_out(title: str, error: Exception) -> str:
 
 
 def explained(text: str, about: str) -> str:
-    """Return `text` as HTML with the tooltip `about`, which is shown under the pointer and on keyboard focus. Both are escaped."""
+    """Return `text` as HTML with the tooltip `about`, which is shown under the pointer and on keyboard focus. Without `about`, there is no
+    tooltip. `text` and `about` are escaped."""
     if not about:
         return escape(text)
     return f'<span class="why" tabindex="0" data-about="{escape(about)}">{escape(text)}</span>'
 
 
 def metric_label(metric: str) -> str:
-    """Return the readable name of a metric as HTML, with its meaning as a tooltip."""
+    """Return the readable name of a metric as HTML, with its meaning as a tooltip. `metric`: key without pass and task."""
     return explained(metric_name(metric), meaning(metric))
 
 
 def number(key: str, value: float | None) -> str:
-    """Return the value of a metric as HTML. The attributes `data-key` and `data-value` are its key in summary.json and the exact value."""
+    """Return the value of a metric as HTML; an en dash for None. The attribute `data-key` is the key of the metric in summary.json. The
+    attribute `data-value` is the exact value; "" for None."""
     exact = "" if value is None else f"{value!r}"
     return f'<span class="n" data-key="{escape(key)}" data-value="{exact}">{show_value(key, value)}</span>'
 
@@ -73,8 +77,8 @@ def interval(key: str, low: float | None, high: float | None) -> str:
 
 
 class Column(NamedTuple):
-    """Column of a table. `about`: tooltip of the title. `words`: True for left-aligned text that may wrap, False for right-aligned
-    numbers."""
+    """Column of a table. `title`: text of the heading. `about`: tooltip of the heading; "" without one. `words`: True for left-aligned text
+    that may wrap, False for right-aligned numbers."""
 
     title: str
     about: str = ""
@@ -82,32 +86,32 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Cell of a table. `html`: content. `value`: value for sorting; cells with None come last."""
+    """Cell of a table. `html`: content, not escaped. `value`: value by which rows are sorted; cells with None come last."""
 
     html: str
     value: float | str | None = None
 
 
 def share_cell(value: float | None, digits: int = 1) -> Cell:
-    """Return the cell of a fraction from 0 to 1, in per cent; an en dash for None."""
+    """Return the cell of a fraction from 0 to 1, shown in per cent with `digits` decimal places; an en dash for None."""
     return Cell("–", None) if value is None else Cell(f"{100 * value:.{digits}f} %", value)
 
 
 def count_cell(value: float | None) -> Cell:
-    """Return the cell of a count; an en dash for None."""
+    """Return the cell of a count, with commas between thousands; an en dash for None."""
     return Cell("–", None) if value is None else Cell(f"{value:,}", value)
 
 
 def text_cell(text: str) -> Cell:
-    """Return the cell of a text, escaped."""
+    """Return a cell that shows `text`, escaped, and is sorted by it."""
     return Cell(escape(text), text)
 
 
 def table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], shown: int | None = None, sortable: bool = True) -> str:
-    """Return an HTML table; "" without rows. `shown`: number of rows that are visible at first; a button shows the others. `sortable`: True
-    if a click on a title sorts the rows.
+    """Return an HTML table; "" without rows. `title`: caption. `rows`: one cell per column each. `shown`: number of rows that are visible
+    at first, and a button shows the others; None: all. `sortable`: True if a click on a heading sorts the rows.
 
-    The frame of the table scrolls horizontally if the table is wide, and is focusable so that the arrow keys scroll it."""
+    A wide table has a horizontal scroll bar. The scroll area can have keyboard focus, so that the arrow keys scroll it."""
     bodies = [_row(columns, row, shown is not None and i >= shown) for i, row in enumerate(rows)]
     if not bodies:
         return ""
@@ -137,21 +141,23 @@ def _class(column: Column) -> str:
 
 
 def folded(title: str, body: str, open_: bool = False) -> str:
-    """Return a `details` element; "" if the HTML `body` is empty. `open_`: True if it is open at first."""
+    """Return a `details` element with the heading `title`; "" if the HTML `body` is empty. `title` is escaped. `open_`: True if the body is
+    visible at first."""
     return f"<details{' open' if open_ else ''}><summary>{escape(title)}</summary>{body}</details>" if body else ""
 
 
 def preformatted(text: str, label: str) -> str:
-    """Return text as a scrollable `pre` element; "" for an empty text. `label`: name for screen readers."""
+    """Return `text` as a scrollable `pre` element; "" for an empty text. `label`: name for screen readers. Both are escaped."""
     return f'<pre tabindex="0" role="region" aria-label="{escape(label)}">{escape(text)}</pre>' if text else ""
 
 
 def cards(items: Iterable[tuple[str, str, str]]) -> str:
-    """Return large figures side by side as HTML; "" without `items`. Each item is (figure, name, note), all HTML."""
+    """Return boxes side by side, each with a value in large type, as HTML; "" without `items`. Each item is (value, name, note), all
+    HTML."""
     boxes = "".join(f"<div><b>{value}</b><span>{name}</span><small>{note}</small></div>" for value, name, note in items)
     return f'<div class="hero">{boxes}</div>' if boxes else ""
 
 
 def empty(text: str) -> str:
-    """Return a sentence in place of a missing content as HTML. `text` is escaped."""
+    """Return an HTML paragraph with a sentence for a section or table that has no content. `text`: the sentence; it is escaped."""
     return f'<p class="empty">{escape(text)}</p>'

@@ -1,4 +1,5 @@
-"""Make the section of the incidents of a run: cause of its end, alarms, logged warnings, quarantined records, skipped updates, restarts."""
+"""Make the section of the incidents of a run: cause of its end, skipped updates, alarms, logged warnings, quarantined records, excluded
+data rows and restarts."""
 
 import re
 from collections import Counter
@@ -15,7 +16,7 @@ _LINE = re.compile(r"^(\S+ \S+) (WARNING|ERROR|CRITICAL) (.*)$")
 
 
 def incidents(run: RunFiles) -> str:
-    """Return the HTML of the section; a sentence if there are no incidents."""
+    """Return the HTML of the section. If there are no incidents, it is a sentence that says so."""
     parts = [_end(run), _skipped(run), _alarms(run), _warnings(run), _quarantine(run), _left_out(run), _launches(run)]
     found = "".join(parts)
     return found or '<p class="empty">No alarms, no warnings, no quarantined records, no restarts.</p>'
@@ -55,7 +56,8 @@ def _shown(value: object) -> str:
 
 
 def _warnings(run: RunFiles) -> str:
-    """Return the warnings and errors in train.log as a list; "" without any. Equal ones are listed once, with their number."""
+    """Return an HTML list of the warnings and errors in train.log, at most `MOST`; "" without any. Equal messages are listed once, with the
+    time of the first and the number of occurrences."""
     lines = [match for line in run.text("train.log").splitlines() if (match := _LINE.match(line))]
     times = Counter((match[2], match[3]) for match in lines)
     first = {(match[2], match[3]): match[1] for match in reversed(lines)}
@@ -77,7 +79,7 @@ def _quarantine(run: RunFiles) -> str:
 
 
 def _left_out(run: RunFiles) -> str:
-    """Return a table of the numbers of excluded data rows by reason, from dataset.json; "" without any."""
+    """Return an HTML table from dataset.json: reason -> number of data rows that are excluded for it. Return "" if there are none."""
     excluded = (read_json(run.path / "dataset.json") or {}).get("excluded")
     if not isinstance(excluded, dict) or not excluded:
         return ""
@@ -86,7 +88,7 @@ def _left_out(run: RunFiles) -> str:
 
 
 def _launches(run: RunFiles) -> str:
-    """Return a table of the starts of the run; "" if there was one."""
+    """Return an HTML table of the launches of the run; "" for fewer than two."""
     paths = sorted((p for p in run.path.glob("launches/*/launch.json") if p.parent.name.isdecimal()), key=lambda p: int(p.parent.name))
     records = [(path, read_json(path) or {}) for path in paths]
     if len(records) < 2:

@@ -34,10 +34,10 @@ def line_chart(
 ) -> str:
     """Return an HTML figure of `lines` (name -> curve); "" if no line has a point.
 
-    `last`: least end of the x axis, a step. `smoothed`: True to draw a line of more than `MAX_DOTS` points as its moving average, over the
-    values as a faint line. `log`: True for a logarithmic y axis, without values <= 0. `share`: True for fractions, shown in per cent.
-    `note`: text beside the title. `about`: tooltip of the title. `marks`: steps with a mark at the lower edge, such as validations.
-    `alarms`: steps with a red mark at the upper edge."""
+    `last`: step up to which the x axis extends; if a line has a later point, the axis ends there. `smoothed`: True to draw the moving
+    average of each line of more than `MAX_DOTS` points, and its values as a faint line. `log`: True for a logarithmic y axis; values <= 0
+    are left out. `share`: True if the values are fractions, shown in per cent. `note`: text beside the title. `about`: tooltip of the
+    title. `marks`: steps with a mark at the lower edge, such as validations. `alarms`: steps with a red mark at the upper edge."""
     points = {name: [(x, y) for x, y in curve.points if not log or y > 0] for name, curve in lines.items()}
     points = {name: found for name, found in points.items() if found}
     if not points:
@@ -61,7 +61,8 @@ def line_chart(
 
 
 def _of_shares(scale: Scale) -> Scale:
-    """Return a scale of fractions cut to 0 to 1, with a margin for lines at its ends. Return it as it is if its middle is not in 0 to 1."""
+    """Return the scale of fractions `scale`, limited to -0.01 to 1.01; the margin keeps lines at 0 and 1 visible. If the middle of `scale`
+    is not in 0 to 1, return it unchanged."""
     middle = (scale.low + scale.high) / 2
     if not 0 <= middle <= 1:
         return scale
@@ -95,8 +96,8 @@ def _figure(title: str, chart: Chart, data: Sequence[Mapping[str, object]], shar
 
 
 def _described(data: Sequence[Mapping[str, object]], share: bool) -> str:
-    """Return the first and last value of each line as text, for screen readers. `data`: entries of `data-series`. `share`: as in
-    `line_chart`."""
+    """Return the first and last value of each line as text, for screen readers; at most 12 lines. `data`: entries of `data-series`.
+    `share`: True to show the values in per cent."""
 
     def show(value: float) -> str:
         return f"{100 * value:.1f} %" if share else f"{value:.4g}"

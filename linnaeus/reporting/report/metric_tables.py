@@ -1,9 +1,10 @@
-"""Make the tables of the final validation metrics: a row per task and a column per validation pass, with the difference from the normal
-pass. Further columns have the values of two trivial baselines and of the previous best run of the experiment.
+"""Make the tables of the final validation metrics: a row per task or per metric, and a column per validation pass. A masked pass also shows
+the difference from the normal pass. Further columns have the values of two trivial baselines and of the best earlier run of the experiment.
 
-The tables depend on the form of the keys only, `<pass>/<task>/<metric>` or `<pass>/<metric>`. A difference is coloured only if it is
-significant: if its paired 95 % interval excludes 0. Without a table of samples there is no paired interval. Then the difference must exceed
-the root of the sum of the squared half-widths of the intervals of both values, `<key>_low` to `<key>_high`.
+The tables depend only on the form of the keys, `<pass>/<task>/<metric>` or `<pass>/<metric>`. A difference is coloured only if it is
+significant. With a paired 95 % interval, this means that the interval excludes 0. A paired interval needs the tables of samples. Otherwise,
+the difference must exceed the root of the sum of the squared half-widths of the intervals of both values. The interval of a value is from
+`<key>_low` to `<key>_high`.
 """
 
 import math
@@ -33,11 +34,12 @@ def final_tables(
 ) -> str:
     """Return the tables of the final validation metrics as HTML; "" if `final` has none.
 
-    The first table has the main metric by task: `top1`, otherwise the first metric that several tasks have. The second one has the metrics
+    The first table has one metric by task: `top1`, otherwise the first metric that several tasks have. The second table has the metrics
     over all tasks. The other metrics by task are in a closed section.
 
-    `baselines`: rows of the table `baselines`, see `Metrics.tables`. `previous`: the best earlier run. `differences`: result of
-    `pass_differences`."""
+    `final`: metric key -> value. `baselines`: rows with the columns `metric`, `constant` and `shuffled`, from the table `baselines` of the
+    run. `previous`: the best earlier run. `differences`: metric key of a masked pass -> interval of its difference from the normal pass,
+    from `pass_differences`. None: these columns or intervals are left out."""
     passes, tasks = passes_and_tasks(final)
     if not passes:
         return ""
@@ -64,20 +66,23 @@ def final_tables(
 
 
 def _names(final: Final, passes: Sequence[str], slashes: int) -> list[str]:
-    """Return the metric names in the keys with this number of slashes, each once, without the ends `_low` and `_high` of intervals."""
+    """Return the last parts of the keys of `passes` with `slashes` slashes, each once: 1 for metrics over all tasks, 2 for metrics by task.
+    The ends `_low` and `_high` of the interval of a metric in `final` are left out."""
     keys = [key for key in final if key.count("/") == slashes and key.split("/")[0] in passes]
     own = [key for key in keys if not key.endswith(("_low", "_high")) or key.rpartition("_")[0] not in final]
     return list(dict.fromkeys(key.rpartition("/")[2] for key in own))
 
 
 class _Beside:
-    """Values for the further columns, of the baselines and of the previous best run, and the intervals of differences between passes."""
+    """Data beside the metrics of a run. `baselines`: metric key without the pass -> row of the table `baselines`. `previous`: the best
+    earlier run, or None. `differences`: metric key -> interval of the difference from the normal pass."""
 
     def __init__(self, baselines: Mapping[str, Mapping[str, str]], previous: Previous | None, differences: Intervals) -> None:
         self.baselines, self.previous, self.differences = baselines, previous, differences
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
-        """Return the further columns that have a value for one of `keys`, metric keys of the normal pass."""
+        """Return the columns `constant`, `shuffled` and `previous best`, each only if it has a value for one of `keys`. keys: metric keys
+        of the normal pass."""
         known = any(key.partition("/")[2] in self.baselines for key in keys)
         columns = [Column(name, about) for name, about in BASELINES.items() if known]
         if self.previous is not None and any(self.previous.final.get(key) is not None for key in keys):
@@ -85,7 +90,8 @@ class _Beside:
         return columns
 
     def cells(self, columns: Sequence[Column], final: Final, key: str) -> list[Cell]:
-        """Return the cells of a row in the further `columns`. key: metric key of the normal pass."""
+        """Return one cell per column for the metric `key`; an en dash without a value. columns: result of the method `columns`. key: metric
+        key of the normal pass."""
         found, row = [], self.baselines.get(key.partition("/")[2], {})
         for column in columns:
             if column.title in BASELINES:
@@ -101,8 +107,9 @@ class _Beside:
 def _table(
     title: str, final: Final, rows: Sequence[tuple[Cell, list[str]]], passes: Sequence[str], beside: _Beside, about: str = ""
 ) -> str:
-    """Return an HTML table with a column per validation pass, and further columns; "" without values. `rows`: (name, keys in `final`, one
-    per pass). `about`: meaning of the metric, for a table with a row per task; "" for a table with a row per metric."""
+    """Return an HTML table with a column per validation pass, and the columns of `beside`; "" without values. `title`: caption. `rows`:
+    (name cell, metric keys in `final`, one per pass, the normal pass first). Rows without a value are left out. `about`: meaning of the
+    metric, for a table with a row per task; "" for a table with a row per metric."""
     shown = [(name, keys) for name, keys in rows if any(final.get(key) is not None for key in keys)]
     extra = beside.columns([keys[0] for _, keys in shown])
     columns = [Column("task" if about else "metric", about, words=True), *(Column(column_name(name)) for name in passes), *extra]
@@ -111,9 +118,10 @@ def _table(
 
 
 def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
-    """Return the table cell of `final[key]` with its value and interval, and with its difference from `final[normal_key]`.
+    """Return the table cell of `final[key]`: the value, its difference from `final[normal_key]`, and its interval. Parts that are unknown
+    are left out; without a value there is an en dash.
 
-    `normal_key`: key of the same metric in the normal pass. If it is `key`, the difference is left out."""
+    `normal_key`: key of the same metric in the normal pass. If it equals `key`, there is no difference."""
     value, normal = final.get(key), final.get(normal_key)
     html = number(key, value)
     if value is not None and normal is not None and key != normal_key:
@@ -122,10 +130,10 @@ def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
 
 
 def uncertainty(final: Final, key: str, normal_key: str, differences: Intervals) -> float:
-    """Return the size above which the difference of `final[key]` from `final[normal_key]` is significant.
+    """Return the number that the absolute difference between `final[key]` and `final[normal_key]` must exceed to be significant.
 
-    If its paired interval is in `differences`, this is 0 if the interval excludes 0, otherwise infinity. Without a paired interval it is
-    the root of the sum of the squared half-widths of the intervals of both values; infinity if one has no interval."""
+    With a paired interval in `differences`, return 0 if the interval excludes 0, otherwise infinity. Without a paired interval, return the
+    root of the sum of the squared half-widths of the intervals of both values; infinity if one value has no interval."""
     if key in differences:
         low, high = differences[key]
         return 0.0 if low > 0 or high < 0 else math.inf
@@ -133,8 +141,9 @@ def uncertainty(final: Final, key: str, normal_key: str, differences: Intervals)
 
 
 def difference(key: str, change: float, uncertainty: float) -> str:
-    """Return the difference `change` of two values of a metric as HTML. It is coloured, with `better` or `worse` for screen readers, if it
-    is larger than `uncertainty` and the metric has a better direction."""
+    """Return the difference `change` of two values of the metric `key` as HTML. It is coloured if its absolute value is larger than
+    `uncertainty` and if a higher or a lower value of the metric is better. Then it also has the word `better` or `worse` for screen
+    readers."""
     mark = sign = ""
     if direction(last_part(key)) and abs(change) > uncertainty:
         better = (change > 0) == (direction(last_part(key)) > 0)

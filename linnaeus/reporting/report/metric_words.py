@@ -1,6 +1,7 @@
-"""Describe metrics: their readable names, their meanings in one sentence, and their values as text.
+"""Describe metrics: their readable names, their meanings in one or two sentences, and their values as text.
 
-A key is `<pass>/<task>/<metric>`, `<pass>/<metric>`, or `<metric>` alone. `_low` or `_high` at its end marks an end of its interval.
+A key is `<pass>/<task>/<metric>`, `<pass>/<metric>`, or `<metric>` alone. A key that ends in `_low` or `_high` is for the lower or upper
+end of the interval of a metric.
 """
 
 import re
@@ -94,20 +95,22 @@ def direction(key: str) -> int:
 
 
 def show_value(key: str, value: float | None) -> str:
-    """Return a value of the metric as text: per cent for a fraction, an en dash for None (undefined)."""
+    """Return a value of the metric `key` as text. A fraction is shown in per cent, unless its absolute value is above 1. Return an en dash
+    for None (undefined)."""
     if value is None:
         return "–"
     return f"{100 * value:.1f} %" if is_share(key) and -1 <= value <= 1 else f"{value:.4g}"
 
 
 def show_difference(key: str, value: float) -> str:
-    """Return the difference of two values of the metric as text with its sign: percentage points, without a unit, for fractions."""
+    """Return the difference of two values of the metric `key` as text with its sign. For a fraction, it is in percentage points, without a
+    unit."""
     return f"{100 * value:+.1f}" if is_share(key) else f"{value:+.3g}"
 
 
 def metric_name(metric: str) -> str:
-    """Return the readable name of a metric: `Least expected height: distance in the tree` for `crm_hd1`. metric: key without pass and
-    task."""
+    """Return the readable name of a metric, such as `Least expected height: distance in the tree` for `crm_hd1`. An unknown name is
+    returned with spaces for underscores. metric: key without pass and task."""
     stem, _, bound = metric.rpartition("_")
     name, ends = (stem, f", {bound} end of 95 %") if bound in ("low", "high") else (metric, "")
     text = name
@@ -119,7 +122,7 @@ def metric_name(metric: str) -> str:
 
 
 def meaning(metric: str) -> str:
-    """Return one or two sentences with the meaning of a metric; "" if it is not known. metric: its key."""
+    """Return the meaning of a metric in one or two sentences; "" if it is not known. metric: key, with or without pass and task."""
     name = last_part(metric)
     for pattern, words in _MEANINGS:
         if match := re.fullmatch(pattern, name):
@@ -128,8 +131,8 @@ def meaning(metric: str) -> str:
 
 
 def passes_and_tasks(final: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return (names of the validation passes, names of the tasks) in the keys of `final`, in the order of their appearance, passes with a
-    mask last."""
+    """Return (names of the validation passes, names of the tasks) that occur in the keys of `final`. They are in the order of their
+    appearance, except that passes with masked metadata come last."""
     keys = [parts for key in final if len(parts := key.split("/")) in (2, 3) and parts[0].startswith("val")]
     passes = dict.fromkeys(parts[0] for parts in keys)
     return sorted(passes, key=lambda name: "_mask_" in name), list(dict.fromkeys(parts[1] for parts in keys if len(parts) == 3))

@@ -12,10 +12,11 @@ Intervals = dict[str, tuple[float, float]]  # metric key of a masked pass -> (lo
 
 
 def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
-    """Return key, such as `val_mask_meta/species/top1` -> ends of the interval of its difference from the normal pass.
+    """Return metric key of a masked pass, such as `val_mask_meta/species/top1` -> (lower, upper) end of the 95 % interval of its difference
+    from the normal pass.
 
-    Only metrics with a column in the table of samples have an interval. Return {} if there is no such table or if it has more than `MOST`
-    rows. passes: names of the passes, the normal one first."""
+    Only metrics with a column in the tables of samples are included. Return {} if the normal pass has no table of samples, or one with more
+    than `MOST` rows. passes: names of the passes, the normal one first."""
     normal = run.table("samples")
     found: Intervals = {}
     for name in passes[1:] if 0 < len(normal) <= MOST else ():
@@ -28,7 +29,8 @@ def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
 def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Intervals:
     """Return column -> (lower, upper) end of the 95 % interval of the difference of the means of the column, second minus first.
 
-    first, second: tables of samples; {} is returned if their samples are not the same. Columns with fewer than two numbers are left out."""
+    first, second: tables of samples. Return {} if their samples are not the same, in the same order. A column is left out if fewer than two
+    groups of samples have a number in it, in either table. Without the column `group`, each sample is a group."""
     from linnaeus.metrics.bootstrap import difference_intervals, group_sums
 
     if not columns or [row["sample"] for row in first] != [row["sample"] for row in second]:
@@ -41,6 +43,7 @@ def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Inter
 
 
 def _terms(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (numerators, denominators), float64 [N] each, of the mean of `column` over the rows that have a number in it."""
+    """Return (numerators, denominators) for the mean of `column`, float64 [N] each, for the N rows. A row without a number has numerator 0
+    and denominator 0; every other row has its number and 1."""
     known = np.array([row[column] != "" for row in rows])
     return np.array([float(row[column] or 0) for row in rows]), known.astype(np.float64)

@@ -21,8 +21,9 @@ class Previous(NamedTuple):
 def previous_best(run: RunFiles) -> Previous | None:
     """Return the best earlier run of the experiment of `run`; None if there is none.
 
-    The candidates are the runs in the same folder that are finished, started earlier and have the same data fingerprint. The best one has
-    the best final value of the metric that `run` monitors."""
+    A candidate is a run in the same folder that was created before `run`, has the same data fingerprint, and has the status `finished` or
+    `stopped_early`. Only the first `MOST` directories by name are read. The best candidate has the best final value of the metric that
+    `run` monitors."""
     best = run.summary.get("best") or {}
     monitor = next(iter(best), "val/loss")
     lower = (run.config.get("schedule") or {}).get("best_mode", "min") == "min"

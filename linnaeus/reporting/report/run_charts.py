@@ -20,7 +20,8 @@ MARKS = "Marks at the lower edge are validations. Red marks at the upper edge ar
 
 
 def learning_charts(run: RunFiles) -> list[str]:
-    """Return charts (HTML figures) of the losses and of the metrics by step. Charts without points are left out."""
+    """Return charts (HTML figures) of losses and metrics over steps: training and validation, by task and by pass. Charts without points
+    are left out."""
     curves, last = run.metrics, float(run.step or 0)
     passes, tasks = passes_and_tasks(run.final)
     normal = passes[0] if passes else "val"
@@ -44,8 +45,9 @@ def learning_charts(run: RunFiles) -> list[str]:
 
 
 def _other_metrics(run: RunFiles, normal: str, last: float) -> list[str]:
-    """Return charts of the first six validation metrics over all tasks, without the loss, in the order of the workload. normal: name of the
-    normal pass. last: last step."""
+    """Return charts of the first six validation metrics over all tasks, in the order of the workload. Left out are the loss, ends of
+    intervals, names that end in `_error`, and metrics with fewer than two points. normal: name of the normal pass. last: last step, for the
+    x axis."""
     keys = dict.fromkeys([*run.final, *run.metrics])  # rows are sorted by name
     names = [key for key in keys if re.fullmatch(rf"{re.escape(normal)}/[^/]+", key) and len(_points(run.metrics, key)) > 1]
     names = [key for key in names if not key.endswith(("/loss", "_low", "_high", "_error"))][:6]
@@ -56,7 +58,9 @@ def _other_metrics(run: RunFiles, normal: str, last: float) -> list[str]:
 
 
 def training_charts(run: RunFiles) -> list[str]:
-    """Return charts of learning rates, gradient norms, task weights, gradient conflicts between tasks, and masking, by step."""
+    """Return charts (HTML figures) of quantities of the training over steps: learning rates, gradient norms, task weights, gradient
+    conflicts between tasks, masked metadata, clipped and skipped updates, sizes of updates, and perplexity. Charts without points are left
+    out."""
     curves, last = run.metrics, float(run.step or 0)
     weights = by_task(run, "weight")
     moving = any(len({value for _, value in curve.points}) > 1 for curve in weights.values())
@@ -81,7 +85,8 @@ def training_charts(run: RunFiles) -> list[str]:
 
 
 def speed_charts(run: RunFiles) -> list[str]:
-    """Return charts of throughput, time of an update, wait for data, MFU, memory, differences between processes, and the GPU, by step."""
+    """Return charts (HTML figures) over steps: throughput, time of an update, wait for data, model FLOPs utilisation (MFU), memory, fastest
+    and slowest process, and state of the GPU. Charts without points are left out."""
     curves, last = run.timings, float(run.step or 0)
     recent = "recent" if any(name.startswith("recent/") for name in curves) else "time"  # otherwise the means since the start of the launch
     kinds = {
@@ -104,7 +109,8 @@ def speed_charts(run: RunFiles) -> list[str]:
 
 
 def by_task(run: RunFiles, metric: str, of: str = "train") -> Lines:
-    """Return task -> curve of `<of>/<task>/<metric>`, in the order of the final metrics, for at most `MOST_LINES` tasks, the last ones."""
+    """Return task -> curve of `<of>/<task>/<metric>`. Tasks are in the order of the final metrics; other tasks come last. Only the first
+    `MOST_LINES` of these curves in metrics.jsonl are used. of: `train`, or the name of a validation pass."""
     found = matching(run.metrics, rf"{re.escape(of)}/([^/]+)/{metric}")
     tasks = passes_and_tasks(run.final)[1]
     ordered = [*(task for task in tasks if task in found), *(task for task in found if task not in tasks)]
@@ -112,8 +118,9 @@ def by_task(run: RunFiles, metric: str, of: str = "train") -> Lines:
 
 
 def matching(curves: Lines, pattern: str) -> dict[str, Curve]:
-    """Return the curves whose whole keys match the regular expression `pattern`, by the text of its first group; at most `MOST_LINES`.
-    Curves without values are left out."""
+    """Return text of the first group of `pattern` -> curve, for the curves whose whole key matches the regular expression `pattern`. The
+    text is None if the group is not in the match. Curves without values are left out. At most the first `MOST_LINES` curves are
+    returned."""
     found = {match[1]: curve for key, curve in curves.items() if curve.count and (match := re.fullmatch(pattern, key))}
     return dict(list(found.items())[:MOST_LINES])
 
@@ -131,11 +138,11 @@ def _varies(curve: Curve) -> bool:
 
 
 def _alarm_steps(run: RunFiles) -> list[float]:
-    """Return the steps of the alarms, sorted, at most 200."""
+    """Return the first 200 different steps with an alarm, in ascending order; [] without alarms."""
     steps = {row.get("step", row.get("global_step")) for row in run.lines("alarms.jsonl")}
     return sorted(float(step) for step in steps if isinstance(step, (int, float)))[:200]
 
 
 def _validated_steps(run: RunFiles, normal: str) -> list[float]:
-    """Return the steps of the validations, at most 200. normal: name of the normal pass."""
+    """Return the steps of the first 200 points in the curve of the validation loss; [] without it. normal: name of the normal pass."""
     return [step for step, _ in _points(run.metrics, f"{normal}/loss")][:200]

@@ -1,4 +1,5 @@
-"""Define `RunFiles`, the files of a run directory from which its report is made. Without a file, the report lacks what it would show."""
+"""Define `RunFiles`, the files of a run directory from which its report is made. If a file is missing, the parts of the report that need it
+are left out."""
 
 import csv
 import json
@@ -19,24 +20,25 @@ Final = dict[str, float | None]
 
 
 class RunFiles:
-    """Contents of the files in the run directory `path`. A file is read at the first access. Missing and damaged files are empty."""
+    """Contents of the files in the run directory `path`. Most properties read their file at the first access and keep the result. Missing
+    and damaged files count as empty."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
     @property
     def title(self) -> str:
-        """Return `<experiment> / <run name>`, the last two parts of the path."""
+        """Return `<experiment> / <run name>`, the last two parts of the absolute path."""
         return " / ".join(self.path.resolve().parts[-2:])
 
     @cached_property
     def metrics(self) -> dict[str, Curve]:
-        """Return key -> curve of metrics.jsonl."""
+        """Return key -> curve of metrics.jsonl; {} without the file."""
         return read_curves(self.path / "metrics.jsonl")
 
     @cached_property
     def timings(self) -> dict[str, Curve]:
-        """Return key -> curve of timings.jsonl."""
+        """Return key -> curve of timings.jsonl; {} without the file."""
         return read_curves(self.path / "timings.jsonl")
 
     @cached_property
@@ -46,7 +48,7 @@ class RunFiles:
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        """Return run.json."""
+        """Return the content of run.json; {} if the file does not exist or does not contain a JSON object."""
         return read_json(self.path / "run.json") or {}
 
     @cached_property
@@ -57,8 +59,9 @@ class RunFiles:
 
     @cached_property
     def results(self) -> tuple[int, Final]:
-        """Return (step of the newest validation, key -> newest value of its metrics), from the files in `validation/`; (-1, {}) without
-        any. The metrics are in the order of the workload, while those in metrics.jsonl are sorted by name."""
+        """Return (step of the newest validation, metric key -> newest value), from the files in `validation/`; (-1, {}) without any. A
+        metric that the newest validation lacks has its value from an earlier one. The keys are in the order of the workload, while those in
+        metrics.jsonl are sorted by name."""
         newest, found = -1, Final()
         for path in sorted(self.path.glob("validation/step-*/val*.json"), key=lambda path: (len(path.parent.name), path)):
             content = read_json(path) or {}
@@ -69,8 +72,10 @@ class RunFiles:
 
     @cached_property
     def final(self) -> Final:
-        """Return key -> newest value of the validation metrics, from summary.json. During a launch, summary.json has no metrics, or those
-        of the launch before; then from `results`, or if that is empty, from metrics.jsonl."""
+        """Return validation metric key -> newest value.
+
+        After the end of a launch, the values are from summary.json. During a launch, its metrics are missing or are from the launch before.
+        Then the values are from `results`, otherwise from metrics.jsonl, and from summary.json only if both have none."""
         own = _numbers(self.summary.get("final"))
         if self.ended and own:
             return own
@@ -79,18 +84,19 @@ class RunFiles:
 
     @property
     def status(self) -> str:
-        """Return the status in summary.json, one of `results.STATUSES`; `running` without it."""
+        """Return the status in summary.json, one of `results.STATUSES`; `running` without a status."""
         return str(self.summary.get("status", "running"))
 
     @property
     def ended(self) -> bool:
-        """Return True if summary.json was written at the end of the last launch. During a launch, and after it was killed, only its status
-        is new; all other values are those of the launch before."""
+        """Return True if the last launch wrote its results to summary.json at its end: the status is not `running`. During a launch, and
+        after a launch was killed, the status is `running` and all other values in summary.json are from the launch before."""
         return self.status != "running"
 
     @property
     def step(self) -> int | None:
-        """Return the number of updates so far; None if no file has it."""
+        """Return the number of updates so far; None if unknown. During a launch, it is the last step in metrics.jsonl and timings.jsonl.
+        After the end of a launch, or if these files have no values, it is from summary.json."""
         curves = (curve for stream in (self.metrics, self.timings) for curve in stream.values() if curve.count)
         last = max((int(curve.last[0]) for curve in curves), default=None)
         own = self.summary.get("global_step")
@@ -98,7 +104,8 @@ class RunFiles:
 
     @property
     def total_steps(self) -> int | None:
-        """Return the number of updates of the whole run, from summary.json, or during a launch from the newest report; None if unknown."""
+        """Return the number of updates that the whole run will have; None if unknown. After the end of a launch, it is from summary.json.
+        During a launch, it is from the newest row of reports.jsonl that has it, otherwise from summary.json."""
         own = self.summary.get("total_steps")
         if isinstance(own, int) and self.ended:
             return own
@@ -107,7 +114,8 @@ class RunFiles:
 
     @cached_property
     def last_timings(self) -> dict[str, float]:
-        """Return the timings of the last launch, from summary.json, or during a launch the newest value of each in timings.jsonl."""
+        """Return key -> newest value in timings.jsonl. After the end of a launch, values in summary.json are added and take precedence:
+        those in `timings`, and `time/samples_per_second` and `time/wall_seconds`."""
         found = {name: curve.last[1] for name, curve in self.timings.items() if curve.count}
         if self.ended:
             totals = {f"time/{name}": self.summary.get(name) for name in ("samples_per_second", "wall_seconds")}
@@ -116,7 +124,7 @@ class RunFiles:
 
     @cached_property
     def differences(self) -> dict[str, tuple[float, float]]:
-        """Return key -> ends of the interval of its difference from the normal validation pass, see `pass_differences`."""
+        """Return metric key of a masked pass -> (lower, upper) end of the 95 % interval of its difference from the normal pass."""
         from linnaeus.reporting.report.metric_words import passes_and_tasks
         from linnaeus.reporting.report.pass_differences import pass_differences
 
@@ -124,29 +132,30 @@ class RunFiles:
 
     @cached_property
     def tables_folder(self) -> Path | None:
-        """Return the newest folder validation/step-N that has tables or examples besides the results of passes. Return None if there is
-        none, or if the results of a later step exist, which the tables then do not belong to."""
+        """Return the newest folder validation/step-N that has tables (CSV files) or examples, not only the results of passes. Return None
+        if no folder has them, or if a later validation has results: the tables are then outdated."""
         files = self.path.glob("validation/step-[0-9]*/*")
         found = [path.parent for path in files if path.suffix == ".csv" or not path.name.startswith("val")]
         newest = max(found, key=lambda folder: (len(folder.name), folder.name), default=None)
         return newest if newest is not None and int(newest.name.rpartition("-")[2]) >= self.results[0] else None
 
     def table(self, name: str, key: str = "val") -> Rows:
-        """Return the rows of the table `name` of the last validation, such as `classes`; [] if it does not exist. key: the validation
-        pass."""
+        """Return the rows (column -> text) of the table `name`, such as `classes`, of the last validation. Return [] if it does not exist.
+        key: name of the validation pass."""
         return [] if self.tables_folder is None else read_table(self.tables_folder / f"{key}-{name}.csv")
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return the JSON file `name` beside the tables of the last validation; {} if it does not exist."""
+        """Return the content of the JSON file `name` in `tables_folder`; {} if the folder or the file does not exist."""
         return {} if self.tables_folder is None else read_json(self.tables_folder / name) or {}
 
     def text(self, name: str) -> str:
-        """Return the text of the file `name` in the run directory; "" if it does not exist."""
+        """Return the text of the file `name` in the run directory; "" if it does not exist. Bytes that are not UTF-8 are replaced."""
         path = self.path / name
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
 
     def lines(self, name: str) -> list[dict[str, Any]]:
-        """Return the objects in the JSONL file `name` in the run directory, which is read at once. Damaged lines are left out."""
+        """Return the JSON objects in the JSONL file `name` in the run directory; [] if it does not exist. Damaged lines are left out. The
+        whole file is read into memory."""
         found = []
         for line in self.text(name).splitlines():
             try:
@@ -158,7 +167,8 @@ class RunFiles:
 
 
 def read_table(path: Path) -> Rows:
-    """Return the rows of a CSV file (column -> text) before the first damaged one; [] if the file does not exist."""
+    """Return the rows (column -> text) of a CSV file. A row with too few or too many values is damaged: it and all later rows are left out.
+    Return [] if the file does not exist or if the CSV reader fails."""
     if not path.is_file():
         return []
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
@@ -176,7 +186,8 @@ def open_run(path: Path) -> RunFiles:
 
 
 def _numbers(metrics: Any) -> Final:
-    """Return the numbers in the mapping `metrics` by key, None for null and for numbers that are not finite; {} if it is not a mapping."""
+    """Return key -> number for the entries of `metrics` that are a number or null. null, NaN and infinity become None. Return {} if
+    `metrics` is not a dict."""
     if not isinstance(metrics, dict):
         return {}
     known = {name: value for name, value in metrics.items() if value is None or (isinstance(value, (int, float)) and value is not True)}

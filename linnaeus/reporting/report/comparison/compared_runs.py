@@ -1,4 +1,4 @@
-"""Find the runs of a comparison, and group those that differ in their seed only."""
+"""Find the runs of a comparison, and group the runs that differ only in seed or fold."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,9 +32,10 @@ IGNORED = (
 
 
 def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
-    """Return the runs of `paths`, run directories or sweep directories, without duplicates. Of a sweep, these are the runs of its trials.
+    """Return the runs in `paths`, without duplicates. Each path is a run directory or a sweep directory. A sweep directory stands for the
+    runs of its trials.
 
-    Raise `ConfigError` for any other path, and for a sweep without runs."""
+    Raise `ConfigError` for a path that is neither of them, and for a sweep without runs."""
     found: dict[Path, RunFiles] = {}
     for path in paths:
         for run in _trials(path) if (path / "sweep.json").exists() else [open_run(path)]:
@@ -43,9 +44,9 @@ def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
 
 
 def _trials(path: Path) -> list[RunFiles]:
-    """Return the runs of the sweep directory `path`. Raise `ConfigError` if none exists.
+    """Return the runs of the sweep directory `path`. Trials without a run.json are left out. Raise `ConfigError` if no run is left.
 
-    A path in sweep.json is tried as it is, and then relative to `run.root`, two folders above `path`."""
+    The directory of a trial in sweep.json is first tried as written, then relative to `run.root`, which is two folders above `path`."""
     trials = (read_json(path / "sweep.json") or {}).get("trials")
     folders = [trial.get("run_dir") or trial.get("directory") for trial in trials or () if isinstance(trial, dict)]
     candidates = [[Path(str(f)), path.resolve().parents[1] / str(f)] for f in folders if f]
@@ -61,13 +62,13 @@ def _trials(path: Path) -> list[RunFiles]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed only. `name`: label on the page."""
+    """Runs whose configurations differ only in `SEEDS` (seed and data fold) and in `IGNORED` keys. `name`: label on the page."""
 
     name: str
     runs: tuple[RunFiles, ...]
 
     def values(self, key: str) -> list[float]:
-        """Return the final values of the metric `key` of the runs that have it."""
+        """Return the final values of the metric `key`, one per run. Runs without a value are left out."""
         return [value for run in self.runs if (value := run.final.get(key)) is not None]
 
     def mean(self, key: str) -> float | None:
@@ -76,21 +77,24 @@ class Group:
         return fmean(values) if values else None
 
     def deviation(self, key: str) -> float | None:
-        """Return the standard deviation of the metric `key` over the runs; None for fewer than two."""
+        """Return the sample standard deviation of the metric `key` over the runs; None if fewer than two runs have the metric."""
         values = self.values(key)
         return stdev(values) if len(values) > 1 else None
 
     @property
     def seconds(self) -> float | None:
-        """Return the mean over the runs of the seconds of training, without validation and saving; wall time where this is unknown."""
+        """Return the mean training time of the runs in seconds, see `_training_seconds`. Runs with an unknown time are left out. Return
+        None if no time is known."""
         found = [_training_seconds(run) for run in self.runs]
         known = [seconds for seconds in found if seconds]
         return fmean(known) if known else None
 
 
 def _training_seconds(run: RunFiles) -> float | None:
-    """Return the seconds of training in all launches, summed from timings.jsonl because `time/training_seconds` restarts at 0 in each
-    launch; wall time if there are none; None if unknown."""
+    """Return the training time of a run in seconds, without validation and saving, summed over all launches.
+
+    The sum is computed from timings.jsonl, because `time/training_seconds` restarts at 0 in each launch. Without it, return the training
+    time of the last launch, otherwise its wall time. Return None if no time is known."""
     curve, before, total = run.timings.get("time/training_seconds"), 0.0, 0.0
     for _, seconds in curve.points if curve is not None else ():
         total, before = total + (seconds - before if seconds >= before else seconds), seconds
@@ -98,19 +102,19 @@ def _training_seconds(run: RunFiles) -> float | None:
 
 
 class Compared:
-    """Runs of a comparison, in groups. The first group is the reference, with which the others are compared."""
+    """Runs of a comparison, in groups. The first group is the reference: the other groups are compared with it."""
 
     def __init__(self, runs: Sequence[RunFiles]) -> None:
         self.runs = list(runs)
 
     @cached_property
     def configurations(self) -> list[dict[str, str]]:
-        """Return for each run dotted key -> value as text, without the keys in `IGNORED`."""
+        """Return one dict per run: dotted key of the configuration -> value as text. Keys in `IGNORED` are left out."""
         return [{key: shown(value) for key, value in flatten(run.config).items() if not _ignored(key)} for run in self.runs]
 
     @cached_property
     def differing(self) -> list[str]:
-        """Return the keys whose values are not the same in all runs."""
+        """Return the keys of `configurations` that do not have the same value in all runs."""
         keys = dict.fromkeys(key for own in self.configurations for key in own)
         return [key for key in keys if len({own.get(key) for own in self.configurations}) > 1]
 
@@ -125,8 +129,11 @@ class Compared:
         return [Group(name, tuple(runs)) for name, runs in zip(names, folded.values(), strict=True)]
 
     def _name(self, keys: Sequence[str], values: Sequence[str | None], runs: Sequence[RunFiles]) -> str:
-        """Return the label of a group: its values of the differing `keys`, such as `head.name=linear`, or the directory name of its first
-        run if these are too long or do not distinguish it."""
+        """Return the label of a group, such as `head.name=linear`. `keys`: keys that differ between groups. `values`: values of the group
+        for these keys; None for a key that it lacks. `runs`: runs of the group.
+
+        If a key ends in `.name`, only such keys are in the label. Return the directory name of the first run instead if the label would
+        have more than 3 keys or more than 60 characters, or if it would not distinguish the groups."""
         own = [f"{key}={value}" for key, value in zip(keys, values, strict=True) if value is not None]
         short = [text for text in own if text.partition("=")[0].endswith(".name")] or own
         text = " ".join(short[:3])
@@ -141,23 +148,24 @@ class Compared:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Return the keys of the final metrics that more than half of the runs with final metrics have. Passes with masked metadata are
-        left out."""
+        """Return the keys of the final metrics that have a value in more than half of the runs. Runs without any final metrics are not
+        counted. Metrics of passes with masked metadata are left out."""
         validated = [run.final for run in self.runs if run.final]
         keys = dict.fromkeys(key for final in validated for key in final if "_mask_" not in key)
         return [key for key in keys if sum(final.get(key) is not None for final in validated) > len(validated) / 2]
 
     @property
     def main_metric(self) -> str:
-        """Return the key of the main metric: top-1 accuracy of the last (finest) task, otherwise the monitored metric."""
+        """Return the key of the main metric. This is the top-1 accuracy of the last (finest) task. Without such a metric, it is the
+        monitored metric of the first run that has one, otherwise `val/loss`."""
         top = [key for key in self.metrics if key.endswith("/top1") and "/with_" not in key and key.count("/") == 2]
         monitor = next((name for run in self.runs for name in run.summary.get("best") or {}), "val/loss")
         return top[-1] if top else monitor
 
 
 def _distinct(names: Sequence[tuple[str, Path]]) -> list[str]:
-    """Return unique names for (name, run directory) pairs. Names that are not unique are replaced by the last two parts of the path, or
-    by the path."""
+    """Return one name per (name, run directory) pair, in the same order, without duplicates. A name that occurs more than once is replaced
+    by the last two parts of its path. If these are not unique either, it is replaced by the whole path."""
     texts = [name for name, _ in names]
     for longer in (lambda path: " / ".join(path.parts[-2:]), str):
         texts = [longer(path) if texts.count(text) > 1 else text for text, (_, path) in zip(texts, names, strict=True)]
@@ -169,6 +177,6 @@ def _ignored(key: str) -> bool:
 
 
 def same_data(runs: Sequence[RunFiles]) -> bool:
-    """Return True if all runs have the same data fingerprint; False if one has none."""
+    """Return True if all runs have the same data fingerprint; False if a run has no fingerprint."""
     prints: set[Any] = {run.record.get("data_fingerprint") for run in runs}
     return len(prints) == 1 and None not in prints

@@ -1,7 +1,8 @@
 """Write comparison.html: several runs, or the runs of a sweep, in one page.
 
-Runs that differ in their seed (or fold) only form a group, one row with mean and standard deviation. The first group is the reference. The
-differences of the other groups from it have 95 % intervals, paired by sample, if the tables of samples are saved.
+Runs that differ only in seed or fold form a group: one row with the mean and the standard deviation. The first group is the reference. The
+page shows the difference of each other group from the reference. If the tables of samples are saved, the differences have 95 % intervals,
+paired by sample.
 """
 
 import math
@@ -30,7 +31,7 @@ HEADLINE = 5  # columns of the first table
 
 
 def comparison_path(arguments: Sequence[Path]) -> Path:
-    """Return the default path of the page: in the directory of the sweep if that is the only argument, otherwise in the directory that
+    """Return the default path of comparison.html. With one argument, it is in that directory, otherwise in the deepest directory that
     contains all `arguments`."""
     folder = arguments[0] if len(arguments) == 1 else Path(os.path.commonpath([path.resolve().parent for path in arguments]))
     return folder / "comparison.html"
@@ -70,8 +71,8 @@ _AGGREGATE = "Only aggregate results are saved, so there are no paired intervals
 
 
 def _headline(compared: Compared) -> list[str]:
-    """Return the keys of at most `HEADLINE` metrics for the first table: the main one, the accuracies of the other tasks, the loss,
-    others."""
+    """Return the keys of the metrics in the first table, at most `HEADLINE`. Order: main metric, top-1 accuracies of the tasks (finest task
+    first), losses, other metrics over all tasks."""
     passes, tasks = passes_and_tasks({key: 0 for key in compared.metrics})
     wanted = [compared.main_metric]
     wanted += [f"{p}/{task}/top1" for p in passes for task in reversed(tasks)] + [f"{p}/loss" for p in passes]
@@ -105,8 +106,8 @@ def _short_title(key: str) -> str:
 
 
 def _best(compared: Compared, key: str) -> str | None:
-    """Return the name of the group with the best mean of the metric `key`; None if the metric has no better direction, or with fewer than
-    two means."""
+    """Return the name of the group with the best mean of the metric `key`. Return None if neither a higher nor a lower value is better, or
+    if fewer than two groups have a mean."""
     sign = direction(key)
     means = {group.name: mean for group in compared.groups if (mean := group.mean(key)) is not None}
     return max(means, key=lambda name: sign * means[name]) if sign and len(means) > 1 else None
@@ -133,8 +134,11 @@ def _pareto(compared: Compared) -> str:
 
 
 def _differences(compared: Compared, pairs: PairedRows) -> str:
-    """Return a table with a row per metric. The first group is the reference: its column has values, the columns of the other groups have
-    the differences from it. With one group, return a message that all runs differ in their seed only."""
+    """Return an HTML table with one row per metric. The column of the first group (the reference) has its values. The column of each other
+    group has its differences from the reference.
+
+    Ends of intervals and the metrics `many`, `medium` and `few` are left out. With one group, return a message that all runs differ in
+    their seed only."""
     first, *others = compared.groups
     if not others:
         return empty("All runs differ in their seed only.")

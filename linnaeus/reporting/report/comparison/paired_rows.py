@@ -1,8 +1,10 @@
 """Compute paired differences between two groups of runs, from the tables of samples of their last validations.
 
-A table of samples has a row per sample. A column with the name of a metric has the value for each sample; its mean is the metric. Samples
-of two tables are paired by name. The interval is from the cluster bootstrap of the differences of the pairs, so variation between samples
-that both runs share does not widen it. For a group of several seeds, the value of a sample is its mean over the runs.
+A table of samples has one row per sample. In a column with the name of a metric, each row has the value of one sample, and the mean of the
+column is the metric. For a group with several runs, the value of a sample is its mean over the runs.
+
+Samples of the two groups are paired by name. The 95 % interval is from a cluster bootstrap of the pairwise differences. Difficulty of
+samples that is the same for both groups cancels in the differences, so it does not widen the interval.
 """
 
 from collections.abc import Sequence
@@ -15,8 +17,8 @@ from linnaeus.reporting.report.run_files import Rows, RunFiles
 
 
 class Difference(NamedTuple):
-    """Difference of a metric, other minus first. `low`, `high`: ends of its 95 % interval; NaN if unknown. `samples`: number of paired
-    samples; 0 if the difference is that of the aggregate results."""
+    """Difference of a metric between two groups. `value`: second group minus first group. `low`, `high`: ends of its 95 % interval; NaN if
+    unknown. `samples`: number of paired samples; 0 if `value` is the difference of the final metrics."""
 
     value: float
     low: float
@@ -25,18 +27,19 @@ class Difference(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Return True if the interval excludes 0."""
+        """Return True if the interval excludes 0; False if the interval is unknown."""
         return self.low > 0 or self.high < 0
 
 
 class PairedRows:
-    """Cache of the tables of samples of the runs of a comparison."""
+    """Cache of the tables of samples, one per run."""
 
     def __init__(self) -> None:
         self._tables: dict[RunFiles, dict[str, dict[str, str]]] = {}
 
     def table(self, run: RunFiles) -> dict[str, dict[str, str]]:
-        """Return name of a sample -> row of the table of samples of `run`; {} without the table, or if sample names are not unique."""
+        """Return the table of samples of `run`: sample name -> row (column -> text). Return {} if there is no table, or if sample names are
+        not unique."""
         if run not in self._tables:
             rows: Rows = run.table("samples")
             named = {row["sample"]: row for row in rows}
@@ -44,8 +47,10 @@ class PairedRows:
         return self._tables[run]
 
     def difference(self, first: Group, other: Group, key: str) -> Difference | None:
-        """Return the difference of the metric `key` between two groups; None if one of them does not have it. It is that over paired
-        samples if all runs have tables with common samples, otherwise that of the means without an interval."""
+        """Return the difference of the metric `key`, `other` minus `first`. Return None if a group has no value of the metric.
+
+        If some samples have a value of the metric in the tables of all runs of both groups, only these samples are compared, in pairs.
+        Otherwise return the difference of the means of the final metrics, without an interval."""
         a, b = first.mean(key), other.mean(key)
         if a is None or b is None:
             return None
@@ -60,7 +65,8 @@ class PairedRows:
 
 
 def _common_names(tables: Sequence[dict[str, dict[str, str]]], column: str) -> list[str]:
-    """Return the names of the samples that have a number in `column` of all tables; [] if one of the tables does not have the column."""
+    """Return the names of the samples that have a value in `column` of every table, in the order of the first table. Return [] if a table
+    is empty or lacks the column. `tables`: results of `PairedRows.table`."""
     if any(not table or column not in next(iter(table.values())) for table in tables):
         return []
     return [name for name in tables[0] if all(table.get(name, {}).get(column) not in (None, "") for table in tables)]
@@ -71,8 +77,8 @@ def _groups(table: dict[str, dict[str, str]], names: Sequence[str]) -> np.ndarra
 
 
 def _interval(differences: np.ndarray, group: np.ndarray | None) -> tuple[float, float]:
-    """Return (lower end, upper end) of the 95 % interval of the mean of `differences`, [N]. group: number of the group of each sample, [N];
-    None without groups."""
+    """Return (lower end, upper end) of the 95 % interval of the mean of `differences`; NaN with fewer than two groups. differences: one
+    value per sample, [N]. group: group number of each sample, [N]; None if each sample is a group of its own."""
     from linnaeus.metrics.bootstrap import group_sums, intervals
 
     terms = (differences, np.ones(len(differences)))

@@ -1,4 +1,5 @@
-"""Draw a metric of runs over their training time, with the Pareto front: the runs that no other run beats in both."""
+"""Draw a metric of groups of runs over their training time, with the Pareto front: the groups that are better than every other group of the
+same or a shorter training time."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,8 +13,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 290, 66, 20, 16, 38
 
 
 class Entry(NamedTuple):
-    """Group of runs in the chart. `cost`: training time in seconds. `quality`: mean of the metric. `deviation`: its standard deviation over
-    seeds; None for one run."""
+    """Group of runs in the chart. `name`: label. `cost`: mean training time in seconds. `quality`: mean of the metric. `deviation`:
+    standard deviation of the metric over the runs; None for one run."""
 
     name: str
     cost: float
@@ -22,7 +23,9 @@ class Entry(NamedTuple):
 
 
 def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
-    """Return the entries on the Pareto front in ascending order of cost. `higher`: True if a higher quality is better."""
+    """Return the entries on the Pareto front in ascending order of cost. An entry is on the front if its quality is better than that of
+    every other entry of the same or a lower cost. Of entries with equal cost and quality, only the first is returned. `higher`: True if a
+    higher quality is better."""
     best: list[Entry] = []
     for entry in sorted(entries, key=lambda e: (e.cost, -e.quality if higher else e.quality)):
         if not best or (entry.quality > best[-1].quality if higher else entry.quality < best[-1].quality):
@@ -31,8 +34,10 @@ def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
 
 
 def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
-    """Return a chart of the metric over the training time, with the Pareto front, as HTML; "" for fewer than two groups, or for a metric of
-    which neither high nor low values are better. `metric`: key of the metric. `entries`: groups with values of this metric as quality."""
+    """Return a chart of the metric over the training time, with the Pareto front, as HTML. Return "" for fewer than two entries, or if
+    neither a higher nor a lower value of the metric is better.
+
+    `metric`: key of the metric. `entries`: groups; `quality` is the mean of this metric."""
     if len(entries) < 2 or not direction(metric):
         return ""
     higher = direction(metric) > 0

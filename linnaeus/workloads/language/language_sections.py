@@ -14,7 +14,7 @@ HARD = 6.0  # nats; tokens with this loss or more have the darkest colour
 
 
 def language_sections(run: RunFiles) -> list[Section]:
-    """Return the sections, without empty ones; [] before the first validation."""
+    """Return the sections that have content; [] before the first validation."""
     passes = passes_and_tasks(run.final)[0]
     if not passes:
         return []
@@ -73,14 +73,17 @@ def _hard(texts: dict) -> str:
 
 
 def _token(text: str, loss: float | str | None) -> str:
-    """Return a token as HTML, coloured by its loss. loss: in nats; null or a text if it is not finite, which has the darkest colour."""
+    """Return the HTML of a token, darker for a higher loss.
+
+    `loss`: in nats. None or a text means that the loss is not finite; the token then has the darkest colour."""
     share, shown = (min(85, round(85 * loss / HARD)), f"{loss:.2f}") if isinstance(loss, (int, float)) else (85, "not finite,")
     return f'<span class="hard" style="--loss:{share}%" title="{shown} nats">{escape(text)}</span>'
 
 
 def _parts(run: RunFiles, passes: list[str]) -> str:
-    """Return a table of the loss of each source and a table of the score and weight of each dimension, as HTML. passes: validation
-    passes."""
+    """Return two tables as HTML: the loss of each source, and the score and weight of each dimension.
+
+    `passes`: names of the validation passes; each is a column. A table without rows is left out."""
     found = ""
     for kind, metric, title in (("source", "loss", "Loss by source"), ("dimension", "score", "Score by dimension")):
         names = list(

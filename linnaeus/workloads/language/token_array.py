@@ -99,7 +99,10 @@ COUNTED, STRETCHES = 2_000_000, 256  # tokens, and places over the whole split f
 
 
 def token_counts(split: Tokens, vocabulary: int) -> np.ndarray:
-    """Return how often each token occurs in a split, int64 [vocabulary]; of a longer one, in stretches of it of `COUNTED` tokens in all."""
+    """Return the number of occurrences of each token in a split, int64 [vocabulary].
+
+    If the split has more than `COUNTED` tokens, count only in `STRETCHES` evenly spaced stretches of equal length, about `COUNTED` tokens
+    in all."""
     if split.size <= COUNTED:
         positions = np.arange(split.size)
     else:

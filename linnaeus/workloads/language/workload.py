@@ -102,7 +102,10 @@ class LanguageWorkload(Workload):
         return LanguageTrainingMetrics(self.store.byte_lengths, device)
 
     def label_counts(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return the numbers of each token in parts of both texts; {} with named sources, whose mixture is that of the curriculum."""
+        """Return {"tokens": (counts in the training text, counts in the validation text)}, each int64 [vocabulary].
+
+        Long texts are counted in parts (`token_counts`). Return {} if the data have named sources, because the curriculum changes their
+        mixture."""
         if self.sources:
             return {}
         training, validation = (token_counts(split, self.store.vocabulary_size) for split in (self.store.train, self.store.validation))

@@ -209,8 +209,10 @@ class TaxonomyWorkload(Workload):
         )
 
     def label_counts(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return the numbers of labels, without null labels. The rows of a group, such as photographs of one individual, have one label, so
-        the numbers are scaled to the number of groups."""
+        """Return rank -> (training counts, validation counts): number of labels of each class, without the null label.
+
+        If the data have groups, such as the photographs of one individual, the counts of each split are multiplied by groups /
+        photographs."""
         source, found = self.data_source, list[list[np.ndarray]]()
         for rows in (self.train_rows, self.validation_rows):
             scale = 1.0 if source.group is None else len(np.unique(source.group[rows])) / max(len(rows), 1)

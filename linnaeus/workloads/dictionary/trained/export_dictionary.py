@@ -3,7 +3,8 @@
     cfg.json                    architecture and sizes (`saelens_layout.py`)
     sae_weights.safetensors     weights, with the scale of the activations folded in
 
-OUT is such a folder. For a run of several dictionaries (`model.frontier`), OUT has such a folder for each of them, such as OUT/k16.
+A run of one dictionary gives these files in OUT. A run of several dictionaries (`model.frontier`) gives one such folder per dictionary,
+such as OUT/k16.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ REFUSED = ("form", "tokenizer", "plugins")  # options of `linnaeus export` witho
 
 
 def export_model(options: argparse.Namespace) -> list[str]:
-    """Write the folder `options.out`. Return the lines to print. Raise `ConfigError` for an option without effect, a run that cannot be
-    loaded, and a folder that exists or cannot be written.
+    """Write the folder `options.out` in the layout of SAELens. Return the lines to print.
 
-    options: those of `linnaeus export`: `run`, `out`, `checkpoint` and the ones in `REFUSED`."""
+    `options`: options of `linnaeus export`: `run`, `out`, `checkpoint`, and the options in `REFUSED`, which must not be set. Raise
+    `ConfigError` if one of these is set, if the run cannot be loaded, and if the folder exists or cannot be written."""
     for name in REFUSED:
         if getattr(options, name):
             raise ConfigError(f"--{name} has no effect with a dictionary, which is written for SAELens; leave it out")
@@ -42,8 +43,10 @@ def export_model(options: argparse.Namespace) -> list[str]:
 
 
 def write_folders(found: Mapping[str, TrainedDictionary], out: Path) -> list[Path]:
-    """Write the dictionaries `found`, by name, to `out`, completely or not at all. Return the folder of each dictionary. Raise
-    `ConfigError` if `out` cannot be written."""
+    """Write all dictionaries, or none of them after a failure. Return the folder of each dictionary.
+
+    `found`: name -> dictionary. A single dictionary is written to `out` itself, several are written to `out`/NAME. Raise `ConfigError` if
+    `out` cannot be written."""
     temporary = out.with_name(f"{TEMPORARY}{out.name}")
     parts = [Path(name) if len(found) > 1 else Path() for name in found]
     try:
@@ -62,7 +65,7 @@ def write_folders(found: Mapping[str, TrainedDictionary], out: Path) -> list[Pat
 
 
 def write_folder(trained: TrainedDictionary, folder: Path) -> None:
-    """Write cfg.json and sae_weights.safetensors of a dictionary into a folder."""
+    """Write cfg.json and sae_weights.safetensors of a dictionary into `folder`, which must exist."""
     from safetensors.torch import save_file
 
     place = trained.place

@@ -7,8 +7,9 @@
     batch_topk, matryoshka   jumprelu, with the threshold of evaluation for all features
     jumprelu                 jumprelu
 
-SAELens computes p = (x - b_dec) W_enc + b_enc from the unscaled activations x [N, d]. The scale of the dictionary is therefore folded into
-its biases and thresholds, which are in units of the scaled activations. The decoder vectors have norm 1 and do not change.
+SAELens computes p = (x - b_dec) W_enc + b_enc from unscaled activations x [N, d] (N activations, d channels). A dictionary was trained on
+activations multiplied by a scale. Its biases and thresholds are therefore divided by this scale. The decoder vectors have norm 1 and do not
+change.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ VERSION = "6.54.12"  # without a version SAELens reads cfg.json as that of a ver
 
 
 def to_saelens(dictionary: SparseDictionary, metadata: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return (content of cfg.json, name -> tensor of sae_weights.safetensors). `metadata`: added to the entry `metadata` of cfg.json, such
-    as `hook_name`."""
+    """Return (content of cfg.json, name -> tensor of sae_weights.safetensors).
+
+    `metadata`: values such as `hook_name` to add to the entry `metadata` of cfg.json. The tensors are copies on the CPU."""
     folded = dictionary.folded()
     architecture = ARCHITECTURES[dictionary.config.name]
     config = {
@@ -55,7 +57,9 @@ def to_saelens(dictionary: SparseDictionary, metadata: Mapping[str, Any]) -> tup
 
 
 def _encoder(architecture: str, folded: Any) -> dict[str, Tensor]:
-    """Return name -> tensor for the weights besides `W_enc`, `W_dec` and `b_dec`. folded: the dictionary with its scale folded in."""
+    """Return name -> tensor for all weights of SAELens except `W_enc`, `W_dec` and `b_dec`.
+
+    `architecture`: architecture of SAELens. `folded`: dictionary with its scale folded into the weights (`SparseDictionary.folded`)."""
     if architecture == "gated":
         return {"b_gate": folded.encoder_bias, "r_mag": folded.log_gain, "b_mag": folded.magnitude_bias}
     if architecture == "jumprelu":  # batch_topk has one threshold for all features

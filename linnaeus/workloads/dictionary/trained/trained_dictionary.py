@@ -17,10 +17,11 @@ RECORD = "dataset.json"  # description of the activations in the directory of a 
 
 
 class Place(NamedTuple):
-    """Source of the activations of a dictionary: a module of the model of a run, with the weights of a checkpoint.
+    """Source of the activations of a dictionary: the output of a module in the network of another run.
 
-    checkpoint: step of the weights that the dictionary was trained on, even if the run has newer or better ones now; if no step is
-    recorded, best, newest or None, as for `chosen_weights`. digest: hash of these weights; None if unknown. channels: as for `Tap`."""
+    `run`: directory of that run. `module`: name of the module. `checkpoint`: step of the network weights that the dictionary was trained
+    with, even if that run has newer or better weights now. If no step was recorded: best, newest or None, as for `chosen_weights`.
+    `digest`: hash of the network weights; None if unknown. `channels`: dimension of the channels, as for `Tap`."""
 
     run: Path
     module: str
@@ -34,12 +35,13 @@ class Place(NamedTuple):
 
 
 class TrainedDictionary:
-    """Trained dictionary in evaluation mode, for activations of width d, with F features.
+    """Trained dictionary in evaluation mode, with F features, for activations of d channels.
 
-    The factor by which activations were multiplied in training is folded into its weights, so that it reads and returns activations in
-    their original units.
+    In training, the activations were multiplied by a scale. This scale is folded into the weights here, so `encode`, `decode` and `editing`
+    use activations in their original units.
 
-    place: source of the activations; None for planted (synthetic) ones. source: path of the file of weights. notes: lines for the user."""
+    `place`: source of the activations; None for planted (synthetic) activations. `source`: path of the file of weights. `notes`: lines of
+    text for the user."""
 
     def __init__(self, dictionary: SparseDictionary, place: Place | None, source: str, notes: Sequence[str] = ()) -> None:
         self.dictionary, self.place, self.source, self.notes = dictionary.folded().eval(), place, source, list(notes)
@@ -51,8 +53,9 @@ class TrainedDictionary:
 
     @torch.no_grad()
     def encode(self, activations: Tensor) -> Tensor:
-        """Return the activities of the features, [N, F], for activations [N, d]. An activity is the coefficient of a feature in the
-        reconstruction."""
+        """Return the activities of all features, [N, F], for N activations [N, d].
+
+        An activity is the coefficient of a feature in the reconstruction."""
         return self.dictionary.encode(activations.to(self.dictionary.decoder.dtype))
 
     @torch.no_grad()
@@ -61,11 +64,11 @@ class TrainedDictionary:
         return self.dictionary.decode(activities)
 
     def editing(self, scales: Mapping[int, float], reconstruct: bool = False) -> Callable[[Tensor], Tensor]:
-        """Return a function that maps activations [N, d] to activations [N, d] with the activities of some features scaled.
+        """Return a function that scales the activities of some features in activations. It maps [N, d] to [N, d].
 
-        scales: feature -> factor. reconstruct: True to return the reconstruction from the scaled activities. False to add to the
-        activations only the change of the reconstruction: this keeps the reconstruction error, and changes nothing if `scales` is empty.
-        Raise `ConfigError` if a key of `scales` is not a feature."""
+        `scales`: number of a feature -> factor. `reconstruct`: True: the function returns the reconstruction from the scaled activities.
+        False: it returns the activations plus the change of the reconstruction, which keeps the reconstruction error; with empty `scales`
+        it changes nothing. Raise `ConfigError` if a key of `scales` is not the number of a feature."""
         self.check(scales)
         factors = torch.ones(self.features, dtype=self.dictionary.decoder.dtype, device=self.dictionary.decoder.device)
         for number, scale in scales.items():
@@ -81,7 +84,7 @@ class TrainedDictionary:
         return torch.no_grad()(edit)
 
     def check(self, features: Sequence[int] | Mapping[int, float]) -> None:
-        """Raise `ConfigError` if a number in `features` is not a feature, 0 to F - 1."""
+        """Raise `ConfigError` if one of the numbers (or keys) in `features` is not in 0 to F - 1."""
         for number in features:
             if not 0 <= number < self.features:
                 raise ConfigError(f"feature {number} does not exist: the dictionary has the features 0 to {self.features - 1}")

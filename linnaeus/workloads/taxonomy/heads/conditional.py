@@ -190,15 +190,15 @@ class SiblingScores(Scores):
         return self._from_leaves(self._log_probs_by_index() + weights.t())
 
     def _log_probs_by_index(self) -> Tensor:
-        """Return the log-probabilities of all nodes by index, [N, B]."""
+        """Return the log-probabilities of the N nodes for B samples, [N, B]. Row i is the node of index i (`Layout.index_of`)."""
         self._level_log_probs(self.layout.ranks - 1)
         return torch.cat(self._levels)
 
     def _from_leaves(self, found: Tensor) -> SiblingScores:
-        """Return the scores of the distribution over the leaves that is proportional to exp(log-weight).
+        """Return scores under which the probability of a leaf is proportional to exp(its log-weight).
 
-        found: log-weights of the leaves, in a tensor of all nodes by index, [N, B]. The entry of each inner node is replaced, in place, by
-        the logsumexp of its children."""
+        `found`: [N, B], a row per node, by index (`Layout.index_of`). Only the rows of leaves are used, as log-weights. The row of each
+        inner node is overwritten, in place, by the logsumexp of the rows of its children."""
         layout = self.layout
         for level in range(layout.ranks - 1, 0, -1):
             if layout.level_sizes[level]:

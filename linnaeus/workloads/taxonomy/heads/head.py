@@ -97,10 +97,11 @@ class Scores(ABC):
         raise ConfigError(f"predictions among some of the taxa need `among`, but {class_name(type(self))} does not define it")
 
     def weighted(self, log_weights: Tensor) -> Scores:
-        """Return scores whose probabilities are multiplied by weights, exp(`log_weights`) [B, T], and normalised.
+        """Return scores with probabilities proportional to the current probabilities times exp(`log_weights`).
 
-        Heads that are one distribution on the tree use the weights of the leaves, a null class that of the taxon above it. Heads with
-        independent ranks use those of all taxa. Raise `ConfigError` if the class does not define it."""
+        `log_weights`: [B, T], for all T taxa. Heads with one distribution over the tree use only the log-weights of the leaves; a null
+        class has the log-weight of the taxon above it. Heads with independent ranks use the log-weights of all taxa, and 0 for null
+        classes. Raise `ConfigError` if the class does not define this method."""
         raise ConfigError(f"a prior over place and season needs `weighted`, but {class_name(type(self))} does not define it")
 
 

@@ -131,8 +131,9 @@ class Layout(Tables):
         return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
 
     def node_weights(self, weights: Tensor) -> Tensor:
-        """Return the log-weights of all nodes, [B, N], from those of the taxa, [B, T]. A null node has that of its parent, and 0 at the
-        top."""
+        """Return the log-weights of all N nodes, [B, N], from `weights`, the log-weights of the T taxa, [B, T].
+
+        A null node has the log-weight of its parent. The null node at the top has log-weight 0."""
         with_top = torch.cat([weights, torch.zeros_like(weights[:, :1])], 1)
         return torch.cat([weights, with_top.index_select(1, self.null_parent)], 1)
 

@@ -55,7 +55,9 @@ def _groups(tables: AnswerTables, facts: dict) -> str:
 
 
 def _cards(tables: AnswerTables) -> str:
-    """Return cards: accuracies of the two finest ranks, and of the finest one the accuracy without place and date, the mean accuracy over
+    """Return the HTML of the cards with the main figures, without those that were not computed.
+
+    They are the accuracies of the two finest ranks and, for the finest rank, the accuracy without place and date, the mean accuracy over
     classes and the calibration error."""
     figures = []
     for rank in reversed(tables.ranks[-2:]):
@@ -78,8 +80,11 @@ def _cards(tables: AnswerTables) -> str:
 
 
 def rank_plot(tables: AnswerTables) -> str:
-    """Return a figure with a row per rank. A row has two accuracies with their intervals, with all inputs and without place and date, and
-    two marks, the accuracy of the constant baseline and, for generated data, the best possible one."""
+    """Return the HTML of a figure with a row per rank, the finest first.
+
+    A row has two dots with 95 % intervals: the accuracy with all inputs, and the accuracy without place and date. It has two vertical
+    lines: the accuracy of always predicting the most frequent class and, for generated data, the best possible accuracy. Values that do not
+    exist are left out."""
     ranks = list(reversed(tables.ranks))
     height = ROW * len(ranks) + 34
     chart = Chart(Scale(0, 1, LEFT, WIDTH - RIGHT), Scale(0, 1, height - 26, 6))
@@ -109,8 +114,10 @@ def rank_plot(tables: AnswerTables) -> str:
 
 
 def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> list[str]:
-    """Draw the accuracy of a pass with its interval. Return it as text, [] if the pass was not run. kind: end of the name of the pass. y:
-    vertical position in pixels."""
+    """Draw the accuracy of a pass at a rank, with its interval, on `chart`. Return [description as text], or [] if there is no such
+    accuracy.
+
+    `kind`: suffix of the name of the pass, "" for the normal pass or `MASKED`. `y`: vertical position in pixels."""
     key = f"{tables.normal}{kind}/{rank}/top1"
     value, low, high = (tables.final.get(name) for name in (key, f"{key}_low", f"{key}_high"))
     if value is None:
@@ -125,7 +132,10 @@ def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> 
 
 
 def _failures(tables: AnswerTables) -> str:
-    """Return a list of failures as HTML: the clade, the class and the pair of classes with the most errors, and the confident errors."""
+    """Return an HTML list of weaknesses; "" if there are none.
+
+    They are the clade with the lowest accuracy, the classes that are never right (or the class with the lowest accuracy), the most frequent
+    confusion, and the number of wrong predictions with a confidence of 90 % or more."""
     items = [*_worst_clade(tables), *_worst_class(tables), *_worst_pair(tables), *_confident(tables)]
     return f'<h3>Weaknesses</h3><ul class="fails">{"".join(f"<li>{item}</li>" for item in items)}</ul>' if items else ""
 

@@ -11,8 +11,10 @@ from linnaeus.workloads.taxonomy.report.sample_table import Sample, read_samples
 
 
 class Taxon(NamedTuple):
-    """Class of a taxonomic rank. `name`: last part of `lineage`. `training`: number of training labels. `samples`: number of validation
-    samples with this label. `right`: number of these that are right at this rank. `predicted`: number of predictions of this class."""
+    """Class of a taxonomic rank.
+
+    `name`: last part of `lineage`. `training`: number of training labels of the class. `samples`: number of validation samples with this
+    label. `right`: number of these samples whose prediction at this rank is right. `predicted`: number of predictions of the class."""
 
     rank: str
     name: str
@@ -24,13 +26,16 @@ class Taxon(NamedTuple):
 
     @property
     def accuracy(self) -> float | None:
-        """Return the share of the samples that are right; None without samples."""
+        """Return `right` / `samples`; None if `samples` is 0."""
         return self.right / self.samples if self.samples else None
 
 
 class AnswerTables:
-    """Tables of a run. `ranks`: names of the ranks, the coarsest first. `passes`: names of the validation passes, the normal one first. A
-    pass with EMA weights is called `val_ema...` in metrics, but `val...` in the names of files."""
+    """Tables and final metrics of a run.
+
+    `final`: metric -> final value. `ranks`: names of the ranks, the coarsest first; `finest`: the last one. `passes`: names of the
+    validation passes, the normal pass first; `normal`: this name. A pass with EMA weights is called `val_ema...` in metrics, but `val...`
+    in file names."""
 
     def __init__(self, run: RunFiles) -> None:
         self.run, self.final = run, run.final
@@ -39,7 +44,9 @@ class AnswerTables:
         self.normal = self.passes[0]
 
     def value(self, name: str, of: str = "") -> float | None:
-        """Return the final value of a metric, such as `species/top1`, of the pass `of` (default: the normal one); None if undefined."""
+        """Return the final value of the metric `name`, such as `species/top1`; None if undefined.
+
+        `of`: name of a validation pass; "": the normal pass."""
         return self.final.get(f"{of or self.normal}/{name}")
 
     @cached_property
@@ -49,7 +56,7 @@ class AnswerTables:
 
     @cached_property
     def taxa(self) -> dict[str, Taxon]:
-        """Return lineage -> taxon for the classes of all ranks, the coarsest rank first."""
+        """Return lineage -> `Taxon` for the classes of all ranks, coarse ranks first; {} without the table of classes."""
         return {row["lineage"]: _taxon(row) for row in self.run.table("classes")}
 
     @cached_property
@@ -65,7 +72,7 @@ class AnswerTables:
         return ""
 
     def path(self, lineage: str) -> list[str]:
-        """Return the lineages of the taxa from the root to the taxon `lineage`, which is the last one."""
+        """Return the lineages of the taxa on the path from the root to the taxon `lineage`, both included; [] for ""."""
         found = []
         while lineage:
             found.append(lineage)
@@ -74,17 +81,21 @@ class AnswerTables:
 
     @cached_property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return metric -> {"constant": value, "shuffled": value}, see `Metrics.tables`; {} without the table."""
+        """Return metric -> {"constant": value, "shuffled": value}; {} without the table of baselines.
+
+        constant: the most frequent class is always predicted. shuffled: the predictions are assigned to the samples in random order."""
         rows = self.run.table("baselines")
         return {row["metric"]: {name: float(row[name]) for name in ("constant", "shuffled")} for row in rows}
 
     @cached_property
     def examples(self) -> dict[str, Any]:
-        """Return photographs.json (`example_photographs.py`); {} without it."""
+        """Return the content of photographs.json (see `example_photographs.py`); {} if the file is missing."""
         return self.run.json(FILE)
 
     def photograph(self, key: str) -> Mapping[str, Any]:
-        """Return the entry of the photograph `key` in photographs.json (`example_photographs.py`); {} if it does not exist."""
+        """Return name, metadata and image of a photograph from photographs.json; {} if the file has no such photograph.
+
+        `key`: `validation/<number>` or `training/<lineage>`."""
         return self.examples.get("photographs", {}).get(key, {})
 
 

@@ -10,8 +10,10 @@ MOST = 4000  # taxa on the page; of a larger tree the finest ranks are left out,
 
 
 def clade_counts(tables: AnswerTables) -> dict[str, tuple[int, int]]:
-    """Return lineage -> (number of validation samples within the taxon that have a label at the finest rank, number of these that are right
-    at the finest rank)."""
+    """Return lineage -> (samples, right) for the taxa of all ranks that have validation samples.
+
+    samples: number of validation samples in the taxon that have a label at the finest rank. right: number of these whose prediction at the
+    finest rank is right."""
     counts: dict[str, list[int]] = {}
     for taxon in tables.taxa.values():
         if taxon.rank == tables.finest and taxon.samples:
@@ -45,7 +47,10 @@ def clade_tree(tables: AnswerTables) -> str:
 
 
 def _shown_ranks(tables: AnswerTables, counts: dict[str, tuple[int, int]]) -> tuple[list[str], list[str]]:
-    """Return (ranks that are shown, ranks that are left out because the page would have more than `MOST` taxa)."""
+    """Return (ranks on the page, ranks left out), the coarsest first.
+
+    The finest ranks are left out so that the page has at most `MOST` taxa. The coarsest rank is always shown. `counts`: result of
+    `clade_counts`."""
     total, shown = 0, list[str]()
     for rank in tables.ranks:
         total += sum(tables.taxa[lineage].rank == rank for lineage in counts)

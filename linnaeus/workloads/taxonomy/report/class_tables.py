@@ -21,7 +21,9 @@ def class_tables(tables: AnswerTables) -> str:
 
 
 def _buckets(tables: AnswerTables) -> str:
-    """Return a table of the mean accuracy with a row per rank and a column per bucket of training labels; "" without values."""
+    """Return an HTML table of the mean accuracy over classes; "" without values.
+
+    A row is a rank. A column is a bucket of classes with many, medium or few training labels."""
     shown = [b for b in BUCKETS if any(tables.value(f"{rank}/{b}") is not None for rank in tables.ranks)]
     rows = []
     for rank in reversed(tables.ranks):
@@ -39,8 +41,10 @@ def _class_numbers(tables: AnswerTables, rank: str) -> Cell:
 
 
 def _picture(tables: AnswerTables, own: list[Taxon]) -> str:
-    """Return a scatter plot with a dot per class: accuracy over number of training labels. The area of a dot grows with the number of
-    validation samples. own: classes of the finest rank with samples."""
+    """Return a scatter plot of accuracy over number of training labels. A dot is a class; its area grows with the number of validation
+    samples.
+
+    `own`: classes of the finest rank with validation samples. Only the `DOTS` classes with the most samples are drawn."""
     x = Scale.around([max(taxon.training, 0.9) for taxon in own], LEFT, WIDTH - RIGHT, log=True, margin=0.06)
     chart = Chart(x, Scale(-0.04, 1.04, HEIGHT - BOTTOM, TOP))
     chart.y_axis({share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)})

@@ -44,8 +44,9 @@ def _common(tables: AnswerTables, lineage: str) -> str:
 
 
 def _pair(tables: AnswerTables, pair: dict, row: dict[str, str]) -> str:
-    """Return a figure: two confused samples, and a training photograph of each class. pair: entry of `pairs` in photographs.json. row: row
-    of the table of confusions."""
+    """Return a figure of a confusion: at most two confused validation samples, and a training photograph of each of the two classes.
+
+    `pair`: entry of `pairs` in photographs.json. `row`: row of the same confusion in the table of confusions."""
     label, predicted = taxon_name(pair["label"]), taxon_name(pair["predicted"])
     photos = [_photo(tables, f"validation/{n}", f"a photograph of {label}, predicted as {predicted}", "confused") for n in pair["samples"]]
     photos += [

@@ -43,7 +43,9 @@ def _probability(lineage: str, probability: float, true: bool) -> str:
 
 
 def _metadata(values: Mapping[str, Any]) -> str:
-    """Return place and time as HTML, such as `47.10° N, 8.50° E, 12 Jun, 14 h, 640 m`; `no place or date` for empty `values`."""
+    """Return the known metadata as HTML, such as `47.10° N, 8.50° E, 12 Jun, 14 h, 640 m`; `no place or date` if nothing is known.
+
+    `values`: any of latitude and longitude in degrees, day as a fraction of the year, hour, and elevation in metres."""
     parts: list[str] = []
     if "latitude" in values and "longitude" in values:
         latitude, longitude = values["latitude"], values["longitude"]
@@ -58,7 +60,7 @@ def _metadata(values: Mapping[str, Any]) -> str:
 
 
 def _date(fraction: float) -> str:
-    """Return the day of the year as text, such as `12 Jun`. fraction: part of the year that has passed, 0 to 1."""
+    """Return a day of the year as text, such as `12 Jun`. `fraction`: fraction of the year, 0 (1 January) to 1 (31 December)."""
     import datetime
 
     day = datetime.date(2001, 1, 1) + datetime.timedelta(days=min(364, int(fraction * DAYS)))

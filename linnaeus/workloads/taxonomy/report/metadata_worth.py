@@ -1,4 +1,4 @@
-"""Make the section of the effect of each metadata component: accuracy without it, and the difference from all inputs, paired by sample."""
+"""Make the section about metadata: accuracy without each component, and its difference from that with all inputs, paired by sample."""
 
 import math
 
@@ -33,8 +33,9 @@ def metadata_worth(tables: AnswerTables) -> str:
 
 
 def _concerned(rows: Rows, name: str) -> Cell:
-    """Return a table cell with the number of samples that the masking of the pass `name` changes: those that have at least one of the
-    masked components. rows: the table of samples; if it is empty, the cell has an en dash."""
+    """Return a table cell with the number of samples that have at least one of the components that the pass `name` masks.
+
+    `name`: such as val_mask_SPATIAL; val_mask_meta masks all components. `rows`: the table of samples; if empty, the cell is an en dash."""
     masked = name.partition("_mask_")[2]
     names = None if masked == "meta" else set(masked.split("_"))
     own = [row["metadata"].split() for row in rows]
@@ -42,8 +43,9 @@ def _concerned(rows: Rows, name: str) -> Cell:
 
 
 def _cell(tables: AnswerTables, name: str, rank: str) -> Cell:
-    """Return the cell with the accuracy of the pass `name` at a rank, its difference from the normal pass, and the interval of this
-    difference."""
+    """Return the cell of the pass `name` at a rank: its accuracy, the difference from the normal pass, and the interval of this difference.
+
+    The difference and the interval are left out if they are not known."""
     key = f"{name}/{rank}/top1"
     value, whole = tables.final.get(key), tables.value(f"{rank}/top1")
     html = number(key, value)

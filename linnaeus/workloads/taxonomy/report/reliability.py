@@ -1,4 +1,4 @@
-"""Make the reliability diagrams: share of right predictions over stated confidence, one for each rank."""
+"""Make the reliability diagrams, one per rank: the share of right predictions (y) against the stated confidence (x)."""
 
 from collections.abc import Sequence
 from html import escape
@@ -12,7 +12,7 @@ SIDE, LEFT, BOTTOM, TOP = 300, 50, 40, 10
 
 
 def reliability(tables: AnswerTables) -> str:
-    """Return the HTML of the section; "" without the table `reliability`."""
+    """Return the HTML of the section, with a diagram per rank, the finest first; "" without the table `reliability`."""
     rows = tables.run.table("reliability")
     figures = [_diagram(tables, rank, [row for row in rows if row["rank"] == rank]) for rank in reversed(tables.ranks)]
     found = "".join(figure for figure in figures if figure)

@@ -1,4 +1,4 @@
-"""Read the table of predictions for validation samples, which `metrics/sample_answers.py` writes as CSV."""
+"""Read the CSV table that `metrics/sample_answers.py` writes: the prediction for each validation sample."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,13 @@ Row = Mapping[str, str]
 
 
 class Sample(NamedTuple):
-    """Prediction for a validation sample. `number`: index in the validation dataset. `label`, `predicted`: lineages, "" for none.
-    `confidence`: probability of `predicted`. `best`: (lineage, probability) of at most three most probable classes of the finest rank, in
-    descending order. `metadata`: names of the known metadata components. `height`: ranks from the prediction up to the lowest common taxon
-    with the label."""
+    """Prediction for a validation sample.
+
+    `number`: index of the sample in the validation dataset. `name`: name of the sample, such as the path of the photograph. `label`,
+    `predicted`: lineages; "" for none. `confidence`: probability of `predicted`. `best`: (lineage, probability) of the three most probable
+    classes of the finest rank (fewer if there are fewer classes), in descending order. `metadata`: names of the metadata components that
+    the sample has. `height`: number of ranks from the prediction up to the lowest taxon that contains label and prediction; None without a
+    label."""
 
     number: int
     name: str
@@ -25,7 +28,7 @@ class Sample(NamedTuple):
 
 
 def read_samples(rows: Sequence[Row], finest: str) -> list[Sample]:
-    """Return a `Sample` for each row of the table. `finest`: name of the finest rank."""
+    """Return a `Sample` for each row of the table of samples. `finest`: name of the finest rank, at which `right` is read."""
     return [_sample(number, row, finest) for number, row in enumerate(rows)]
 
 
@@ -38,6 +41,6 @@ def _sample(number: int, row: Row, finest: str) -> Sample:
 
 
 def taxon_name(lineage: str) -> str:
-    """Return the last part of a lineage, such as `Rosa canina`; "no answer" for ""."""
+    """Return the last part of a lineage, such as `Rosa canina`, without escape characters. Return "no answer" for ""."""
     last = re.split(r"(?<!\\)(?:\\\\)*\|", lineage)[-1] if "\\" in lineage else lineage.rpartition("|")[2]
     return re.sub(r"\\(.)", r"\1", last) or "no answer"

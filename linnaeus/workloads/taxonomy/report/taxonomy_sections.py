@@ -14,7 +14,7 @@ from linnaeus.workloads.taxonomy.report.reliability import reliability
 
 
 def taxonomy_sections(run: RunFiles) -> list[Section]:
-    """Return the sections, without those whose files are missing; [] before the first validation."""
+    """Return the sections that have content; [] before the first validation. A section is empty if its files are missing."""
     if not passes_and_tasks(run.final)[0]:
         return []
     tables = AnswerTables(run)

@@ -12,7 +12,7 @@ QUALITY = 70  # of WebP, 0 to 100
 
 
 def thumbnail(pixels: np.ndarray) -> str:
-    """Return a photograph, RGB uint8 [H, W, 3], reduced to `SIDE` pixels, as WebP in base64."""
+    """Return a photograph as WebP in base64, reduced so that its longest side has at most `SIDE` pixels. `pixels`: RGB uint8 [H, W, 3]."""
     image = Image.fromarray(pixels)
     image.thumbnail((SIDE, SIDE))
     content = io.BytesIO()
@@ -21,5 +21,5 @@ def thumbnail(pixels: np.ndarray) -> str:
 
 
 def image_element(webp: str, alternative: str = "") -> str:
-    """Return the `img` element of a photograph. `webp`: result of `thumbnail`. `alternative`: text for screen readers."""
+    """Return the HTML element `img` of a photograph. `webp`: result of `thumbnail`. `alternative`: text for screen readers."""
     return f'<img decoding="async" alt="{escape(alternative)}" src="data:image/webp;base64,{escape(webp)}">'

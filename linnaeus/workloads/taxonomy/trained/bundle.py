@@ -9,7 +9,7 @@
     metrics.json         validation results of the run
     README.md            the model card
 
-`load_bundle` reads nothing outside the folder, and compares each file that it reads with its checksum.
+`load_bundle` reads only files in the folder. It compares each of them, except config.json, with its SHA-256 in config.json.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def write_bundle(
     texts: Mapping[str, str],
     copied: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write a bundle to the new folder `folder`. After a failure the folder does not exist. `texts`: file name -> content of a further
-    file. `copied`: file name -> path of a further file, which is copied.
+    """Write a bundle to `folder`, completely or not at all. The folder must not exist.
 
-    Raise `ConfigError` if the folder exists already or cannot be written."""
+    `texts`: file name -> content of an additional file. `copied`: file name -> path of an additional file to copy. Raise `ConfigError` if
+    the folder exists or cannot be written."""
     from safetensors.torch import save_file
 
     if folder.exists():
@@ -79,10 +79,10 @@ def write_bundle(
 def load_bundle(
     folder: Path, plugins: Sequence[str] = ()
 ) -> tuple[Description, TaxonomyTree, InitialWeights, Calibration | None, PlacePrior | None]:
-    """Return the description, tree, weights, calibration (None if not calibrated) and prior (None without one) of a bundle.
+    """Return the description, tree, weights, calibration and prior of a bundle. Calibration and prior are None if the bundle has none.
 
-    `plugins`: packages that may be imported if the model needs them. Raise `ConfigError` for a bundle that is damaged or of another
-    version, and for a file that is missing, cannot be read, or differs from its checksum."""
+    `plugins`: packages that may be imported if the model needs them. Raise `ConfigError` for a bundle that is damaged or of another version
+    or workload, and for a file that is missing, cannot be read or differs from its checksum."""
     config = _config(folder)
     try:
         if config.get("version") != VERSION:

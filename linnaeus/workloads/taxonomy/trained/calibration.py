@@ -1,4 +1,4 @@
-"""`Calibration`: what `linnaeus calibrate` fits to a trained classifier, as an object and as JSON.
+"""Define `Calibration`, the result of `linnaeus calibrate` for a trained classifier, and its conversion to and from JSON.
 
 It has a temperature per rank, thresholds of rolled-up answers (`rollup`) for several precisions, thresholds of prediction sets, and the
 description of the file of a prior over place and season, if one was fitted."""

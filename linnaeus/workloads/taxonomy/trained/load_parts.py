@@ -45,9 +45,12 @@ def load_model(
 
 
 def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str] = (), calibrated: bool = True) -> Parts:
-    """Return the parts of the classifier in a run directory or a bundle. Arguments and errors are those of `load_model`.
+    """Return the parts of the classifier in a run directory or a bundle.
 
-    `calibrated`: False to leave out the calibration of a run, which may be damaged."""
+    `checkpoint`: best, newest or a step; None: the best. It must be None for a bundle. `plugins`: packages that may be imported if the
+    model of a bundle needs them. `calibrated`: False to load neither the calibration nor the prior of a run, as they may be damaged;
+    without effect for a bundle. Raise `ConfigError` if `path` is neither a run directory of this workload nor a bundle, for damaged files,
+    and for a checkpoint that does not exist."""
     if is_bundle(path):
         if checkpoint is not None:
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} is a bundle, which has one set of weights; leave it out")
@@ -64,7 +67,9 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
 
 
 def prior_path(run: Path, record: PriorRecord) -> Path:
-    """Return the path of a prior in a run directory. It is named by its content: a calibration that is not complete changes nothing."""
+    """Return the path of the file of a prior in the run directory `run`.
+
+    The name contains the hash of the file, so an interrupted calibration does not overwrite the prior in use."""
     return run / f"prior-{record.sha256[:12]}.safetensors"
 
 

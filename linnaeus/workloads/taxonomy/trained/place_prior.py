@@ -1,12 +1,12 @@
-"""`PlacePrior`: which taxa are likely at a place and in a season, learned from the places and dates of training photographs.
+"""Define `PlacePrior`, a model of the taxa at a place and in a season, learned from the places and dates of training photographs.
 
 A network without metadata gives p(taxon | photograph). If photograph and place are independent given the taxon,
 
     p(taxon | photograph, place)  is proportional to  p(taxon | photograph) p(taxon | place) / p(taxon),
 
 as in Mac Aodha, Cole & Perona 2019, "Presence-only geographical priors for fine-grained image classification". p(taxon | place) is a small
-network on the place and the day of the year, and p(taxon) is its mean over the training photographs. The ratio is mixed with 1: with the
-share f of 1 (`floor`) no taxon loses more than the factor 1 / f, whatever the place. `linnaeus calibrate --prior` fits both.
+network on the place and the day of the year, and p(taxon) is its mean over the training photographs. The weight of a taxon is
+(1 - f) p(taxon | place) / p(taxon) + f, where f is `floor`, so it is at least f. `linnaeus calibrate --prior` fits the network and f.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ MOST_WIDTH = 4096  # that a file may state
 
 @dataclass(frozen=True)
 class PriorRecord:
-    """Description of the file of a prior, in calibration.json. `sha256`: hash of the file. `components`: metadata components that the prior
-    reads. `width`: width of its hidden layers. `floor`: share f of 1 in the ratio (see the module docstring), above 0, at most 1."""
+    """Description of the file of a prior, in calibration.json.
+
+    `sha256`: hash of the file. `components`: metadata components that the prior reads. `width`: number of units of a hidden layer. `floor`:
+    weight of the constant 1 in the mixture with the ratio (see the module docstring), above 0 and at most 1."""
 
     sha256: str
     components: tuple[str, ...]
@@ -46,7 +48,9 @@ class PriorRecord:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> PriorRecord:
-        """Return the record from the dict that `dataclasses.asdict` returned. Raise `ConfigError` for values that no prior has."""
+        """Return the record from `content`, its dict in calibration.json (`dataclasses.asdict`).
+
+        Raise `ConfigError` if components, width or floor are out of range."""
         record = cls(str(content["sha256"]), tuple(content["components"]), int(content["width"]), float(content["floor"]))
         if not record.components or not set(record.components) <= set(USED) or not 0 < record.width <= MOST_WIDTH:
             raise ConfigError("the calibration has a prior of another program; calibrate again")
@@ -56,9 +60,10 @@ class PriorRecord:
 
 
 class PlacePrior(nn.Module):
-    """Network from place and day of the year to log-weights of all T taxa.
+    """Network that predicts the taxon from place and day of the year. `log_weights` returns log-weights of all T taxa.
 
-    components: metadata components that it reads, a subset of `USED`. floor: share of the weight that does not depend on the place."""
+    `components`: metadata components that the network reads, a subset of `USED`. `width`: number of units of a hidden layer. `floor`:
+    weight f of the constant 1 in the mixture with the ratio (see the module docstring); 1: all log-weights are 0."""
 
     columns: Tensor  # int64 [K]: columns that are read, among those of `components`
     component: Tensor  # int64 [K]: the component of each
@@ -82,7 +87,9 @@ class PlacePrior(nn.Module):
         self.head.init_weights()
 
     def forward(self, meta: Tensor, present: Tensor) -> SiblingScores:
-        """Return the scores of the taxa of B photographs from their place and day alone. `meta`, `present`: from `components.encode`."""
+        """Return the scores of all taxa for B photographs, from place and day alone.
+
+        `meta` float [B, F], `present` bool [B, M]: columns of the M components of the prior, as from `components.encode`."""
         known = present.index_select(1, self.component)
         x = (meta.index_select(1, self.columns) - self.mean) / self.deviation
         waves = [wave(scale * x) for scale in WAVES for wave in (torch.sin, torch.cos)]
@@ -93,7 +100,9 @@ class PlacePrior(nn.Module):
         return self.head(F.relu(x).unsqueeze(1).expand(-1, len(self.tree.ranks), -1))
 
     def log_weights(self, meta: Tensor, present: Tensor) -> Tensor:
-        """Return the log-weights of all taxa, float [B, T]; 0 for photographs without place and day."""
+        """Return the log-weights of all taxa, float [B, T]; 0 for photographs that have none of the components of the prior.
+
+        `meta` and `present` are as in `forward`."""
         ratio = torch.cat(self(meta, present).log_probs(), 1) - self.marginal
         if self.floor < 1:
             mixed = torch.logaddexp(ratio + math.log1p(-self.floor), ratio.new_tensor(math.log(self.floor)))
@@ -103,8 +112,10 @@ class PlacePrior(nn.Module):
 
 
 def load_prior(path: Path, record: PriorRecord, tree: TaxonomyTree) -> PlacePrior:
-    """Return the prior in a file. Raise `ConfigError` if the file is not the one that `record` describes, and `OSError` if it cannot be
-    read."""
+    """Return the prior in the file `path`. Raise `ConfigError` if its SHA-256 differs from `record`, or if it was trained for other taxa
+    than `tree`.
+
+    Raise `OSError` if the file cannot be read."""
     if file_digest(path) != record.sha256:
         raise ConfigError(f"{path} is not the prior of the calibration (SHA-256); calibrate again")
     prior = PlacePrior(tree, record.components, record.width, record.floor)
@@ -116,5 +127,6 @@ def load_prior(path: Path, record: PriorRecord, tree: TaxonomyTree) -> PlacePrio
 
 
 def usable_components(read: Sequence[str]) -> tuple[str, ...]:
-    """Return the components that a prior can add to a network that reads the components `read`."""
+    """Return the metadata components that a prior may read: those in `USED` that the network does not read. `read`: components of the
+    network."""
     return tuple(name for name in COMPONENTS if name in USED and name not in read)

@@ -57,9 +57,11 @@ class TrainedClassifier:
         prior: PlacePrior | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the network on a device such as cpu or cuda, and load its weights. `prior`: that of the calibration; None: no prior.
+        """Build the network and load its weights.
 
-        Raise `ConfigError` for weights of another network, and for a device that does not exist."""
+        `calibration`: None: the model is not calibrated. `prior`: prior that was fitted together with `calibration`; None: no prior.
+        `device`: such as cpu or cuda. Raise `ConfigError` if the network cannot be built, if the weights do not fit it, and if the device
+        does not exist."""
         self.description, self.tree, self.weights, self.calibration = description, tree, weights, calibration
         self.image_size = description.image_sizes[-1]
         self.short_side, inputs = DETAIL * self.image_size, description.components
@@ -76,7 +78,9 @@ class TrainedClassifier:
         self.answers = Answers(tree)
 
     def use_prior(self, prior: PlacePrior | None) -> None:
-        """Multiply probabilities by the weights of a prior from now on; None: not. Its components follow those of the network."""
+        """Weight all later predictions by a prior; None: use no prior.
+
+        `components` becomes the metadata components of the network, followed by those of the prior."""
         self.prior = None if prior is None else prior.to(self.device)
         self.components = self.description.components + (() if prior is None else prior.components)
         self.preparation = BatchPreparation(self.components, column_slices(self.components))
@@ -259,28 +263,32 @@ class TrainedClassifier:
         return scores if self.possible is None else scores.among(self.possible)
 
     def all_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a normalised batch without a restriction, weighted by the prior if there is one."""
+        """Return the scores of all taxa for a normalised batch, even if this classifier is restricted. They are weighted by the prior, if
+        any."""
         scores = self.network_scores(prepared)
         return scores if self.prior is None else scores.weighted(self.prior.log_weights(**self.prior_inputs(prepared)))
 
     def network_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a normalised batch without a restriction and without the prior.
+        """Return the scores of all taxa for a normalised batch, without restriction and without prior.
 
-        With test-time augmentation they are means over the photograph and its mirror image."""
+        With test-time augmentation, the probabilities are means over each photograph and its mirror image."""
         scores: Scores = self.outputs(prepared)["scores"]
         if self.description.tta == "none":
             return scores
         return scores.mean([self.outputs(dict(prepared) | {"image": prepared["image"].flip(3)})["scores"]])
 
     def outputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the outputs of the network for a normalised batch: `scores` and `features`. There is no test-time augmentation. Columns of
-        the metadata that only the prior reads are left out."""
+        """Return the outputs `scores` and `features` of the network for a normalised batch, without test-time augmentation.
+
+        `prepared` may also have the metadata columns of the prior. The network does not read them."""
         slices, inputs = column_slices(self.description.components), dict(prepared)
         own = {"meta": inputs["meta"][:, : slices[-1].stop if slices else 0], "present": inputs["present"][:, : len(slices)]}
         return self.model(inputs | own)  # type: ignore[no-any-return]
 
     def prior_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the columns of a normalised batch that the prior reads: `meta` float [B, F] and `present` bool [B, M]."""
+        """Return the inputs of the prior in a normalised batch: `meta` float [B, F] and `present` bool [B, M] of its M components.
+
+        Without a prior they have no columns."""
         slices = column_slices(self.description.components)
         return {"meta": prepared["meta"][:, slices[-1].stop if slices else 0 :], "present": prepared["present"][:, len(slices) :]}
 

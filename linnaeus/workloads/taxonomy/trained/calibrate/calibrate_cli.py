@@ -4,8 +4,8 @@
     linnaeus calibrate RUN --manifest others.csv --setting data.group_column=observation
     linnaeus calibrate RUN --prior      also learn which taxa are likely at a place and in a season, from the training photographs
 
-The result is RUN/calibration.json, and RUN/prior-*.safetensors for a prior. `linnaeus predict`, `load_model` and `linnaeus export` use them
-if they load the same weights.
+The command writes RUN/calibration.json and, with a prior, RUN/prior-*.safetensors. `linnaeus predict`, `load_model` and `linnaeus export`
+use these files when they load the weights that were calibrated.
 """
 
 from __future__ import annotations
@@ -99,7 +99,10 @@ def calibrate(options: argparse.Namespace) -> list[str]:
 
 
 def _trained_prior(run: Path, model: TrainedClassifier) -> PlacePrior:
-    """Return a prior that is trained on the training photographs of the run. Raise `ConfigError` if the network or the data rule it out."""
+    """Return a prior trained on the training photographs of the run `run`.
+
+    Raise `ConfigError` if the network reads place and date itself, if the data cannot be read or have other taxa now, or if too
+    few photographs have a place or date."""
     from linnaeus.workloads.taxonomy.trained.calibrate import labelled
     from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import train_prior
     from linnaeus.workloads.taxonomy.trained.place_prior import usable_components
@@ -112,7 +115,9 @@ def _trained_prior(run: Path, model: TrainedClassifier) -> PlacePrior:
 
 
 def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Calibration:
-    """Write the prior of the model, if it has one, to the run directory. Return the calibration with its record."""
+    """Write the prior of the model to the run directory `run`. Return the calibration `found` with the record of the file added.
+
+    If the model has no prior, write nothing and return `found` unchanged."""
     import dataclasses
 
     from safetensors.torch import save
@@ -132,7 +137,7 @@ def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Cal
 
 
 def _remove_priors(run: Path, found: Calibration) -> None:
-    """Remove the prior files in the run directory `run`, except that of the new calibration `found`."""
+    """Delete the prior files in the run directory `run`, except the file of the prior of the new calibration `found`, if it has one."""
     from linnaeus.workloads.taxonomy.trained.load_parts import prior_path
 
     for path in run.glob("prior-*.safetensors"):
@@ -161,8 +166,10 @@ def fit(
 
 
 def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
-    """Set the floor of the model's prior to the one under which the labels are most likely. Take the prior away if it does not make them
-    more likely. Return a line about it."""
+    """Set the floor of the model's prior to the value that gives the highest likelihood of the labels. Return one line of text about the
+    choice.
+
+    Remove the prior from the model if no floor gives a higher likelihood than no prior."""
     import torch
 
     from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import choose_floor

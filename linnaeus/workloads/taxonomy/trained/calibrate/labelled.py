@@ -55,10 +55,10 @@ class Labelled:
 
 
 def of_run(run: Path, split: str, tree: TaxonomyTree, components: Sequence[str]) -> Labelled:
-    """Return the photographs of a run in `split`, "training", "validation" or "test". `tree`: taxa of the model. `components`: metadata
-    components to read.
+    """Return the labelled photographs of a split of a run.
 
-    Raise `ConfigError` if the data of the run cannot be read, or have other taxa now."""
+    `split`: "training", "validation" or "test". `tree`: taxa of the model. `components`: metadata components to read. Raise `ConfigError`
+    if the data of the run cannot be read, or if their taxa differ from `tree`."""
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.saved_config import fill_defaults
     from linnaeus.rundir.saved_run import read_configuration

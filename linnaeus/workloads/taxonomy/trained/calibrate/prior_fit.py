@@ -28,10 +28,11 @@ FLOORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # 1: no prior
 def train_prior(
     tree: TaxonomyTree, labels: np.ndarray, metadata: Metadata, group: np.ndarray | None, components: Sequence[str]
 ) -> PlacePrior:
-    """Return a prior that is trained on N photographs, with floor 1. The result is the same for the same input on one machine.
+    """Return a prior trained on N photographs, with floor 1. On one machine the same input gives the same result.
 
-    `labels`: int64 [N, R], -1 for missing. `group`: int64 [N], the observation of each photograph; None: each is its own. `components`:
-    those that may be used; the ones that fewer than `LEAST` photographs have are left out. Raise `ConfigError` if none is left."""
+    `labels`: int64 [N, R] for R ranks, -1 for a missing label. `group`: int64 [N], number of the observation of each photograph; None: each
+    photograph is an observation of its own. `components`: metadata components that the prior may read. A component that fewer than `LEAST`
+    labelled photographs have is not used. Raise `ConfigError` if no component is left."""
     labelled = np.any(labels >= 0, axis=1)
     counts: list[int] = np.sum(presence(metadata, components) & labelled[:, None], axis=0).tolist()
     used = [name for name, count in zip(components, counts, strict=True) if count >= LEAST]
@@ -53,7 +54,9 @@ def train_prior(
 
 
 def _standardise(prior: PlacePrior, meta: Tensor, present: Tensor) -> None:
-    """Set mean and deviation of the inputs to those of the rows that have them."""
+    """Set `mean` and `deviation` of the prior to those of each input column, over the photographs that have its component.
+
+    The deviation of a constant column is set to 1."""
     columns, known = meta[:, prior.columns].double(), present[:, prior.component]
     count = known.sum(0)
     mean = (columns * known).sum(0) / count
@@ -63,7 +66,10 @@ def _standardise(prior: PlacePrior, meta: Tensor, present: Tensor) -> None:
 
 
 def _train(prior: PlacePrior, data: Sequence[Tensor], held: Sequence[Tensor]) -> None:
-    """Train until the log-likelihood of the held-out photographs has not improved for `PATIENCE` checks, and keep the best weights."""
+    """Train the prior on `data`, then load the weights with the highest log-likelihood of `held`.
+
+    Stop after `PATIENCE` checks in a row without an improvement, or after `MOST_UPDATES` updates. `data`, `held`: meta, present and labels
+    of the training photographs and of the held-out photographs."""
     optimizer = torch.optim.AdamW(prior.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
     generator = torch.Generator().manual_seed(0)
     best, kept, bad = np.inf, copy.deepcopy(prior.state_dict()), 0
@@ -87,13 +93,13 @@ def _train(prior: PlacePrior, data: Sequence[Tensor], held: Sequence[Tensor]) ->
 
 
 def _log_likelihood(scores: Scores, label: Tensor) -> Tensor:
-    """Return the sum over the samples of log p(finest label)."""
+    """Return the sum over the samples of the log-probability of their finest known label. `label`: int64 [B, R], -1 for missing."""
     return torch.stack(scores.label_log_probs(label)[1]).sum()
 
 
 @torch.no_grad()
 def _mean_log_probs(prior: PlacePrior, meta: Tensor, present: Tensor) -> Tensor:
-    """Return the logarithms of the mean probabilities of all taxa over the rows, float [T]."""
+    """Return, for each of the T taxa, the logarithm of its mean probability over the photographs, float [T]."""
     total = torch.zeros(len(prior.marginal), dtype=torch.float64)
     for own, known in zip(meta.split(BATCH), present.split(BATCH), strict=True):
         total += torch.cat(prior(own, known).log_probs(), 1).double().exp().sum(0)
@@ -102,12 +108,11 @@ def _mean_log_probs(prior: PlacePrior, meta: Tensor, present: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def choose_floor(prior: PlacePrior, batches: Iterable[tuple[Scores, Mapping[str, Tensor], Tensor]]) -> dict[float, float]:
-    """Return {floor: mean log-likelihood} for each of `FLOORS`, with the scores weighted by the prior.
+    """Return floor -> mean log-likelihood of the labels, for each of `FLOORS`. The scores are weighted by the prior with this floor.
 
-    The log-likelihood of a photograph is that of its label at the finest rank with a label. Photographs without a label, or with neither
-    place nor day, are left out.
-
-    `batches`: scores of the photographs alone, `meta` and `present` of the prior's components, and labels int64 [B, R]."""
+    `batches`: (scores of the network without the prior, inputs of the prior `meta` and `present`, labels int64 [B, R] with -1 for missing).
+    The log-likelihood of a photograph is the log-probability of its finest known label. Photographs without a label, and those with neither
+    place nor date, are not counted."""
     total, count = dict.fromkeys(FLOORS, 0.0), 0
     tried = copy.copy(prior)
     for scores, given, label in batches:

@@ -35,7 +35,8 @@ def training_row(t: Training, peek: bool = False) -> dict[str, float]:
 
 
 def metrics_row(t: Training) -> dict[str, float]:
-    """Return the complete row of metrics for this step. This waits for the device."""
+    """Return the row of metrics at this step: `training_row`, progress, gradient conflict, growth and the curriculum. This waits for the
+    device."""
     row = training_row(t) | {
         "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
         "progress/fraction": t.progress.get_progress_fraction(),
@@ -50,8 +51,9 @@ def metrics_row(t: Training) -> dict[str, float]:
 
 
 def curriculum_numbers(t: Training) -> dict[str, float]:
-    """Return `phase/lr_multiplier`, `phase/mixture/<source>` (share) and `phase/dimension/<name>` (weight) at the last update, at step 0
-    those of the first update; {} without curriculum phases."""
+    """Return the values of the curriculum at the last update, or of the first update if there was none yet; {} without curriculum phases.
+
+    The keys are `phase/lr_multiplier`, `phase/mixture/<source>` (share of the samples) and `phase/dimension/<name>` (weight)."""
     phases, step = t.ops.resolved.phases, max(0, t.progress.global_step - 1)
     if phases is None:
         return {}
@@ -70,8 +72,8 @@ def curriculum_numbers(t: Training) -> dict[str, float]:
 
 
 def timings(t: Training) -> dict[str, float]:
-    """Return times, throughput and peak memory since the start of this launch, for timings.jsonl. `time/wall_seconds` includes earlier
-    launches."""
+    """Return the row of timings.jsonl: times in seconds, throughput, and peak memory in MiB, since the start of this launch. Only
+    `time/wall_seconds` includes earlier launches."""
     seconds = max(t.clock.training(), 1e-9)
     steps = t.progress.global_step - t.first_step
     samples = t.progress.samples_seen - t.first_sample
@@ -124,9 +126,9 @@ def _peak_host_mib() -> float:
 def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
     """Prepare the progress reports. Call this after the run is restored. Do nothing on ranks other than 0.
 
-    Set the steps of validation passes and checkpoints, from which the time left is estimated, and restart the measurement of throughput.
-    For a new run with `schedule.report`, make the report at 0 %. costs: fields of `Costs` of the launch before, from its checkpoint; None
-    without one."""
+    Plan the steps of validation passes and checkpoints for the estimate of the time left, and restart the measurement of throughput. For a
+    new run with `schedule.report`, make the report at 0 %. costs: fields of the `Costs` that the checkpoint of the last launch contains;
+    None without a checkpoint."""
     reports = t.output.reports
     if reports.file is None:
         return
@@ -145,7 +147,8 @@ def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
 
 
 def restart_throughput(t: Training) -> None:
-    """Restart the measurement of throughput and of the wait for data. Before that, count the operations of the model if they are needed."""
+    """Restart the measurement of throughput and of the wait for data at the current step. Before that, count the operations of the model if
+    the MFU or a profile needs them."""
     if t.flops is not None:
         t.flops.of_last_update(t)
     t.output.reports.throughput.restart(reading(t))
@@ -156,7 +159,7 @@ def restart_throughput(t: Training) -> None:
 def report_progress(t: Training) -> None:
     """Show and write the progress report of this step, log its warnings, and write the row of timings.
 
-    The metrics are those of the pending report, if there is one, otherwise those of the newest row."""
+    The report shows the metrics of the pending row (from a step with validation) if there is one, otherwise those of the newest row."""
     reports, step, resolved = t.output.reports, t.progress.global_step, t.ops.resolved
     with reports.timed():
         pending, reports.pending = reports.pending, None
@@ -176,23 +179,25 @@ def report_progress(t: Training) -> None:
 
 
 def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:
-    """Return the result of `RunReports.time_left` at this step. clocks: result of `timings`, with the recent rates if they are known.
-    validated: True if the validation passes of this step are done."""
+    """Return the estimated seconds until the end of the run, and the parts for validation and saving, as `RunReports.time_left` does.
+
+    clocks: result of `timings`, and of `Throughput.rates` if there are any. validated: True if the validation passes of this step are
+    done."""
     resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
     step, intervals = t.progress.global_step, resolved.checkpoint.seconds
     return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
 
 
 def costs(t: Training) -> Costs:
-    """Return the mean seconds of an update, a validation pass and a checkpoint, which a checkpoint saves for the estimates of the next
-    launch."""
+    """Return the mean seconds of an update, a validation pass and a checkpoint, None if unknown. Checkpoints contain them, so that the next
+    launch can estimate the time left."""
     update = t.output.reports.seconds_per_update(t.output.reports.throughput.rates(latest=reading(t)))
     return t.output.reports.costs(update, t.clock.validating, t.clock.saving, t.context.world_size)
 
 
 def seconds_left(t: Training) -> tuple[float | None, bool]:
-    """Return (estimated seconds until the end of the run, True if they include validation); (None, True) before the second update of a
-    launch."""
+    """Return (estimated seconds until the end of the run, True if validation is included in the estimate). Return (None, True) before the
+    second update of a launch."""
     rates = t.output.reports.throughput.rates(latest=reading(t))
     if not rates:
         return None, True
@@ -210,7 +215,7 @@ def seconds_after_pass(t: Training) -> float | None:
 
 
 def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> ReportData:
-    """Return the data of a progress report at this step. row: row of metrics. clocks: timings and memory."""
+    """Return the data of a progress report at this step. row: row of metrics. clocks: times, throughput and memory, as in timings.jsonl."""
     more, units = _more_rows(t), t.workload.units
     parameters, trained = t.parameter_counts
     return ReportData(
@@ -232,8 +237,8 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
 
 
 def _recent(t: Training) -> dict[str, float]:
-    """Return throughput and MFU over the last reports, with activation checkpointing also HFU. MFU and HFU are left out if the peak or the
-    number of operations is unknown."""
+    """Return the throughput and the MFU over the last reports, and the HFU if activation checkpointing repeats operations. Return {} before
+    two readings. Leave out MFU and HFU if the peak FLOP/s of the device or the number of operations is unknown."""
     rates = t.output.reports.throughput.rates(t.workload.units[0] if t.workload.units is not None else None)
     peak = device_peak(t)
     flops = None if t.flops is None else t.flops.of_last_update(t)
@@ -246,8 +251,8 @@ def _recent(t: Training) -> dict[str, float]:
 
 
 def device_peak(t: Training) -> float | None:
-    """Return the peak FLOP/s of the device at the precision of the run: `logger.peak_tflops` if it is set, otherwise that of the GPU by its
-    name. Without the setting, return None on the CPU, for an unknown GPU, and for float32 with TF32."""
+    """Return the peak FLOP/s of the device at the precision of the run: `logger.peak_tflops` x 10^12 if it is set, otherwise the maker's
+    figure for the GPU. Without the setting, return None on the CPU, for a GPU or precision without a figure, and for float32 with TF32."""
     configured, precision = t.config.logger.peak_tflops, t.config.trainer.precision
     if configured is not None:
         return configured * 1e12
@@ -257,7 +262,7 @@ def device_peak(t: Training) -> float | None:
 
 
 def _more_rows(t: Training) -> dict[str, Any]:
-    """Return the further rows of a report: the phase of the curriculum, rows of the workload, and growth."""
+    """Return the further entries of a report: phase and values of the curriculum, `Workload.report_rows`, and growth of the model."""
     phases, rows = t.ops.resolved.phases, dict[str, Any]()
     if phases is not None:
         name, description = phases.at(max(0, t.progress.global_step - 1))

@@ -1,10 +1,11 @@
-"""Time the parts of an update: waiting for data, inputs, forward, loss, backward and the others of `PARTS`.
+"""Time the parts of an update: waiting for data, inputs, forward, loss, backward and the other entries of `PARTS`.
 
-By default nothing is timed. For the updates that a user of `Sections` requests (`StepProfiler` for `profile=`, or `SampledTimes` to compare
-processes), the methods that the loop calls are replaced by timed ones, and restored afterwards. Timing adds about 10 us to an update.
+By default nothing is timed. A user of `Sections` requests updates to be timed: `StepProfiler` for `profile=`, `SampledTimes` to compare
+processes. During these updates, the methods that the loop calls are replaced by timed methods. Timing adds about 10 us to an update.
 
-A mark is a moment at which one part ends and the next one begins, so the times of the parts add up to that of the update. On the CPU a
-moment is a reading of the clock. On a GPU it is a CUDA event, so a part lasts until the device has reached its end; the host does not wait.
+A mark is a moment at which one part ends and the next part begins, so the times of the parts add up to the time of the update. On the CPU a
+moment is a reading of the clock in seconds. On a GPU it is a CUDA event: a part ends when the device has executed its operations, and the
+host does not wait.
 """
 
 from __future__ import annotations
@@ -33,17 +34,18 @@ def clock() -> float:
 
 
 class User(Protocol):
-    """Interface of an object that requests the times of updates."""
+    """Interface of an object that selects updates to be timed and receives their marks."""
 
     def wants(self, step: int) -> bool:
-        """Return True if update `step` (counted from 1) must be timed. Called before each update."""
+        """Return True if update `step` (counted from 1) must be timed. This is called before each update."""
 
     def add(self, t: Training, step: int, marks: Marks) -> None:
-        """Receive the marks of update `step`, for which `wants` returned True. Called after it."""
+        """Receive the marks of update `step`, for which `wants` returned True. This is called after the update."""
 
 
 class TimedCall:
-    """Proxy of `inner` whose calls run `call` instead. For objects whose attributes the loop also reads (`Training.runner`, `update`)."""
+    """Proxy of `inner`: a call runs `call`, and attributes are read from `inner`. For `Training.runner` and `Training.update`, whose
+    attributes the loop reads, too."""
 
     def __init__(self, inner: Any, call: Callable[..., Any]) -> None:
         self._inner, self._call = inner, call
@@ -58,7 +60,8 @@ class TimedCall:
 class Sections:
     """Timer of the parts of the updates of one process.
 
-    annotate: function from the name of a part to a context manager around it; `StepProfiler` sets it to torch's `record_function`."""
+    annotate: function from the name of a part to a context manager, which is entered during the part. By default it does nothing;
+    `StepProfiler` sets it to torch's `record_function`."""
 
     def __init__(self, device: torch.device, users: Sequence[User]) -> None:
         self.users = list(users)
@@ -71,8 +74,8 @@ class Sections:
     # -- called by the loop ----------------------------------------------------------------------------------------------
 
     def between_steps(self, t: Training) -> None:
-        """Pass the marks of the finished update to its users, and begin those of the next update if a user requests them. Called after each
-        update, and before the first one of an epoch."""
+        """Pass the marks of the finished update to the users that requested it, and begin the marks of the next update if a user requests
+        it. Call this before the first update of an epoch and after each update."""
         step = t.progress.global_step
         if len(self._marks) == 1:  # at the beginning of an epoch: the marks of the next update have begun
             return
@@ -99,8 +102,8 @@ class Sections:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Return a context manager whose block is timed as the part `name`. After it, the enclosing part continues. Blocks within
-        validation or saving are timed as those."""
+        """Time the block of a `with` statement as the part `name`. After the block, the enclosing part continues. A block within validation
+        or saving is not timed separately: its time counts as validation or saving."""
         outer = self._marks[-1][0]
         if outer in ASIDE:
             yield
@@ -150,11 +153,11 @@ class Sections:
         return call
 
     def _timed_backward(self, backward: Callable[..., None], processes: int) -> Callable[..., None]:
-        """Return `backward`, timed as "backward" until all gradients of this process are computed, and then as "exchange", while DDP waits
-        for the gradients of the other processes.
+        """Return `backward` with its time in two parts: "backward" until this process has computed all its gradients, then "exchange",
+        while DDP waits for the gradients of the other processes. With one process (`processes` = 1), the whole time is "backward".
 
-        DDP waits in a callback at the end of the backward. Callbacks run in the order in which they were queued. Ours is queued first, by a
-        hook on the losses, where the backward starts."""
+        DDP waits in a callback at the end of backward. Callbacks run in the order in which they were queued. A hook on the losses, where
+        backward starts, queues the callback that sets the mark, so it runs before the callback of DDP."""
         if processes == 1:
             return self._timed(backward, "backward")
 
@@ -167,7 +170,7 @@ class Sections:
         return call
 
     def _then_step_end(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, after which the time counts as "step end"."""
+        """Return a function that calls `function` and then begins the part "step end"."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
@@ -189,7 +192,7 @@ _MISSING = object()
 
 
 def no_annotation(name: str) -> contextlib.AbstractContextManager[None]:
-    """Return a context manager without effect."""
+    """Return a context manager that does nothing, for any `name`."""
     return contextlib.nullcontext()
 
 
@@ -200,7 +203,8 @@ def _event() -> torch.cuda.Event:
 
 
 def seconds_between(first: Any, last: Any) -> float:
-    """Return the seconds between two moments (seconds, or CUDA events). This waits until the device has reached the last event."""
+    """Return the seconds from moment `first` to moment `last`: two times in seconds, or two CUDA events. For events, wait until the device
+    has reached `last`."""
     if isinstance(first, (int, float)):
         return float(last - first)
     last.synchronize()
@@ -208,8 +212,8 @@ def seconds_between(first: Any, last: Any) -> float:
 
 
 def part_seconds(marks: Marks) -> dict[str, float]:
-    """Return the seconds of each of `PARTS` and `ASIDE`, in this order; 0 if a part did not occur. Their sum is the time from the first to
-    the last mark."""
+    """Return name -> seconds for each of `PARTS` and `ASIDE`, in this order; 0 for a part that did not occur. The sum is the time from the
+    first mark to the last one. For CUDA events, this waits for the device."""
     found = dict.fromkeys((*PARTS, *ASIDE), 0.0)
     for (name, begin), (_, end) in itertools.pairwise(marks):
         found[name] += seconds_between(begin, end)

@@ -175,8 +175,8 @@ class Workload(ABC):
         return weights
 
     def label_counts(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
-        """Return task -> (number of training labels of each class [C], number of validation labels of each class [C]), for tasks with
-        mutually exclusive classes. The health checks compare results with them. The default is {}."""
+        """Return task -> (training counts [C], validation counts [C]): the numbers of labels of each of C classes, for tasks with mutually
+        exclusive classes. The health checks compare metrics with values that follow from them. The default is {}."""
         return {}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:

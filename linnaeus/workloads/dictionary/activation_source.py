@@ -1,9 +1,8 @@
 """Define `ActivationSource`: the activations of one module of a trained model, for the training samples of its own run.
 
-The activations of a sample have consecutive numbers, and the samples are in the order of the data. A sample has one activation if the
-module returns [B, d], H W if it returns a map, [B, C, H, W] or [B, H, W, C], and T if it returns [B, T, d], without those of padding.
-`source_batch` consecutive samples are a block. A block is always computed in one forward pass, so its activations are bitwise the same
-whenever they are computed.
+Activations are numbered consecutively, in the order of the samples. For an output [B, d] of the module, a sample has one activation; for a
+feature map [B, C, H, W] or [B, H, W, C], it has H W; for [B, T, d], it has one for each of T positions that is not padding. `source_batch`
+consecutive samples are a block. A block is always computed in one forward pass, so its activations are bitwise the same each time.
 """
 
 from __future__ import annotations
@@ -37,8 +36,11 @@ class ActivationSource:
     offsets: int64 [S + 1], number of the first activation of each of S samples; the last entry is the number of all activations."""
 
     def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None, channels: str = "first") -> None:
-        """samples: number of training samples to read, the first ones; None: all. channels: as for `Tap`. Raise `ConfigError` if the run
-        has no training samples, or if the module does not exist or its output cannot be read."""
+        """Find the module, and run the model on the first block.
+
+        samples: number of training samples to read, from the first one on; None: all. channels: dimension of the channels of a feature map,
+        "first" ([B, C, H, W]) or "last" ([B, H, W, C]). Raise `ConfigError` if the run has no training samples, if the module does not
+        exist or its output cannot be read, and for "last" if the output is no feature map."""
         self.run, self.name, self.source_batch, self.channels = run, name, source_batch, channels
         self.device = next(run.model.parameters()).device
         self.module = find_module(run.model, name)
@@ -64,7 +66,8 @@ class ActivationSource:
     def fingerprint(self) -> str:
         """Return a hash of the weights, the data, the module name and the settings that determine the activations.
 
-        Settings of the model are part of it, because some of them, such as the number of heads, change no shape of a weight."""
+        The settings of the model are included, because some of them, such as the number of heads, are not visible in the shapes of the
+        weights."""
         config, data = self.run.config, self.run.workload.fingerprint
         facts: dict[str, Any] = {
             "weights": self.run.weights.digest,
@@ -86,10 +89,10 @@ class ActivationSource:
         return self.samples.__getitems__([SampleIndex(0, i, i, 0) for i in range(first, min(first + self.source_batch, self.count))])
 
     def tapped(self, host: Batch) -> Tap:
-        """Run the model on a batch. Return the tap that recorded the output of the module.
+        """Run the model on a host batch. Return the `Tap` that recorded the output of the module.
 
-        Raise `ConfigError` for an output whose first dimension is not that of the samples, such as a table of positions [T, d]: its rows
-        would be counted as activations of other samples."""
+        Raise `ConfigError` if the first dimension of the output is not the number of samples, as for a table of positions [T, d]: its rows
+        cannot be assigned to samples."""
         self.run.workload.check_batch(host)
         batch = {name: value.to(self.device) for name, value in host.items()}
         with Tap(self.module, channels=self.channels) as tap, torch.inference_mode(), self.run.autocast():
@@ -100,8 +103,8 @@ class ActivationSource:
         return tap
 
     def read(self, block: int) -> Block:
-        """Return the activations of a block. Raise `ConfigError` if the shape of the output does not agree with that of the first block, or
-        if an activation that counts is NaN or infinite."""
+        """Return the activations of a block, without padding. Raise `ConfigError` if their number or width does not agree with `offsets`
+        and `width`, or if an activation of a decoded sample is NaN or infinite."""
         host = self.host_batch(block)
         tap = self.tapped(host)
         weight = host["weight"] > 0

@@ -20,7 +20,8 @@ FIRST = ("l0", "explained_variance", "loss_recovered")
 
 
 def report_sections(run: RunFiles) -> list[Section]:
-    """Return the sections; [] without validation metrics."""
+    """Return the section with the validation metrics of the dictionaries, then the stored sections about features; [] without validation
+    metrics."""
     starts = [key.removesuffix("l0") for key in run.final if key.startswith("val") and key.endswith("/l0")]
     if not starts:
         return []

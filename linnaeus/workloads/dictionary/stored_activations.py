@@ -147,8 +147,8 @@ def _write_content(folder: Path, source: ActivationSource, content: dict[str, An
 
 
 def _complete(folder: Path, number: int, fingerprint: str) -> bool:
-    """Return True if a shard was written. Raise `ConfigError` if it has activations with another fingerprint: those of a run that was
-    stopped before it wrote store.json."""
+    """Return True if shard `number` and its JSON file exist. Raise `ConfigError` if the fingerprint in the JSON file is not `fingerprint`:
+    the shard then has other activations, stored by a run that stopped before it wrote store.json."""
     facts = read_json(folder / f"{_name(number)}.json")
     if facts is None or not (folder / f"{_name(number)}.npy").is_file():
         return False
@@ -158,7 +158,7 @@ def _complete(folder: Path, number: int, fingerprint: str) -> bool:
 
 
 def _is_shard(folder: Path, number: int, shape: tuple[int, int]) -> bool:
-    """Return True if the file of shard `number` exists, is complete and has an array of this shape."""
+    """Return True if the .npy file of shard `number` can be opened, is not cut off and has an array of this shape."""
     try:
         found: np.ndarray = np.load(folder / f"{_name(number)}.npy", mmap_mode="r")
     except (OSError, ValueError, EOFError):

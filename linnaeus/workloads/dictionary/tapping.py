@@ -1,8 +1,8 @@
 """Read and replace the output of one module of a network, as rows of activations.
 
-An output [N, d] is used as it is; [B, T, d], such as tokens, becomes B T rows; [B, C, H, W], such as a feature map, becomes B H W rows of
-C numbers, in the order of the images, then of their rows, then of their columns. With `channels="last"`, feature maps [B, H, W, C] become
-the same rows.
+An output [N, d] is used as it is. An output [B, T, d], such as tokens, becomes B T rows. An output [B, C, H, W], such as a feature map,
+becomes B H W rows of C numbers, ordered by image, then by y, then by x. With `channels="last"`, an output [B, H, W, C] becomes the same
+rows.
 
     with Tap(find_module(model, "blocks.1")) as tap:
         model(batch)
@@ -39,9 +39,9 @@ def find_module(model: nn.Module, name: str) -> nn.Module:
 
 
 def to_rows(output: Tensor, channels: str = "first") -> Tensor:
-    """Return an output as rows [N, d]. Raise `ConfigError` for a number of dimensions other than 2, 3 and 4.
+    """Return the output of a module as rows [N, d]. Raise `ConfigError` if it does not have 2, 3 or 4 dimensions.
 
-    channels: place of the channels in an output of four dimensions, first ([B, C, H, W]) or last ([B, H, W, C])."""
+    channels: dimension of the channels in an output of four dimensions, "first" ([B, C, H, W]) or "last" ([B, H, W, C])."""
     if output.dim() == 4 and channels == "first":
         return output.movedim(1, 3).flatten(0, 2)
     if output.dim() in (2, 3, 4):
@@ -60,10 +60,11 @@ def from_rows(rows: Tensor, like: Tensor, channels: str = "first") -> Tensor:
 
 
 class Tap:
-    """Context manager that records the output of `module` and, if `edit` is given, replaces it by `edit(rows)`, rows [N, d].
+    """Context manager that records the output of `module`. If `edit` is given, it replaces the output by `edit(rows)`, [N, d] to [N, d].
 
-    If the module runs several times, as in test-time augmentation, its last output is recorded and each one is edited. channels: as for
-    `to_rows`. shape: shape of the last output; [B, C, H, W] for both values of `channels`."""
+    If the module runs several times, as in test-time augmentation, each output is edited, and the last one is recorded as it was before the
+    edit. channels: dimension of the channels in an output of four dimensions, "first" or "last". shape: shape of the last output; [B, C, H,
+    W] for both values of `channels`."""
 
     def __init__(self, module: nn.Module, edit: Edit | None = None, channels: str = "first") -> None:
         self.module, self.edit, self.channels = module, edit, channels
@@ -96,7 +97,8 @@ class Tap:
         return None if self.edit is None else from_rows(self.edit(rows), output, self.channels)
 
     def _check_channels(self, module: nn.Module, output: Tensor) -> None:
-        """Raise `ConfigError` if the type of the module shows that its channels are at the other place of an output of four dimensions."""
+        """Raise `ConfigError` if `output` has four dimensions and the type of the module shows that its channels are not where `channels`
+        says."""
         known = "last" if isinstance(module, CHANNELS_LAST) else "first" if isinstance(module, CHANNELS_FIRST) else self.channels
         if output.dim() == 4 and known != self.channels:
             found = f"the module ({class_name(type(module))}) returns {list(output.shape)}, with its channels {known}"

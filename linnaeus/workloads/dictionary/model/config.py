@@ -7,8 +7,8 @@ from linnaeus.config.setting import setting
 
 @dataclass(frozen=True)
 class DictionaryConfig:
-    """Settings that all variants of a dictionary share. Coefficients are for activations at a mean distance of sqrt(width) from their
-    geometric median."""
+    """Settings that all variants of a dictionary share. Coefficients of losses apply to scaled activations: their mean distance from their
+    geometric median is sqrt(width)."""
 
     name: str = setting(
         "variant of the dictionary", choices=("relu", "gated", "topk", "batch_topk", "jumprelu", "matryoshka")

@@ -85,7 +85,8 @@ class SparseDictionary(Model):
         return self.activities(pre)
 
     def training_places(self, pre: Tensor, weight: Tensor) -> Active:
-        """Return the places of `training_activities` that are not 0, for a variant that is `limited`, on the CPU."""
+        """Return the indices of the entries of `training_activities` that are not 0. Only variants with `limited` define this; it runs on
+        the CPU. pre: pre-activations [N, F]. weight [N]: 0 for samples that are left out."""
         raise NotImplementedError
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
@@ -128,7 +129,8 @@ class SparseDictionary(Model):
         return Reconstruction(self.decode(activities), activities, losses, (activities > 0).sum(1))
 
     def _forward_active(self, scaled: Tensor, weight: Tensor) -> Reconstruction:
-        """Return the same as `forward` in training, without the activities, computed through the active features only."""
+        """Return the result of `forward` in training, computed through the active features only; its field `activities` is None. scaled:
+        scaled activations [N, d]. weight [N]: 0 for samples that are left out."""
         x = scaled - self.bias
         with torch.no_grad():
             pre = self.scratch.linear(x, self.encoder, self.encoder_bias)
@@ -166,10 +168,11 @@ class SparseDictionary(Model):
 
     @torch.no_grad()
     def fit_scale(self, sample: Tensor) -> None:
-        """Set the bias to the geometric median of `sample` [N, d], and the scale so that the mean distance from it is sqrt(d).
+        """Fit the scale and the bias to `sample` [N, d]: the mean distance of the scaled activations from their geometric median is
+        sqrt(d), and the bias is this median. If all activations are equal, the scale is 1. Raise `ConfigError` for an empty sample.
 
-        Not the mean norm: of activations far from the origin, the part that the features explain would get any size. Activations that are
-        all equal keep the scale 1. Raise `ConfigError` for an empty sample."""
+        The scale does not use the mean norm: for activations far from the origin, the norm says nothing about the size of their deviations,
+        which the features explain."""
         if not len(sample):
             raise ConfigError("data: no activation counts in the blocks from which the scale is estimated; the samples cannot be decoded")
         median = geometric_median(sample.double())

@@ -1,8 +1,9 @@
 """Forward and backward of a dictionary through its active features only, for variants that limit their number. Used on the CPU.
 
-A dense update has five matrix products of the size N x F x d. Here only that of the encoder's forward remains. The others take N k d
-operations: they are sums of a few rows each, computed by `embedding_bag`. For the gradients of the two matrices, the activities are first
-ordered by feature; this is 40 times as fast as `index_add_`. On a GPU dense products are faster.
+A dense update has five matrix products with N F d multiplications each (N samples, F features, width d). Here only the product of the
+encoder's forward remains. The other four take N k d multiplications each, for k active features per sample: `embedding_bag` sums a few rows
+for each result. For the gradients of encoder and decoder, the activities are first sorted by feature; this is 40 times as fast as
+`index_add_`. On a GPU dense products are faster.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ LEAST_FEATURES = 8  # for each active feature; with fewer the dense pass is used
 
 
 class Active(NamedTuple):
-    """P activities that are not 0, ordered by sample: feature int64 [P], sample int64 [P], and the first of each sample, int64 [N].
+    """Indices of the P activities that are not 0, of N samples and F features, sorted by sample.
 
-    order: int64 [P], the same places ordered by feature. of_feature: int64 [F], the first of each feature in this order."""
+    feature, sample: int64 [P], indices of each activity. first: int64 [N], position of the first activity of each sample among the P.
+    order: int64 [P], permutation that sorts the activities by feature. of_feature: int64 [F], position of the first activity of each
+    feature in that order."""
 
     feature: Tensor
     sample: Tensor
@@ -29,20 +32,23 @@ class Active(NamedTuple):
 
 
 def active_places(places: Tensor, samples: int, features: int) -> Active:
-    """Return the places of activities [samples, features] by their flat indices int64 [P], which are ordered by sample."""
+    """Return the indices of active features as `Active`. places: flat indices in a matrix [samples, features], int64 [P], sorted by
+    sample."""
     sample, feature = places // features, places % features
     counts, uses = torch.bincount(sample, minlength=samples), torch.bincount(feature, minlength=features)
     return Active(feature, sample, counts.cumsum(0) - counts, feature.argsort(stable=True), uses.cumsum(0) - uses)
 
 
 class Scratch:
-    """Memory for the pre-activations of one pass at a time. A new tensor of 4 MB costs 3 ms of page faults, as much as its computation."""
+    """Memory for pre-activations, which each pass uses again. A new tensor of 4 MB costs 3 ms of page faults, as much as its
+    computation."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Return x [N, d] weight^T + bias, [N, F], without a graph. It is valid until the next call."""
+        """Return x weight^T + bias, [N, F], for x [N, d], weight [F, d] and bias [F]. Call this under `torch.no_grad`. The next call
+        overwrites the result, except under autocast, where each result has new memory."""
         size = len(x) * len(weight)
         if torch.is_autocast_enabled("cpu"):
             return F.linear(x, weight, bias)
@@ -69,9 +75,9 @@ class SparseEncode(torch.autograd.Function):
 
 
 class SparseDecode(torch.autograd.Function):
-    """Return for each sample the sum of the vectors of its active features, each multiplied by its activity: [N, d].
+    """Return for each sample the sum of activity x vector over its active features, [N, d].
 
-    values: activities [P], in the order of `active`. vectors: one per feature, [F, d]."""
+    values: activities [P], in the order of `active`. vectors: one for each feature, [F, d]. active: indices of the activities."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, vectors: Tensor, active: Active) -> Tensor:
@@ -98,6 +104,7 @@ def _sum_of_features(active: Active, values: Tensor, rows: Tensor) -> Tensor:
 
 
 def _sum_of_samples(active: Active, values: Tensor, rows: Tensor) -> Tensor:
-    """Return for each feature the sum of the `rows` [N, d] of the samples in which it is active, each times its entry of `values` [P]."""
+    """Return for each feature the sum of value x row over the samples in which the feature is active, [F, d]. values: [P], one for each
+    activity, in the order of `active`. rows: one for each sample, [N, d]."""
     ordered = values.index_select(0, active.order)
     return F.embedding_bag(active.sample.index_select(0, active.order), rows, active.of_feature, mode="sum", per_sample_weights=ordered)

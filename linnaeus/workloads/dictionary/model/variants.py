@@ -110,11 +110,13 @@ class BatchTopKDictionary(SparseDictionary):
         return active_places(places, *pre.shape)
 
     def _guess(self, pre: Tensor) -> float:
-        """Return a first guess of the smallest activity that is kept. It is read on the CPU only, where nothing waits for it."""
+        """Return an estimate of the smallest kept activity: 0.8 x the threshold on the CPU. Return 0 on a GPU, where reading the threshold
+        would wait for the device. pre: pre-activations, for their device."""
         return 0.8 * float(self.threshold) if pre.device.type == "cpu" else 0.0
 
     def _keep(self, smallest: Tensor) -> None:
-        """Add the smallest activities of blocks to those since the last update."""
+        """Add the smallest kept activities of blocks to the sum since the last update, and the number of those above 0 to its count. Do
+        nothing in evaluation. smallest: one for each block."""
         if self.training:
             self._smallest += torch.stack([smallest.detach().sum(), (smallest > 0).sum()]).to(self._smallest.dtype)
 
@@ -154,12 +156,12 @@ class MatryoshkaDictionary(BatchTopKDictionary):
 
 
 class JumpReLUDictionary(SparseDictionary):
-    """Learn a threshold per feature. The parameter is the threshold divided by `THRESHOLD_SPEED`.
+    """Set activities below a learned threshold of their feature to 0. The parameter is the threshold divided by `THRESHOLD_SPEED`.
 
-    A step of Adam has the size of the learning rate, however large the sparsity coefficient is, and thresholds must move by several units.
-    Without the division, the number of updates would decide where thresholds end, and not the coefficient. With the logarithm of the
-    threshold as parameter, they hardly move. A feature lowers the objective where its activity is above sqrt(sparsity x d), for activations
-    of width d."""
+    Thresholds must move by several units, but a step of Adam has about the size of the learning rate, whatever the sparsity coefficient is.
+    Without the division, the final thresholds would depend on the number of updates instead of the coefficient. With the logarithm of the
+    threshold as parameter, thresholds hardly move. With activations of width d, an active feature lowers the objective if its activity is
+    above sqrt(sparsity x d)."""
 
     folds = (*SparseDictionary.folds, "slow_threshold")
 

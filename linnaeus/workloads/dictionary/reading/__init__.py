@@ -1,2 +1,3 @@
-"""Analyse the features of a trained dictionary (samples where they are active, effects on the outputs, classes that they detect) for its
-sections of report.html."""
+"""Analyse the features of a trained dictionary for its sections of report.html: samples on which they are active, effects on the outputs,
+and classes that they detect.
+"""

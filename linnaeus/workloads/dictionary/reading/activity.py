@@ -1,7 +1,7 @@
-"""Compute the activities of a dictionary (the coefficients of its features) on samples of the run whose model it was trained on.
+"""Compute the activities of the features of a dictionary on samples of the run whose model it was trained on.
 
-A place is a position in the output of the module for one sample: a token, or a pixel of a feature map. F: number of features. P: number of
-places per sample.
+The activity of a feature is its coefficient. A place is a position in the output of the module for one sample: a token, or a pixel of a
+feature map. F: number of features. P: number of places per sample.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ FEW = 8  # up to this number of tokens per sample, such as class tokens, `peaks`
 
 
 class Activity(NamedTuple):
-    """Activities of a batch of B samples. activities: [B, P, F], 0 at padded places. places: shape of the places of a sample, () for a
-    single one, (T,) or (H, W). real: number of places in the batch without padding."""
+    """Activities of a batch of B samples. activities: [B, P, F], 0 for padding and for samples that cannot be decoded. places: shape of the
+    P places, (T,) or (H, W); () for an output [B, d]. real: number of places in the batch, without padding and samples that cannot be
+    decoded."""
 
     activities: Tensor
     places: tuple[int, ...]
@@ -33,7 +34,7 @@ class Activity(NamedTuple):
 
 
 class Reader:
-    """Model of an opened run, the module whose output is recorded, and a dictionary of its activations."""
+    """Reader of the activities of a dictionary: opened run, module whose output is recorded, and trained dictionary of this output."""
 
     def __init__(self, run: OpenedRun, module: nn.Module, trained: TrainedDictionary) -> None:
         self.run, self.trained, self.module = run, trained, module
@@ -41,11 +42,11 @@ class Reader:
         self.device = next(run.model.parameters()).device
 
     def prepared(self, host: Batch) -> Batch:
-        """Return a host batch on the device, after `Workload.prepare`."""
+        """Move a host batch to the device. Return it after `Workload.prepare`."""
         return self.run.workload.prepare({name: value.to(self.device) for name, value in host.items()})
 
     def read(self, host: Batch) -> Activity:
-        """Return the activities on a batch. host: the batch on the host, before `Workload.prepare`."""
+        """Run the model on a host batch, and return the activities. host: batch before `Workload.prepare`."""
         with Tap(self.module, channels=self.channels) as tap, torch.inference_mode(), self.run.autocast():
             self.run.model(self.prepared(host))
         size = len(host["sample"])
@@ -58,37 +59,37 @@ class Reader:
         return Activity(found * real.unsqueeze(2), places, int(real.sum()))
 
     def scores(self, host: Batch, position: Tensor | None, edit: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
-        """Return group of outputs -> log-probabilities [B, C]. position: as for `SampleView.scores`. edit: replaces the output rows [N, d]
-        of the module; None: no edit."""
+        """Return group of outputs -> log-probabilities [B, C] for a host batch. position: int64 [B], position in a sequence whose output is
+        returned; None: the last one. edit: function that replaces the output rows [N, d] of the module; None: no edit."""
         view = self.run.workload.sample_view()
         with Tap(self.module, edit, self.channels), torch.inference_mode(), self.run.autocast():
             return view.scores(self.run.model, self.prepared(host), position)
 
 
 def batches(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Iterator[Batch]:
-    """Yield the samples with these numbers in host batches of at most `BATCH`."""
+    """Yield host batches of at most `BATCH` samples. samples: indices in the dataset, in the order of the result."""
     for start in range(0, len(samples), BATCH):
         yield batch_of(dataset, samples[start : start + BATCH])
 
 
 def batch_of(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Batch:
-    """Return the samples with these numbers as one host batch."""
+    """Return samples of a dataset as one host batch. samples: their indices in the dataset."""
     return dataset.__getitems__([SampleIndex(0, int(sample), int(sample), 0) for sample in samples])
 
 
 def spread(size: int, most: int) -> np.ndarray:
-    """Return at most `most` evenly spaced integers from 0 to `size` - 1, int64."""
+    """Return min(size, most) evenly spaced, ascending indices from 0 to `size` - 1, int64."""
     return np.arange(size) if size <= most else np.linspace(0, size - 1, most).round().astype(np.int64)
 
 
 class FeatureTable(NamedTuple):
-    """Statistics of the features over S samples.
+    """Statistics of F features over S samples. Places exclude padding and samples that cannot be decoded.
 
-    density: share of the places where a feature is active, float64 [F]. energy: mean square of its activities over the places, float64 [F].
-    strength: largest activities over a sample, of the K = `TOP` samples where they are largest, descending, [F, K]; -1 for fewer samples.
-    sample: numbers of these samples, [F, K]. samples, places: S, and the number of places in all samples without padding. peaks: largest
-    activity in each sample, float32 [S, 1, F], or the activity at each place if these are at most `FEW` tokens, float32 [S, P, F]; None if
-    not kept. labels: group -> class of each sample, int64 [S]; {} if not kept."""
+    density: share of the places where a feature is active, float64 [F]. energy: mean square of the activities over the places, float64 [F].
+    sample: indices of the K = `TOP` samples with the largest activities of each feature, [F, K]. strength: maximum activity in each of
+    these samples, descending, [F, K]; -1 where there are fewer than K samples. samples: S. places: number of places in all samples. peaks:
+    maximum activity in each sample, float32 [S, 1, F]; for outputs with at most `FEW` tokens the activity at each place, float32 [S, P, F];
+    None if not kept. labels: group -> class of each sample, int64 [S]; {} if not kept."""
 
     density: np.ndarray
     energy: np.ndarray
@@ -101,7 +102,8 @@ class FeatureTable(NamedTuple):
 
 
 def feature_table(reader: Reader, dataset: PositionedDataset, most: int, keep_peaks: bool = False) -> FeatureTable:
-    """Return the statistics over at most `most` evenly spaced samples of a dataset. keep_peaks: True to keep `peaks` and `labels`."""
+    """Return the statistics of the features over at most `most` evenly spaced samples of a dataset. keep_peaks: True to keep `peaks` and
+    `labels`."""
     view, features, device = reader.run.workload.sample_view(), reader.trained.features, reader.device
     active, energy = (torch.zeros(features, dtype=torch.float64, device=device) for _ in range(2))
     strength = torch.full((features, TOP), -1.0, device=device)

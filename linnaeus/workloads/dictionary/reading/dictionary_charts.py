@@ -1,4 +1,6 @@
-"""Draw the charts of dictionaries: a histogram of the densities of the features, and metrics of several dictionaries over L0."""
+"""Draw the charts of dictionaries: a histogram of the densities of features, and a metric of several dictionaries over L0 (mean number of
+active features).
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ LEAST = -6  # log10 of the density at the lowest bar, which also counts lower de
 
 
 class Point(NamedTuple):
-    """Dot for one dictionary. series: name of the line that joins dots, such as a run. l0: mean number of active features. value: the
-    metric on the y axis. here: True for a dictionary of this run, with a larger dot."""
+    """Dot for one dictionary. series: name of the line that joins dots, such as the name of a run. l0: mean number of active features.
+    value: the metric on the y axis. here: True for a dictionary of this run, which has a larger dot."""
 
     name: str
     series: str
@@ -30,8 +32,8 @@ class Point(NamedTuple):
 
 
 def density_chart(title: str, density: np.ndarray, places: int) -> str:
-    """Return a histogram of `density` as an HTML figure. density: share of the `places` places where each of the F features is active,
-    [F]."""
+    """Return a histogram of the densities of F features as an HTML figure. density: share of the places where each feature is active, [F].
+    places: number of places, for the caption. Features that are never active are only counted in the caption."""
     never = int((density == 0).sum())
     found = np.log10(density[density > 0])
     low = max(LEAST, math.floor(found.min())) if len(found) else -3
@@ -53,8 +55,8 @@ def density_chart(title: str, density: np.ndarray, places: int) -> str:
 
 
 def frontier_chart(title: str, points: Sequence[Point], note: str) -> str:
-    """Return an HTML figure of a metric over L0, with a dot for each dictionary; "" for fewer than two dots. Points with values that are
-    not finite are left out."""
+    """Return an HTML figure of a metric over L0, with a dot for each dictionary. Points whose `l0` or `value` is not finite, or whose `l0`
+    is 0, are left out. Return "" if fewer than two points remain. note: text after the title."""
     shown = [point for point in points if math.isfinite(point.l0) and math.isfinite(point.value) and point.l0 > 0]
     if len(shown) < 2:
         return ""

@@ -1,4 +1,6 @@
-"""Measure the effect of a feature on the outputs of the model: their probabilities with the feature minus those without it."""
+"""Measure the effect of a feature on the outputs of the model: the probability of each output with the feature minus its probability
+without the feature.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from linnaeus.workloads.dictionary.reading.activity import Activity, Reader
 
 
 class Effect(NamedTuple):
-    """Mean change of the probability of an output by a feature, over samples on which it is active. change: from -1 to 1."""
+    """Mean change of the probability of one output by a feature, over samples on which the feature is active. change: -1 to 1, positive if
+    the feature raises the probability."""
 
     group: str
     output: str
@@ -20,12 +23,12 @@ class Effect(NamedTuple):
 
 
 def effects(reader: Reader, host: Batch, found: Activity, feature: int, most: int = 4) -> list[Effect]:
-    """Return at most `most` outputs whose probability a feature raises and at most `most` that it lowers, the largest changes over all
-    groups, in descending order of the change. Changes below 0.0001 are left out.
+    """Return the outputs whose probability a feature changes most, over all groups: at most `most` that it raises and `most` that it
+    lowers, in descending order of the change. Changes of less than 0.0001 in size are left out.
 
-    host: batch of samples on which the feature is active. found: their activities. Of a sequence, the output is taken at the token with the
-    largest activity. The model is run twice, because layers after the module are not linear. (SplatNLP and Bricken et al. 2023 multiply
-    decoder vectors with output weights instead.)"""
+    host: batch of samples on which the feature is active. found: the activities on this batch. For outputs [B, T, d] of the module, the
+    model's output is taken at the token with the largest activity. The model runs with and without the feature, because layers after the
+    module are not linear. (SplatNLP and Bricken et al. 2023 multiply decoder vectors by output weights instead.)"""
     position: Tensor | None = None
     if len(found.places) == 1:
         position = found.activities[:, :, feature].argmax(1)

@@ -1,4 +1,6 @@
-"""Make the cards of features as HTML: samples with the largest activities, effect on the outputs, and most similar features."""
+"""Make the cards of features as HTML: density, samples with the largest activities, effects on the outputs, and the features with the most
+similar decoder vectors; and the table of detectors.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;max-height:
 
 
 def strongest(table: FeatureTable, count: int) -> list[int]:
-    """Return at most `count` features in descending order of energy, without those that are never active. Features that are active in more
-    than 10 % of the places come last, because they are the least specific."""
+    """Return at most `count` features in descending order of energy. Features that are never active are left out. Features that are active
+    in more than 10 % of the places come last, because they are the least specific."""
     order = np.lexsort((-table.energy, table.density > DENSE))
     return [int(i) for i in order[:count] if table.strength[i, 0] > 0]
 
@@ -53,8 +55,8 @@ def strongest(table: FeatureTable, count: int) -> list[int]:
 def feature_cards(
     reader: Reader, table: FeatureTable, features: Sequence[int], examples: int, best: Mapping[int, Detector], first: str
 ) -> str:
-    """Return the cards of `features` as HTML, with at most `examples` samples each. best: feature -> its best detector, for features that
-    have one. first: prefix of the HTML ids of the cards."""
+    """Return the cards of `features` as HTML. table: statistics over validation samples. examples: maximum number of samples on a card.
+    best: feature -> its best detector, for features that have one. first: prefix of the HTML ids of the cards."""
     decoder = torch.nn.functional.normalize(reader.trained.dictionary.decoder.detach(), dim=1)
     nearest = (decoder[list(features)] @ decoder.T).topk(min(NEAREST + 1, len(decoder)), dim=1)
     cards = []
@@ -91,8 +93,8 @@ def _examples(reader: Reader, host: Batch, found: Activity, feature: int) -> str
 
 
 def _effect(found: Sequence[Effect]) -> str:
-    """Return the outputs whose probability the feature raises, on the left, and lowers, on the right, as HTML. found: in descending order
-    of the change."""
+    """Return two columns of outputs as HTML: those whose probability the feature raises on the left, those whose probability it lowers on
+    the right, the largest changes first. found: effects in descending order of the change."""
     if not found:
         return '<p class="near">no output changes by more than 0.01 percentage points without the feature</p>'
     columns = [[one for one in found if one.change > 0], [one for one in found if one.change < 0][::-1]]
@@ -116,8 +118,8 @@ def _link(feature: int, cosine: float, shown: Sequence[int], first: str) -> str:
 
 
 def detector_table(found: Sequence[Detector], shown: Sequence[int], first: str, most: int = 40) -> str:
-    """Return the table of the first `most` detectors as HTML. shown: features that have a card, to which the table links. first: prefix of
-    the HTML ids of the cards."""
+    """Return an HTML table of the first `most` detectors in `found`. shown: features that have a card, to which the table links. first:
+    prefix of the HTML ids of the cards."""
     rows = []
     for one in found[:most]:
         feature = f'<a href="#{first}{one.feature}">{one.feature}</a>' if one.feature in shown else str(one.feature)

@@ -5,9 +5,9 @@
     linnaeus edit RUN "To be" --feature 12 --scale 3 --feature 40 --scale 0   a prompt, for a language model
     linnaeus edit RUN splattershot --have "swim_speed_up: main" --reconstruct a weapon, for a loadout model
 
-RUN is a run of workload=dictionary. The activity of a feature is its coefficient in the reconstruction. Each edited feature adds (factor -
-1) x activity x decoder vector to the output of the module, so the reconstruction error is kept. With `--reconstruct`, the output is
-replaced by the reconstruction from the scaled activities.
+RUN is a run of workload=dictionary. The activity of a feature is its coefficient in the reconstruction. Each edited feature adds
+(factor - 1) x activity x decoder vector to the output of the module, so the reconstruction error is kept. With `--reconstruct`, the output
+is replaced by the reconstruction from the scaled activities.
 """
 
 from __future__ import annotations

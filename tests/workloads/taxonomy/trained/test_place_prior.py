@@ -48,7 +48,9 @@ def north_and_spring(count: int = 3000) -> tuple[np.ndarray, Metadata]:
 
 @pytest.fixture(scope="module")
 def prior() -> PlacePrior:
-    return train_prior(TREE, *north_and_spring(), None, ("SPATIAL", "TEMPORAL"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prior_fit, "MOST_UPDATES", 600)  # enough here
+        return train_prior(TREE, *north_and_spring(), None, ("SPATIAL", "TEMPORAL"))
 
 
 def log_weights(prior: PlacePrior, given: Metadata) -> np.ndarray:
@@ -73,7 +75,7 @@ def test_taxa_are_likely_where_and_when_they_were_photographed(prior):
 
 
 def test_training_again_gives_the_same_bits(monkeypatch):
-    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 200)
+    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 100)
     first, second = (train_prior(TREE, *north_and_spring(600), np.arange(600) // 3, ("SPATIAL",)).state_dict() for _ in range(2))
     torch.rand(3)
     assert runs.unequal(first, second) == []

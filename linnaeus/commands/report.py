@@ -40,9 +40,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def write(options: argparse.Namespace) -> list[str]:
-    """Write the report of one run, or the comparison of several. Return the lines to print: the path of the page.
+    """Write the report of one run, or the comparison of several runs. Return the lines to print: the path of the page.
 
-    Raise `ConfigError` if `--output` is given for one run, or if the page cannot be written."""
+    Raise `ConfigError` if `--output` is given for one run, if a file of a run cannot be read, or if the page cannot be written."""
     from linnaeus.reporting.report.comparison.compared_runs import find_runs
     from linnaeus.reporting.report.comparison.comparison_page import comparison_path, write_comparison
     from linnaeus.reporting.report.run_report import write_report
@@ -62,8 +62,8 @@ def write(options: argparse.Namespace) -> list[str]:
 
 
 def sections_of(run: RunFiles) -> list[Section]:
-    """Return the sections of the run's workload; [] if config.yaml is missing or damaged, or if the package of the workload cannot be
-    imported."""
+    """Return the sections that the workload of a run adds to its report. Return [] if config.yaml is missing, damaged or names no workload,
+    or if a plugin or the workload cannot be loaded."""
     from linnaeus import workloads
     from linnaeus.config.registry import import_plugins
 

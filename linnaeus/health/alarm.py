@@ -54,7 +54,8 @@ class Alarm:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Alarm:
-        """Return the alarm that a row of alarms.jsonl describes. Unknown keys are ignored, missing ones have their defaults."""
+        """Return the alarm in a row of alarms.jsonl. Unknown keys are ignored. Missing keys have the defaults of the class; a missing
+        `kind`, `step` or `text` raises TypeError."""
         known = {name: row[name] for name in cls.__dataclass_fields__ if name in row}
         return cls(**(known | {name: tuple(row.get(name) or ()) for name in ("tasks", "samples")}))
 
@@ -76,10 +77,11 @@ class Alarm:
 
 
 def dominant_process(values: Sequence[float], usual: float) -> int | None:
-    """Return the rank of the process that causes more than half of the increase of a sum over W processes; None if there is none.
+    """Return the rank of the process with more than half of the total increase over W processes; None if there is no such process.
 
-    values: the part of each process in the sum, [W]. usual: the usual value of the sum. The increase of a process is its part minus usual /
-    W, and 0 if that is negative. For W = 1 the result is 0."""
+    values: contribution of each process to a sum, [W]. usual: the usual value of that sum. The increase of a process is its contribution
+    minus usual / W, or 0 if this difference is negative. The total increase is the sum of the increases. For W = 1 the result is always
+    0."""
     if len(values) == 1:
         return 0
     excess = [max(0.0, value - usual / len(values)) for value in values]

@@ -57,18 +57,21 @@ class Conditions:
 
     @property
     def untrained(self) -> float:
-        """Return the loss of the untrained model; NaN before the first `FIRST` updates, if it is not positive, or after a warm start."""
+        """Return the loss of the untrained model: the median of the first `FIRST` finite losses. Return NaN before `FIRST` finite losses
+        were added, after a warm start, or if the median is not positive."""
         value = statistics.median(self._first) if len(self._first) == FIRST and not self.warm else math.nan
         return value if value > 0 else math.nan
 
     def update(self, losses: Sequence[float]) -> None:
-        """Add the losses of the updates since the last row. The first `FIRST` finite ones of the run are kept."""
+        """Add the loss over all tasks of each update since the last row, in order. Only the first `FIRST` finite losses of the run are
+        kept."""
         missing = FIRST - len(self._first)
         if missing:
             self._first += [loss for loss in losses if math.isfinite(loss)][:missing]
 
     def in_row(self, row: RowNumbers, scale: RunningScale) -> Iterator[Alarm]:
-        """Yield an alarm for each problem that is present in a row. scale: window of the newest losses."""
+        """Yield an alarm for each problem that is present in `row`; at most one of them is about the loss. scale: the `RunningScale` that
+        holds the newest training losses."""
         yield from self._loss(row, scale.recent(RECENT))
         for task, norm, loss, weight in zip(self.tasks, row.head_norms, row.losses, row.weights):
             if norm == 0 and loss > 0 and weight > 0:
@@ -99,8 +102,8 @@ class Conditions:
             yield Alarm("no_progress", row.step, text, None, (), recent, untrained)
 
     def in_validation(self, step: int, loss: float, scale: RunningScale) -> Iterator[Alarm]:
-        """Yield an alarm if the validation loss `loss` is far above the training loss. scale: window of the newest training
-        losses."""
+        """Yield an alarm if `loss`, the validation loss, is above `WORSE` x the loss of the untrained model, while the recent training loss
+        is below `LEARNED` x that loss. scale: the `RunningScale` that holds the newest training losses."""
         recent, untrained = scale.recent(RECENT), self.untrained
         if loss > WORSE * untrained and recent < LEARNED * untrained:
             text = f"the validation loss is {loss:.4g}, more than that of the untrained model ({untrained:.4g}); training: {recent:.4g}"

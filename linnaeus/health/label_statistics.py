@@ -35,10 +35,10 @@ SHUFFLED = "shuffled_labels"
 class LabelStatistics:
     """Statistics of the labels of one task.
 
-    loss: cross-entropy of the validation labels under the training frequencies, in nats. top1: share of the most frequent training class
-    among the validation labels, from 0 to 1. top1_error: standard error of `top1`. distance: total variation distance of training and
-    validation frequencies, from 0 to 1: the share of validation labels that would have to change for equal frequencies. chance: limit that
-    the distance rarely exceeds if both sets are random samples from one distribution."""
+    loss: cross-entropy of the validation labels under the training frequencies, in nats. top1: fraction of validation labels that are of
+    the most frequent training class, 0 to 1. top1_error: standard error of `top1`. distance: total variation distance of the training and
+    validation frequencies, 0 to 1; this fraction of validation labels would have to change for equal frequencies. chance: the limit of
+    `distance` above which an alarm is raised, at least `SHIFT`; two random samples from one distribution rarely exceed it."""
 
     loss: float
     top1: float
@@ -84,8 +84,10 @@ class ValidationNumbers:
 
 
 def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], results: ValidationNumbers) -> Iterator[Alarm]:
-    """Yield an alarm for each problem of the labels that is present in a validation. labels: task -> statistics, for tasks that have
-    labels."""
+    """Yield an alarm for each problem of the labels that a validation shows: one for all tasks with a `distance` above `chance`, and one if
+    all tasks are at chance level, which is checked from the fraction `NO_SKILL_FROM` of the run on.
+
+    tasks: names of all tasks. labels: task -> statistics; tasks with unknown statistics are missing."""
     shifted = {task: own for task, own in labels.items() if own.distance > own.chance}
     if shifted:
         task = max(shifted, key=lambda name: shifted[name].distance - shifted[name].chance)
@@ -99,7 +101,10 @@ def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], 
 
 
 def _without_skill(labels: LabelStatistics | None, results: ValidationNumbers, task: str) -> bool:
-    """Return True if the results of a task are at chance level. labels: its statistics; None: unknown, which returns False."""
+    """Return True if the validation results of `task` are at chance level. labels: statistics of the task, None if unknown.
+
+    Return False if `labels` is None, if the loss is missing, or if the loss is above `RUINED` x the loss of the training frequencies. A
+    missing accuracy is not checked."""
     loss, top1 = results.losses.get(task), results.top1.get(task)
     if labels is None or loss is None or not NO_SKILL * labels.loss <= loss <= RUINED * labels.loss:
         return False

@@ -1,7 +1,8 @@
-"""Define `HealthMonitor`, which raises alarms from the numbers of a row of metrics: the same ones on all processes and after a resume.
+"""Define `HealthMonitor`, which raises alarms from the numbers of a row of metrics. All processes raise the same alarms, also after a
+resume.
 
-A problem that stays raises one alarm. It raises another one only after an interval without the problem: `QUIET_UPDATES` updates for a
-problem of a single update, more than `QUIET_ROWS` rows for a lasting one.
+A problem that stays raises one alarm. A later alarm of the same kind requires an interval without the problem: `QUIET_UPDATES` updates for
+a problem of a single update, more than `QUIET_ROWS` rows for a lasting one. A problem found in a validation raises no later alarm.
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ class HealthMonitor:
         return self._count(new)
 
     def observe_validation(self, results: ValidationNumbers) -> list[Alarm]:
-        """Return the new alarms about a validation. Each kind is raised at most once in a run."""
+        """Return the new alarms about a validation. Each kind is raised at most once in a run.
+
+        Validation results at chance level before the fraction `NO_SKILL_AT_ONCE` of the run raise an alarm only if those of the previous
+        validation were at chance level, too."""
         present = {alarm.kind: alarm for alarm in label_problems(self.tasks, self._labels, results)}
         if results.loss is not None:
             present |= {alarm.kind: alarm for alarm in self._conditions.in_validation(results.step, results.loss, self._scales["loss"])}

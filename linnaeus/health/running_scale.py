@@ -25,12 +25,12 @@ LEAST_SPREAD = 0.01  # fraction of the median; a loss without noise (one batch r
 
 @dataclass(frozen=True)
 class SpikeLimits:
-    """Limits of a spike. Its value exceeds all of them.
+    """Limits of a spike: a value is a spike if it exceeds all limits that apply.
 
-    factor: multiple of the median. deviations: number of spreads above the median. log_deviations: the same for the logarithms, where noise
-    with a long tail has a larger spread. over_highest: multiple of the highest value in the window. over_first: multiple of the first
-    median of the run, because a loss near 0 varies by large factors. The limits `factor`, `log_deviations` and `over_first` are used if all
-    values in the window are positive."""
+    factor: multiple of the median. deviations: number of spreads above the median. log_deviations: number of spreads of the logarithms
+    above the logarithm of the median; noise with a long tail has a larger spread there. over_highest: multiple of the highest value in the
+    window. over_first: multiple of the first median of the run, because a loss near 0 varies by large factors. `factor`, `log_deviations`
+    and `over_first` apply only if all values in the window are positive."""
 
     factor: float
     deviations: float
@@ -71,10 +71,11 @@ class RunningScale:
         return statistics.median(self._window[-count:]) if len(self._window) >= count else math.nan
 
     def spikes(self, first_step: int, values: Sequence[float], settled: Sequence[bool] = ()) -> list[Spike]:
-        """Add the `values` [n] of n consecutive updates. Return the spikes among them. first_step: `global_step` after the first one.
+        """Add the `values` [n] of n consecutive updates. Return the spikes among them. first_step: `global_step` after the first update.
 
-        A value that is not finite is ignored, because the update was skipped and has an alarm of its own. settled: [n], False if the data
-        of an update are not comparable with those of the window; its value is then not a spike. (): all are comparable."""
+        A value that is not finite is not added, because the update was skipped and has an alarm of its own. settled: [n], False if the data
+        of an update are not comparable with those of the window; its value is added, but is never a spike. (): all are comparable. No value
+        is a spike while the window has fewer than `FEWEST` values at the start of the block."""
         found: list[Spike] = []
         start = 0
         while start < len(values):

@@ -22,7 +22,8 @@ Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> (numerator,
 def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Return (sums of the numerators, sums of the denominators) over each group, float64 [G, m] each, for the m metrics in `parts`.
 
-    groups: number of the group of each sample, int64 [N]; None: every sample is a group. size: number of samples, N."""
+    parts: metric -> (numerators, denominators) of the N samples, [N] each. groups: group index of each sample, int64 [N]; None: every
+    sample is a group. size: N."""
     group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     count = int(group.max(initial=-1)) + 1
     sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
@@ -64,8 +65,9 @@ def quotients(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper ends [m] of the 95 % intervals of `values` [RESAMPLES, m]; NaN where `few` (bool [m]) is True.
-    Overwrite those columns of `values`."""
+    """Return the lower and upper ends [m] of the 95 % intervals of the columns of `values` [RESAMPLES, m], without their NaN values.
+
+    few: bool [m], True for columns whose result is NaN. These columns of `values` are overwritten with 0."""
     values[:, few] = 0.0  # `nanquantile` warns about columns of NaN
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)

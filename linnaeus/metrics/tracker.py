@@ -95,10 +95,10 @@ class MetricsTracker:
         return row | {f"train/{task}/weight": weight for task, weight in zip(self.tasks, last.tolist(), strict=True)}
 
     def _smooth(self, loss: float) -> tuple[float, float]:
-        """Return (exponential moving average of the loss updated with `loss`, sum of its weights). The state is not changed.
+        """Return (moving average including `loss`, sum of the weights of the average). The state is not changed.
 
-        The average starts at 0. Divided by the sum of its weights, it has no bias towards 0, as in Adam. A `loss` that is not finite is
-        ignored."""
+        The exponential moving average starts at 0. The caller divides it by the sum of the weights to remove the bias towards 0, as in
+        Adam. If `loss` is not finite, the current values are returned."""
         if not math.isfinite(loss):
             return self.smoothed, self.smoothed_weight
         keep = SMOOTHING**self.updates
@@ -153,8 +153,10 @@ class MetricsTracker:
         return {name: total.detach().cpu().clone() for name, total in own.items()}
 
     def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
-        """Load the sums of this process. Call this after `load_state_dict`. states: `rank_state_dict` of each process rank of the saved
-        run. If `world_size` is not their number, rank 0 loads the total of all `states`, and the other ranks load 0."""
+        """Load the sums of this process. Call this after `load_state_dict`.
+
+        states: results of `rank_state_dict` of all processes of the saved run, in the order of their ranks. If the saved run had another
+        number of processes than `world_size`, rank 0 loads the totals over `states`, and all other ranks load 0."""
         if len(states) == world_size:
             own = [states[rank]]
         else:

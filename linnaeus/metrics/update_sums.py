@@ -95,7 +95,9 @@ class UpdateSums:
         return {"valid": self.valid_rows(), "earlier_valid": self.earlier_valid.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the result of `state_dict`. If this run has too few rows, the saved ones are added to `earlier_valid`."""
+        """Load the label counts from a result of `state_dict`, and set the loss sums to 0; `load_losses` loads those.
+
+        If the saved run has more finished updates than this run has rows for, all saved counts are added to `earlier_valid`."""
         self.clear()
         self.earlier_valid.copy_(state["earlier_valid"])
         if len(state["valid"]) < len(self._rows):
@@ -105,8 +107,10 @@ class UpdateSums:
             self.earlier_valid += state["valid"].sum(0)
 
     def load_losses(self, saved: Iterable[Mapping[str, Tensor]]) -> None:
-        """Load the sums over `saved`, the `losses` [R, T] and `earlier_losses` [T] of processes of the saved run. Call this after
-        `load_state_dict`."""
+        """Load the loss sums, added over all states in `saved`. Call this after `load_state_dict`.
+
+        saved: states of processes of the saved run, with `losses` [saved number of rows, T] and `earlier_losses` [T]. Rows from `count` on
+        are added to `earlier_losses`. If `saved` is empty, the sums are 0."""
         self.losses.zero_()
         self.earlier_losses.zero_()
         for state in saved:

@@ -190,14 +190,14 @@ class Update:
 
 
 class RecentNorms:
-    """Ring buffer of the gradient norms of the newest updates since the last log row, [rows] on the device.
+    """Ring buffer on the device of the gradient norms of the newest updates since the last call of `clear`, at most `rows` norms.
 
-    The host counts the skipped updates from them: a norm that is not finite is that of a skipped update. This saves two operations on the
-    device per update, compared with counters there.
+    An update with a norm that is not finite was skipped. The host counts the skipped updates from the norms, which saves two operations on
+    the device per update, compared with counters on the device. Each update writes its norm into a slot of the buffer, so nothing is
+    copied. The host waits for the device only after `rows` updates without a call of `count_skipped`.
 
-    Each update writes its norm into a slot of the buffer, so nothing is copied. The host waits for the device only after `rows` updates
-    without a call of `count_skipped`. skipped: number of skipped updates in the run. skipped_in_a_row: number of skipped updates since the
-    last applied one. Both are as of the last call of `count_skipped`."""
+    skipped: number of skipped updates in the run. skipped_in_a_row: number of skipped updates since the last applied one. Both are as of
+    the last call of `count_skipped`."""
 
     def __init__(self, rows: int, device: torch.device, dtype: torch.dtype) -> None:
         self.values = torch.zeros(rows, device=device, dtype=dtype)
@@ -216,7 +216,8 @@ class RecentNorms:
         return slot
 
     def read(self) -> Tensor:
-        """Return the norms since the last `clear`, oldest first, [n] on the host, n <= rows. This waits for the device."""
+        """Return the norms of the updates since the last `clear`, oldest first, [n] on the host. After more than `rows` updates, only the
+        newest `rows` norms are returned. This waits for the device."""
         rows, found = len(self._slots), self.values.cpu()
         return found[: self.count] if self.count <= rows else found.roll(-(self.count % rows))
 
@@ -243,7 +244,8 @@ class RecentNorms:
         return {**counts, "norms": {"count": self.count, "values": self.values.cpu().clone()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the result of `state_dict`. If the buffer of the saved run has another size, keep the newest norms that fit."""
+        """Load the result of `state_dict`. If the saved buffer has another size, keep the newest norms that fit. All loaded norms count as
+        counted."""
         values, self.count = state["norms"]["values"], state["norms"]["count"]
         if len(values) != len(self._slots):
             values = values.roll(-(self.count % len(values))) if self.count > len(values) else values[: self.count]

@@ -42,8 +42,8 @@ class UpdateRatio:
 
     @torch.no_grad()
     def read(self) -> dict[str, float]:
-        """Return group -> ratio of the update since `start`; {} if `start` was not called. The ratio is NaN if all measured weights of a
-        group were 0. This waits for the device."""
+        """Return parameter group -> ratio of the update since `start`; {} if `start` was not called since the last `read`. The ratio is NaN
+        if all measured weights of a group were 0, or if none is measured. This waits for the device."""
         if not self.started or self._before is None:
             return {}
         before, self._before, self.started = self._before, None, False

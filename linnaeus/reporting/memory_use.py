@@ -81,9 +81,11 @@ class MemoryGrowth:
         self._every, self._count, self._said = 1, 0, False
 
     def report(self, step: int, mebibytes: float, last_step: int) -> str | None:
-        """Add the reading of a progress report. Return a warning, at most once, if the conditions of a leak hold; otherwise None.
+        """Add the reading of a progress report. Return a warning if the conditions of a leak hold; otherwise None. Only one warning is
+        returned.
 
-        step: that of the report. mebibytes: the reading in MiB. last_step: last step of the run, to which the growth is extrapolated."""
+        step: `global_step` of the report. mebibytes: the reading in MiB. last_step: last step of the run, to which the growth is
+        extrapolated. The first `SKIPPED` readings are left out, as are those between the readings that are kept in a long launch."""
         self._count += 1
         if self._said or self._count <= SKIPPED or self._count % self._every:
             return None
@@ -102,7 +104,8 @@ class MemoryGrowth:
         )
 
     def _grows_fast(self) -> bool:
-        """Return True if the conditions of a fast leak hold: a large growth at a constant rate."""
+        """Return True if the conditions of a fast leak hold: at least `FAST_READINGS` readings, a growth of at least `FAST_GROWTH`, a
+        nearly constant rate between readings, and a rate that does not slow down in the second half."""
         values = [value for _, value in self._readings]
         if len(values) < FAST_READINGS or values[-1] - values[0] < max(FAST_GROWTH[0], FAST_GROWTH[1] * values[0]):
             return False

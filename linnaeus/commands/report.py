@@ -63,7 +63,7 @@ def write(options: argparse.Namespace) -> list[str]:
 
 def sections_of(run: RunFiles) -> list[Section]:
     """Return the sections that the workload of a run adds to its report. Return [] if config.yaml is missing, damaged or names no workload,
-    or if a plugin or the workload cannot be loaded."""
+    if the workload is unknown, or if a plugin or the package of the workload cannot be imported."""
     from linnaeus import workloads
     from linnaeus.config.registry import import_plugins
 

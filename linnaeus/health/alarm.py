@@ -28,12 +28,12 @@ class Alarm:
     """Problem found in a run.
 
     kind: a key of `KINDS`. step: the `global_step` after the update concerned. text: description without step, rank and samples.
-    process_rank: rank of the process whose part of the global batch caused the problem; None if several did, or if it is unknown. tasks:
-    names of the tasks concerned; () for all. value: the number that raised the alarm, None if there is none. usual: the number it was
-    compared with, such as the median of earlier updates, None if there is none.
+    process_rank: rank of the process whose part of the global batch caused the problem; None if several did, or if the process is unknown.
+    tasks: names of the tasks concerned; () for all. value: the number that raised the alarm; None if there is none. usual: the number with
+    which `value` was compared, such as the median of earlier updates; None if there is none.
 
-    samples: names of the first `LISTED` samples of the update on process `process_rank`, on all processes if that is None; () for a problem
-    that is not of a single update. sample_count: number of all these samples."""
+    samples: names of the first `LISTED` samples of the update: those on process `process_rank`, or on all processes if `process_rank` is
+    None; () if the problem is not one of a single update. sample_count: number of these samples before the cut to `LISTED`."""
 
     kind: str
     step: int

@@ -44,11 +44,11 @@ def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarra
 def difference_intervals(
     first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the differences [m] of m fractions, second minus first, and the lower and upper ends [m] of their 95 % confidence intervals;
-    NaN for ends as in `intervals`.
+    """Return the differences [m] of m fractions, second minus first, and the lower and upper ends [m] of their 95 % confidence intervals.
+    The ends are NaN if fewer than two groups have a denominator above 0 in `first` or in `second`.
 
-    first, second: (numerators, denominators), sums over the same G groups, [G, m] each. Both use the same resamples, so the differences are
-    paired."""
+    first, second: (numerators, denominators) of each model, sums over the same G groups, [G, m] each. Both models use the same resamples,
+    so the differences are paired."""
     columns = first[0].shape[1]
     value = quotients(*(part.sum(0) for part in second)) - quotients(*(part.sum(0) for part in first))
     few = ((first[1] > 0).sum(0) < 2) | ((second[1] > 0).sum(0) < 2)

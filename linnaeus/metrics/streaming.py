@@ -85,8 +85,8 @@ class TrainingMetrics:
         """Return the results of a log row by name; one of them must be `loss`. By default the loss of a task is `loss_sums / valid`, NaN
         without valid labels, and `loss` is the mean over the tasks with valid labels.
 
-        loss_sums, valid: float64 [T] on the host, the workload's `loss_sums` and `valid_counts` added over all micro-batches since the
-        previous row. counts: `self.counts` summed over all processes."""
+        loss_sums, valid: float64 [T] on the host for T tasks, the workload's `loss_sums` and `valid_counts` added over all processes and
+        all updates since the previous row. counts: `self.counts` added over all processes."""
         means = loss_sums / torch.where(valid > 0, valid, torch.nan)
         each = {f"{task}/loss": mean for task, mean in zip(self.tasks, means.tolist(), strict=True)}
         return {"loss": means.nanmean().item(), **(each if len(self.tasks) > 1 else {})}

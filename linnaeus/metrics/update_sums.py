@@ -68,8 +68,11 @@ class UpdateSums:
         return torch.tensor(self.valid, dtype=torch.float64).reshape(-1, len(self.earlier_valid))
 
     def read(self, all_reduce: Callable[[Tensor], Tensor], rank: int = 0, world_size: int = 1) -> UpdateLosses:
-        """Return the sums over all processes. This waits for the device. Call it on all ranks. all_reduce: returns the sum of a tensor over
-        all processes. rank: that of this process."""
+        """Return the sums over all processes since the last `clear`; they are not set to 0. This waits for the device. Call it on all
+        ranks.
+
+        all_reduce: function that returns the sum of a tensor over all processes; not called if `world_size` is 1. rank: rank of this
+        process. world_size: number of processes."""
         valid, tasks = self.valid_rows(), len(self.earlier_valid)
         own = torch.cat([self.losses[: self.count], self.earlier_losses.unsqueeze(0)])
         if world_size == 1:

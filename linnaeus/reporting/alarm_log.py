@@ -23,7 +23,8 @@ def read_alarms(run: Path | str) -> list[Alarm]:
 
 
 class AlarmLog:
-    """Writer of alarms.jsonl in the run directory `directory`. If it is None (on ranks other than 0), all methods do nothing."""
+    """Writer of alarms.jsonl in the run directory `directory`. If `directory` is None (on ranks other than 0), nothing is read or written,
+    `counters` returns {}, and `summary` counts no alarms."""
 
     def __init__(self, directory: Path | None) -> None:
         self.directory = directory
@@ -45,8 +46,8 @@ class AlarmLog:
             self.file.truncate(global_step, **(saved or {"rows": 0}))
 
     def summary(self) -> dict[str, Any]:
-        """Return the entry of summary.json: `count`, the number of alarms; `kinds`, kind -> number; `newest`, the last `IN_SUMMARY`
-        ones."""
+        """Return the entry of summary.json: `count`, the number of alarms; `kinds`, kind -> number of alarms; `newest`, the last
+        `IN_SUMMARY` alarms, each with `step`, `kind` and `text` (the line of the log)."""
         alarms = [] if self.directory is None else read_alarms(self.directory)
         newest = [{"step": alarm.step, "kind": alarm.kind, "text": alarm.describe()} for alarm in alarms[-IN_SUMMARY:]]
         return {"count": len(alarms), "kinds": dict(Counter(alarm.kind for alarm in alarms)), "newest": newest}

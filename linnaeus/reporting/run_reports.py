@@ -94,11 +94,12 @@ class RunReports:
         save_intervals: Sequence[float] = (),
         validated: bool = False,
     ) -> dict[str, float]:
-        """Return `time/eta_seconds`, the estimated seconds until the end of the run, and its parts `time/eta_validation_seconds` (once a
-        pass has been timed or the speed is known) and `time/eta_saving_seconds` (once a checkpoint has been timed).
+        """Return `time/eta_seconds`, the estimated seconds until the end of the run, and its parts
+        `time/eta_validation_seconds` and `time/eta_saving_seconds`. A part without an estimate is left out; it is 0 if no event remains.
 
         Before the first pass, the estimate for a validation sample is a third of the time of a training sample, because backward takes
-        about twice as long as forward. After a resume, the costs of the launch before are used until there are new ones.
+        about twice as long as forward. After a resume, the mean cost of a pass or a checkpoint
+        in the launch before counts as one more event of this launch.
 
         `clocks`: result of `train.readings.timings`, and recent rates if there are any. `step`: current step. `validating`, `saving`:
         seconds spent on these so far in this launch. `save_intervals`: seconds between checkpoints due by wall time, one for each such

@@ -1,8 +1,9 @@
 """Find a process that is slower than the others (a straggler), and the section of the update that takes longer in it.
 
 Each report has the seconds of an update in three sections for each process, without the time spent waiting for other processes: `data`
-(waiting for its loader), `forward and backward`, and `host` (checks of the batch, the optimizer, everything else). A process is slow if
-their sum is more than `RATIO` = 1.12 times the median of the other processes in two successive reports. With noise of 5 %, equal processes
+(waiting for its loader), `forward and backward`, and `host` (checks of the batch, the optimizer, everything else). A process is slow in
+a report if its sum of the three is more than `RATIO` = 1.12 times the median sum of the other processes, and at least `LEAST` seconds
+longer. `SlowRank` warns after two successive reports with a slow process. With noise of 5 %, equal processes
 have a ratio below 1.05 / 0.95 = 1.11, and a process that takes 25 % longer has one above 1.25 x 0.95 / 1.05 = 1.13.
 
 If the same process is slow in each report, its machine or GPU is the cause. If waits for data occur in one process after another, the data
@@ -36,7 +37,10 @@ class Slow:
 
 
 def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
-    """Return the slowest process if it is slow, otherwise None. `table`: seconds per update, [W][3] for W ranks and the `SECTIONS`."""
+    """Return the process with the longest update if it is slow, otherwise None. Return None for a single process.
+
+    A process is slow if its update takes more than `RATIO` times as long as the median of the others, and at least `LEAST` seconds longer.
+    `table`: seconds per update, [W][3] for W ranks and the `SECTIONS`."""
     totals = [sum(row) for row in table]
     if len(totals) < 2:
         return None
@@ -64,9 +68,10 @@ class SlowRank:
         self._ranks: list[int] = []  # ranks that have waited for data
 
     def report(self, step: int, table: Sequence[Sequence[float]]) -> str | None:
-        """Return a warning about a process that is slow in this report and the one before, a line if it no longer is, otherwise None.
+        """Return a warning about a slow process by the rules of the class, or None.
 
-        `table`: as in `slowest`, since the last report."""
+        After a warning, the second successive report without a slow process returns a line that the process is as fast as the others again.
+        `table`: seconds per update since the last report, [W][3] for W ranks and the `SECTIONS`."""
         found, before = slowest(table), self._before
         self._before = found
         if found is None:

@@ -54,10 +54,12 @@ class Throughput:
 
     def rates(self, units: str | None = None, latest: Reading | None = None) -> dict[str, float]:
         """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (fraction of the
-        time, 0 to 1), `recent/steps` and `recent/seconds` (updates and seconds over which these are averaged); {} before two readings.
+        time, 0 to 1), `recent/steps` and `recent/seconds` (updates and seconds over which these are averaged).
 
-        `units`: name of the units, for `recent/<units>_per_second`; None leaves it out. `latest`: a reading newer than that of the last
-        report, up to which to measure instead."""
+        Return {} if no update was made between the first and the last reading, or there is no reading.
+
+        `units`: name of the units, for `recent/<units>_per_second`; None leaves it out. `latest`: reading that is
+        used as the last one instead of that of the last report; None for the last report."""
         if not self._readings or (latest or self._readings[-1]).step <= self._readings[0].step:
             return {}
         first, last = self._readings[0], latest or self._readings[-1]
@@ -76,7 +78,7 @@ class Throughput:
 
 
 class Costs(NamedTuple):
-    """Mean seconds of an update, a validation pass and a checkpoint in an earlier launch with `processes` processes; None if unknown."""
+    """Mean seconds of an update, a validation pass and a checkpoint in a launch; None if unknown. `processes`: its world size."""
 
     update: float | None = None
     validation: float | None = None
@@ -139,7 +141,9 @@ _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
 
 
 def peak_flops(device: str, precision: str) -> float | None:
-    """Return the peak FLOP/s of the device with this name in the driver; None if unknown. precision: value of `trainer.precision`."""
+    """Return the peak FLOP/s of a device; None if unknown and for a MIG instance.
+
+    device: name of the device in the driver. precision: value of `trainer.precision`."""
     if precision not in ("bf16", "fp16", "float32") or "MIG" in device:
         return None
     figures = next((figures for pattern, figures in _PEAKS.items() if re.fullmatch(pattern, device)), (None, None, None))

@@ -57,9 +57,9 @@ class OpsSchedule:
         return self.resolved.log.due(current_step)
 
     def should_measure_update_ratio(self, current_step: int) -> bool:
-        """Return True if update `current_step` is that of the first row of metrics among its `RATIO_EVERY` steps.
+        """Return True if `current_step` has the first row of metrics in its block of steps.
 
-        Blocks of steps begin at the multiples of `RATIO_EVERY`, plus 1."""
+        Blocks have `RATIO_EVERY` steps; the first block begins at step 1."""
         log, before = self.resolved.log, (current_step - 1) // RATIO_EVERY * RATIO_EVERY
         return log.due(current_step) and log.next_after(before) == current_step
 

@@ -83,8 +83,8 @@ class UpdateTimes:
             self.moments.append(None)
 
     def take(self) -> list[float]:
-        """Return the seconds of each update since the last call. Updates that the GPU has not finished yet are returned by the next
-        call."""
+        """Return the seconds of each update since the last call, of the newest `KEPT` at most. Updates that the GPU has not finished yet
+        are returned by a later call."""
         moments, found = list(self.moments), list[float]()
         while moments and not _reached(moments[-1]):
             moments.pop()

@@ -23,8 +23,10 @@ SAME_MIXTURE = 0.02  # change of the share of a source within `WINDOW` updates b
 
 
 def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
-    """Raise the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
+    """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
     updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
+
+    `train/clip_rate` is left out without `trainer.max_grad_norm` or without updates. With `logger.alarms` off, nothing else is returned.
 
     Call this once per row, on all ranks. It waits for the device, and it clears the gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
@@ -43,7 +45,7 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
 
 def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, float], applied: bool) -> RowNumbers:
     """Return the numbers with which lasting problems are found. ratios: result of `UpdateRatio.read`. applied: False if the last update
-    was skipped."""
+    was skipped; the norms of the heads are then left out."""
     tasks = t.workload.tasks
     losses = [row.get(f"train/{task}/loss", row["train/loss"]) for task in tasks]
     weights = [row[f"train/{task}/weight"] for task in tasks]
@@ -52,8 +54,9 @@ def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, floa
 
 
 def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
-    """Return for each of T heads (lists of parameters) the largest of the gradient norms of its parameters, [T]; NaN if none of them is
-    trained. This waits for the device."""
+    """Return the largest gradient norm of a parameter in each of T heads, [T]. This waits for the device.
+
+    heads: parameters of each head. A head without a trained parameter has NaN. A trained parameter without a gradient has norm 0."""
     trained = [[parameter for parameter in head if parameter.requires_grad] for head in heads]
     grads = [parameter.grad for head in trained for parameter in head if parameter.grad is not None]
     values = iter(torch.stack(torch._foreach_norm(grads)).tolist() if grads else [])
@@ -61,15 +64,17 @@ def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
 
 
 def check_validation(t: Training, results: Mapping[str, float]) -> None:
-    """Raise the alarms about a validation. Call this on all ranks. results: metric key -> value, of all its passes."""
+    """Log the alarms about a validation. Call this on all ranks. results: metric key -> value, of all its passes.
+
+    Do nothing if `logger.alarms` is off or `results` has neither `val/loss` nor `val_ema/loss`."""
     prefix = next((name for name in ("val", "val_ema") if f"{name}/loss" in results), None)
     if t.config.logger.alarms and prefix is not None:
         raise_alarms(t, t.health.observe_validation(validation_numbers(t, results, prefix)))
 
 
 def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -> ValidationNumbers:
-    """Return the numbers of a validation with which problems are found. prefix: name of the normal pass, `val` or `val_ema`. The keys of a
-    single task may lack its name."""
+    """Return the numbers of a validation with which problems are found. prefix: name of the normal pass, `val` or `val_ema`. With a
+    single task, keys without the name of the task are also read. The total loss is `val/loss`, None if only `val_ema` was measured."""
 
     def of_tasks(name: str) -> dict[str, float]:
         tasks = t.workload.tasks
@@ -92,8 +97,10 @@ def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
 
 
 def _means(totals: Sequence[float], labels: Sequence[float]) -> list[float]:
-    """Return the mean loss of each task in an update, [T]; NaN without labels, infinite if the loss is not finite. totals: loss sums, [T].
-    labels: numbers of labels, [T]."""
+    """Return the mean loss of each of T tasks in an update, [T].
+
+    NaN for a task without labels; otherwise infinite if the loss of the task is not finite.
+    totals: sum of the losses of each task, [T]. labels: number of labels of each task, [T]."""
     if math.isfinite(sum(totals)) and 0 not in labels:
         return [total / count for total, count in zip(totals, labels)]
     means = (total / count if math.isfinite(total) else math.inf for total, count in zip(totals, labels) if count)
@@ -123,8 +130,8 @@ def settled(t: Training, first_step: int, count: int) -> list[bool]:
 
 
 def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:
-    """Log the alarms as warnings and write them to alarms.jsonl. Do nothing on ranks other than 0. An alarm about a single update gets the
-    names of its samples."""
+    """Log the alarms as warnings and write them to alarms.jsonl. Do nothing on ranks other than 0. An alarm of a kind in
+    `OF_ONE_UPDATE` also names the samples of its update."""
     if not t.context.is_master:
         return
     for alarm in alarms:
@@ -134,7 +141,9 @@ def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:
 
 
 def with_samples(t: Training, alarm: Alarm) -> Alarm:
-    """Return the alarm with the samples of its update on its process, on all processes if `process_rank` is None. Names are those of
+    """Return a copy of the alarm with the number of samples in its update and the names of the first `LISTED` of them.
+
+    Only samples of the process `alarm.process_rank` are counted; those of all processes if it is None. Names are from
     `Workload.sample_names`."""
     indices = [index for index in t.sampler.indices_of(alarm.step - 1, alarm.process_rank) if index.real]
     try:

@@ -57,7 +57,7 @@ def _tables(run: RunFiles) -> str:
 
 
 def charts_of(charts: Sequence[str]) -> str:
-    """Return charts side by side as HTML; "" without any."""
+    """Return `charts` (HTML of each chart) side by side as HTML; "" if `charts` is empty."""
     return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
 
 
@@ -84,7 +84,7 @@ def _header(run: RunFiles) -> str:
 
 
 def _devices(record: Mapping[str, Any]) -> str:
-    """Return the processes and devices of a run as HTML, such as `4 processes on 4 x NVIDIA H200`."""
+    """Return the number of processes and the devices of a run as HTML, such as `4 processes on 4 x NVIDIA H200`; "" if unknown."""
     devices, world = record.get("devices"), record.get("world_size")
     if isinstance(devices, list):
         names = sorted(set(map(str, devices)))
@@ -115,7 +115,9 @@ def _key_figures(run: RunFiles) -> str:
 
 
 def best_value(run: RunFiles) -> str:
-    """Return the best value of the monitored metric as HTML, such as `best val/loss 0.91 at step 800`; "" if there is none."""
+    """Return the best value of the monitored metric as HTML, such as `best val/loss 0.91 at step 800`.
+
+    Return "" if the run has not ended or has no best value."""
     for monitor, best in (run.summary.get("best") or {}).items() if run.ended else ():
         if isinstance(best, dict) and best.get("value") is not None:
             return escape(f"best {monitor} {show_value(monitor, best['value'])} at step {best.get('global_step', 0):,}")
@@ -136,7 +138,7 @@ def _picture(run: RunFiles) -> str:
 
 
 def glossary(final: Mapping[str, Any]) -> str:
-    """Return a list of the metrics in `final` with their meanings as HTML; "" if none is known."""
+    """Return the metrics in `final` (metric key -> value) with their meanings as an HTML list; "" if no meaning is known."""
     names = {metric_name(key.rpartition("/")[2]): meaning(key) for key in final if not key.endswith(("_low", "_high"))}
     known = {name: text for name, text in names.items() if text}
     return f"<dl>{''.join(f'<dt>{escape(name)}</dt><dd>{escape(text)}</dd>' for name, text in sorted(known.items()))}</dl>" if known else ""

@@ -22,7 +22,7 @@ def write_summary(path: Path | str, status: str, global_step: int, **values: Any
 
 
 def strict(value: Any) -> Any:
-    """Return a copy of `value`, a nesting of dicts and lists, with None for NaN and infinities, which JSON does not have."""
+    """Return a copy of `value` with None in place of NaN and infinities, which JSON does not have. value: nested dicts and lists."""
     if isinstance(value, Mapping):
         return {key: strict(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

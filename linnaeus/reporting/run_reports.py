@@ -126,8 +126,8 @@ class RunReports:
     def seconds_per_update(self, rates: Mapping[str, float]) -> float | None:
         """Return the expected seconds of an update; None if unknown. `rates`: result of `Throughput.rates` in this launch.
 
-        After n < `REPORTS` reports of this launch, this is the mean of its time and that of the launch before, with the weights
-        n / `REPORTS` and 1 - n / `REPORTS`."""
+        If only one of this launch and the launch before has a time, return that time. With both, and n < `REPORTS` reports of this
+        launch, return the mean of the two times with the weights n / `REPORTS` and 1 - n / `REPORTS`. Otherwise use this launch."""
         recent, earlier = rates.get("recent/ms_per_step"), self.earlier.update
         if recent is None or earlier is None:
             return earlier if recent is None else recent / 1000
@@ -135,7 +135,7 @@ class RunReports:
         return share * recent / 1000 + (1 - share) * earlier
 
     def costs(self, update: float | None, validating: float, saving: float, processes: int) -> Costs:
-        """Return the costs to save for the next launch: those of this launch, or of the launch before if this one has none.
+        """Return the costs to save for the next launch. A cost that this launch has not measured is that of the launch before.
 
         `update`: seconds of an update; None if unknown. `validating`, `saving`: seconds spent on these in this launch. `processes`: world
         size."""

@@ -32,9 +32,10 @@ HEAVY = ("mm", "conv", "attention", "linear", "rnn", "lstm", "gru")  # parts of 
 
 @dataclass(frozen=True)
 class Counted:
-    """Number of operations of forward and backward. per_sample: for one sample, without repeated operations. repeated: for one sample,
-    those repeated by activation checkpointing. unknown: names of operations that are probably expensive but were not counted, such as
-    custom kernels."""
+    """Number of floating-point operations of a forward and backward pass.
+
+    per_sample: operations for one sample, without repeated ones. repeated: operations for one sample that activation checkpointing repeats.
+    unknown: names of operations that are probably expensive but were not counted, such as custom kernels."""
 
     per_sample: float
     repeated: float = 0.0
@@ -42,13 +43,14 @@ class Counted:
 
     @property
     def executed(self) -> float:
-        """Return the number of operations for one sample with the repeated ones, for HFU."""
+        """Return the number of operations for one sample, including the repeated ones. HFU uses this number."""
         return self.per_sample + self.repeated
 
 
 def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> Counted:
-    """Return the number of operations for one sample. `batch`: an input of the model, of which only shapes and dtypes are used. `samples`:
-    number of samples in it.
+    """Return the number of operations of forward and backward for one sample.
+
+    `batch`: an input of the model; only shapes, strides and dtypes are used. `samples`: number of samples in `batch`.
 
     Raise any exception of a model that cannot run on the meta device, such as one that reads values of its input."""
     from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -78,7 +80,7 @@ class _ForwardBackward(nn.Module):
         self.model, self.phase = model, phase
 
     def forward(self, batch: dict[str, Tensor]) -> None:
-        """Run the forward and the backward of the model, with gradients of 1 for all outputs."""
+        """Run the forward and the backward of the model, with a gradient of 1 for each element of the outputs that require gradients."""
         outputs = pytree.tree_leaves(self.model(batch))
         tensors = [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
         self.phase.backward = True
@@ -88,9 +90,10 @@ class _ForwardBackward(nn.Module):
 def convolution_backward_flops(
     grad: Tensor, x: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *rest: Any, **_: Any
 ) -> int:
-    """Return the number of operations of the backward of a convolution: that of its forward, for each of the gradients of `x` and `weight`
-    that is computed. The arguments are those of `aten.convolution_backward`; the last one, `output_mask`, states which gradients are
-    computed.
+    """Return the number of operations of the backward of a convolution.
+
+    Each computed gradient, of `x` or of `weight`, needs as many operations as the forward. The arguments are those of
+    `aten.convolution_backward`, with tensors. The last one, `output_mask`, states which gradients are computed.
 
     Torch's own formula ignores groups: for a depthwise convolution of C channels its result is C times too large."""
     places = (x if transposed else grad).shape[2:].numel() * grad.shape[0]
@@ -118,8 +121,8 @@ class _Phase:
 
 
 class _Uncounted(TorchDispatchMode):
-    """Mode that collects in `names` the operations without a formula: custom ones, and those of torch whose name contains a word of
-    `HEAVY`."""
+    """Mode that collects in `names` the operations without a formula: all custom operations, and those operations of
+    torch whose name contains a word of `HEAVY`."""
 
     def __init__(self, formulas: Mapping[Any, Any]) -> None:
         super().__init__()
@@ -178,10 +181,12 @@ class FlopsOfRun:
         self._first = t.runner = FirstBatch(t.runner)
 
     def of_last_update(self, t: Training) -> Counted | None:
-        """Return the number of operations for one sample of the last update; None if unknown.
+        """Return the number of operations for one sample at the image size of the last update; None if unknown.
 
-        If the shapes of that update were recorded, count the operations: this takes up to a second, and another one for an import. If the
-        images have a new size, record the shapes of the next update."""
+        Each size is counted once. A number stated by the model has no repeated operations.
+
+        If shapes were recorded, count the operations: this takes up to a second, and another one for an import. Without a
+        number for this size, record the shapes of the next batch and return None."""
         size = t.ops.get_image_size(max(0, t.progress.global_step - 1))
         if size not in self._found and (stated := t.model.flops_per_sample()) is not None:
             self._found[size] = Counted(float(stated))

@@ -98,8 +98,10 @@ class RankReport:
         return facts
 
     def rows(self) -> dict[str, float]:
-        """Return the values for timings.jsonl: memory and GPU state of rank 0; with several processes also the largest memory with its
-        rank, and the least and largest times of an update, in ms."""
+        """Return the values for timings.jsonl: metric key -> value, without NaN.
+
+        They are the memory and GPU state of rank 0. With several processes, they also include the largest memory of a process with its
+        rank, and for each of `TIMES` the least and the largest value of the processes, in ms per update."""
         found = {name: self.table[0][name] for name in (*MEMORY, *GPU_MEMORY, *GPU)}
         if len(self.table) > 1:
             for name in (MEMORY[0], GPU_MEMORY[2]):
@@ -113,7 +115,9 @@ class RankReport:
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
     def lines(self, step: int, last_step: int) -> list[str]:
-        """Return the warnings at this report: a slow process, a memory leak, a throttled GPU. last_step: last step of the run."""
+        """Return the lines for the log at this report, about slow processes, memory growth and throttled GPUs; [] if there are none.
+
+        step: current step. last_step: last step of the run. Call this once per report, after `collect`."""
         lines = list[str | None]()
         if len(self.table) > 1 and not any(math.isnan(row[name]) for row in self.table for name in TIMES):
             lines.append(self._slow.report(step, [[row[name] for name in TIMES] for row in self.table]))
@@ -123,7 +127,9 @@ class RankReport:
         return [line for line in (*lines, self._throttling(step)) if line is not None]
 
     def _throttling(self, step: int) -> str | None:
-        """Return a warning, at most once, if a GPU is throttled in two successive reports; otherwise None."""
+        """Return a warning if each of the last two reports has a throttled GPU, not necessarily the same one; otherwise None.
+
+        A launch has at most one such warning."""
         held = [(rank, row["gpu/throttling"]) for rank, row in enumerate(self.table) if row["gpu/throttling"] > 0]
         self._throttled[0] = self._throttled[0] + 1 if held else 0
         if self._throttled[0] < 2 or self._throttled[1]:
@@ -136,8 +142,10 @@ class RankReport:
 
 
 def memory_facts(t: Training) -> dict[str, float]:
-    """Return the values of `MEMORY` and, on a GPU, of `GPU_MEMORY`, in MiB: resident and private memory of this process, private memory of
-    its loader workers together; memory allocated by tensors, reserved by torch's allocator, and peak of the allocated memory."""
+    """Return the values of `MEMORY` and, on a GPU, of `GPU_MEMORY`, in MiB. Values that cannot be measured are left out.
+
+    `MEMORY`: resident and private memory of this process, and total private memory of its loader workers. `GPU_MEMORY`: memory allocated
+    by tensors, memory reserved by torch's allocator, and peak of the allocated memory."""
     found, own = dict[str, float](), memory_of()
     if own is not None:
         workers = private_of(t.workers.processes()) if t.workers is not None else 0.0

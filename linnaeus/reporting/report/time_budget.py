@@ -43,7 +43,9 @@ def time_budget(run: RunFiles) -> str:
 
 
 def time_parts(timings: dict[str, float]) -> dict[str, float]:
-    """Return key of `PARTS` -> seconds in the last launch. Parts that were not measured are left out; {} without training time.
+    """Return the seconds of the last launch in each part: key of `PARTS` -> seconds.
+
+    Parts that were not measured are left out. Return {} without training time. timings: `RunFiles.last_timings`.
 
     `time/training_seconds` includes waiting and reports, which are subtracted here, so the parts add up to the time of the launch."""
     training = timings.get("time/training_seconds")

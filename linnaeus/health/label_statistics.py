@@ -84,10 +84,11 @@ class ValidationNumbers:
 
 
 def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], results: ValidationNumbers) -> Iterator[Alarm]:
-    """Yield an alarm for each problem of the labels that a validation shows: one for all tasks with a `distance` above `chance`, and one if
-    all tasks are at chance level, which is checked from the fraction `NO_SKILL_FROM` of the run on.
+    """Yield at most two alarms about the labels. The alarm `label_shift` names all tasks whose `distance` is above `chance`; its text and
+    numbers are of the one that is farthest above. The alarm `shuffled_labels` is raised from the fraction `NO_SKILL_FROM` of the run on,
+    if every task is at chance level; a task without statistics prevents it.
 
-    tasks: names of all tasks. labels: task -> statistics; tasks with unknown statistics are missing."""
+    tasks: names of all tasks. labels: task -> statistics; tasks with unknown statistics are missing. results: those of the validation."""
     shifted = {task: own for task, own in labels.items() if own.distance > own.chance}
     if shifted:
         task = max(shifted, key=lambda name: shifted[name].distance - shifted[name].chance)

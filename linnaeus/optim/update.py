@@ -206,8 +206,9 @@ class RecentNorms:
         self.skipped = self.skipped_in_a_row = 0
 
     def next_slot(self) -> Tensor:
-        """Return the slot for the norm of the next update, a view []. This waits for the device if all norms in the buffer are
-        uncounted."""
+        """Count one more update, and return the slot, a view [], into which the caller writes its norm. Call this once per update.
+
+        This waits for the device if all norms in the buffer are uncounted."""
         rows = len(self._slots)
         if self.count - self._counted == rows:
             self.count_skipped()

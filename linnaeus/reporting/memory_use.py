@@ -69,10 +69,11 @@ FAST_READINGS, FAST_GROWTH, FAST_STEADY, FAST_LASTING = 7, (128.0, 0.25), (0.5, 
 class MemoryGrowth:
     """Detector of a memory leak in a series of readings.
 
-    Three conditions indicate a leak: the medians of the four quarters of the readings rise; from the first to the last quarter they rise by
-    at least `LEAST_GROWTH`; each half has at least its share of the growth (`LEAST_SHARES`). The last one excludes a cache that fills,
-    whose growth slows down, and a new buffer, a single step. Fewer readings are enough for a fast leak (`FAST_READINGS`). Above
-    `MOST_READINGS`, every other reading is dropped, so that the readings cover the whole launch."""
+    From `LEAST_READINGS` readings on, a leak is reported if three conditions hold: the medians of the four quarters of the readings rise;
+    from the first to the last quarter they rise by at least `LEAST_GROWTH`; the first and the second half have at least the fractions in
+    `LEAST_SHARES` of the growth. The last one excludes a cache that fills, whose growth slows down, and a new buffer, a single step. A fast
+    leak is reported from `FAST_READINGS` readings on, by conditions of its own. Above `MOST_READINGS`, every other reading is dropped, so
+    that the readings cover the whole launch."""
 
     def __init__(self, name: str) -> None:
         """`name`: name of the memory in the warning, such as `GPU memory`."""

@@ -84,7 +84,9 @@ def _header(run: RunFiles) -> str:
 
 
 def _devices(record: Mapping[str, Any]) -> str:
-    """Return the number of processes and the devices of a run as HTML, such as `4 processes on 4 x NVIDIA H200`; "" if unknown."""
+    """Return the devices of a run as HTML, after the number of processes if there are several, such as `4 processes on 4 x NVIDIA H200`.
+
+    An unknown part is left out; if both are unknown, return ""."""
     devices, world = record.get("devices"), record.get("world_size")
     if isinstance(devices, list):
         names = sorted(set(map(str, devices)))

@@ -36,10 +36,11 @@ class ActivationSource:
     offsets: int64 [S + 1], number of the first activation of each of S samples; the last entry is the number of all activations."""
 
     def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None, channels: str = "first") -> None:
-        """Find the module, and run the model on the first block.
+        """Find the module `name`, and run the model on the first `source_batch` samples. If the outputs have padding, also read all
+        samples, without the model.
 
-        samples: number of training samples to read, from the first one on; None: all. channels: dimension of the channels of a feature map,
-        "first" ([B, C, H, W]) or "last" ([B, H, W, C]). Raise `ConfigError` if the run has no training samples, if the module does not
+        samples: number of training samples to read, from the first one on; None or 0: all. channels: dimension of the channels of a feature
+        map, "first" ([B, C, H, W]) or "last" ([B, H, W, C]). Raise `ConfigError` if the run has no training samples, if the module does not
         exist or its output cannot be read, and for "last" if the output is no feature map."""
         self.run, self.name, self.source_batch, self.channels = run, name, source_batch, channels
         self.device = next(run.model.parameters()).device

@@ -32,7 +32,7 @@ class Difference(NamedTuple):
 
 
 class PairedRows:
-    """Cache of the tables of samples, one per run."""
+    """Paired differences of metrics between groups of runs, sample by sample. The table of samples of each run is read once."""
 
     def __init__(self) -> None:
         self._tables: dict[RunFiles, dict[str, dict[str, str]]] = {}

@@ -85,8 +85,9 @@ class SparseDictionary(Model):
         return self.activities(pre)
 
     def training_places(self, pre: Tensor, weight: Tensor) -> Active:
-        """Return the indices of the entries of `training_activities` that are not 0. Only variants with `limited` define this; it runs on
-        the CPU. pre: pre-activations [N, F]. weight [N]: 0 for samples that are left out."""
+        """Return the indices of the entries of `training_activities` that are not 0. Called in training only, for variants with `limited`,
+        with tensors on the CPU. It may update running statistics, such as a threshold. pre: pre-activations [N, F]. weight [N]: 0 for
+        samples that are left out of these statistics; their entries may be returned."""
         raise NotImplementedError
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:

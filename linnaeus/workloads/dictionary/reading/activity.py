@@ -86,10 +86,11 @@ class FeatureTable(NamedTuple):
     """Statistics of F features over S samples. Places exclude padding and samples that cannot be decoded.
 
     density: share of the places where a feature is active, float64 [F]. energy: mean square of the activities over the places, float64 [F].
-    sample: indices of the K = `TOP` samples with the largest activities of each feature, [F, K]. strength: maximum activity in each of
-    these samples, descending, [F, K]; -1 where there are fewer than K samples. samples: S. places: number of places in all samples. peaks:
-    maximum activity in each sample, float32 [S, 1, F]; for outputs with at most `FEW` tokens the activity at each place, float32 [S, P, F];
-    None if not kept. labels: group -> class of each sample, int64 [S]; {} if not kept."""
+    strength: the K = `TOP` largest of the maximum activities of the samples for each feature, descending, [F, K]; -1 if there are fewer
+    than K samples. sample: numbers of these samples in the dataset, [F, K], not rows of `peaks`; without meaning where `strength` is -1.
+    samples: S. places: number of places in all samples. peaks: maximum activity in each sample, float32 [S, 1, F]; for outputs with at most
+    `FEW` tokens the activity at each place, float32 [S, P, F]; None if not kept. labels: group -> class of each sample, int64 [S], -1 if
+    unknown; {} if not kept."""
 
     density: np.ndarray
     energy: np.ndarray

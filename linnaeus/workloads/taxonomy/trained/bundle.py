@@ -60,7 +60,8 @@ def write_bundle(
         raise ConfigError(f"OUT: {folder} exists; choose another folder, or remove it")
     temporary = folder.with_name(f".tmp-{folder.name}")
     try:
-        temporary.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)  # of an earlier attempt; its files would be in the bundle
+        temporary.mkdir(parents=True)
         save_file({name: tensor.contiguous() for name, tensor in weights.state.items()}, temporary / WEIGHTS)
         for name, text in {TREE: to_json(tree.to_dict(), indent=None), **texts}.items():
             write_atomic(temporary / name, text)

@@ -18,10 +18,11 @@ from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import LinearScores
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.calibrate import calibration_fit, prior_fit
-from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import choose_floor, train_prior
+from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import floor_likelihoods, train_prior
 from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
+from tests.workloads.taxonomy.trained.conftest import HAS_ONNX
 
 TREE = TaxonomyTree.from_lineages(("genus", "species"), np.array([["A", "a1"], ["A", "a2"], ["B", "b1"]]))[0]
 NAMES = ("latitude", "longitude", "uncertainty", "day", "hour", "elevation")
@@ -98,14 +99,14 @@ def test_the_floor_is_the_one_under_which_labels_are_likely(prior):
     chosen = {}
     for name, label in (("true", labels), ("shuffled", rng.permutation(labels))):
         batch = (LinearScores(TREE, logits), {"meta": meta, "present": present}, torch.from_numpy(label))
-        found = choose_floor(prior, [batch])
+        found = floor_likelihoods(prior, [batch])
         chosen[name] = max(found, key=lambda floor: found[floor])
     assert chosen == {"true": 0.02, "shuffled": 1.0}
     # at floor 1 it is the log-likelihood of the finest label without a prior
     finest = (labels >= 0).cumsum(1).argmax(1)
     own = [float(logits[r][n].log_softmax(0)[labels[n, r]]) for n, r in enumerate(finest.tolist())]
     batch = (LinearScores(TREE, logits), {"meta": meta, "present": present}, torch.from_numpy(labels))
-    assert choose_floor(prior, [batch])[1.0] == pytest.approx(np.mean(own))
+    assert floor_likelihoods(prior, [batch])[1.0] == pytest.approx(np.mean(own))
 
 
 # -- from the command line ---------------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibration_fit, "FEWEST", 6)
     monkeypatch.setattr(prior_fit, "LEAST", 20)
     monkeypatch.setattr(prior_fit, "MOST_UPDATES", 100)
-    monkeypatch.setattr(prior_fit, "choose_floor", lambda prior, batches: {0.1: -1.0, 1.0: -2.0})
+    monkeypatch.setattr(prior_fit, "floor_likelihoods", lambda prior, batches: {0.1: -1.0, 1.0: -2.0})
 
 
 def calibrated(run: Path, *words: str) -> None:
@@ -170,9 +171,16 @@ def test_a_prior_changes_predictions_with_a_place_only(run, finished, small, tmp
     assert np.array_equal(model.embed(photograph, **given), alone.embed(photograph))
 
     bundle = tmp_path / "bundle"
+    left = tmp_path / ".tmp-bundle" / "left.txt"  # of an attempt that was killed
+    left.parent.mkdir()
+    left.write_text("x")
     assert linnaeus.__main__.main(["export", str(run), str(bundle)]) == 0
+    assert not (bundle / "left.txt").exists()
     assert linnaeus.load_model(bundle).predict(photograph, **given).plain() == placed.plain()
-    assert linnaeus.__main__.main(["export", str(run), str(tmp_path / "forms"), "--form", "torch_export"]) == 0, "checked against the model"
+    assert (
+        linnaeus.__main__.main(["export", str(run), str(tmp_path / "forms"), "--form", "onnx,torch_export" if HAS_ONNX else "torch_export"])
+        == 0
+    ), "checked against the model"
     (bundle / "prior.safetensors").write_bytes(b"x")
     with pytest.raises(ConfigError, match=r"prior\.safetensors is not the file that was written"):
         linnaeus.load_model(bundle)
@@ -198,7 +206,7 @@ def test_a_calibration_without_a_prior_removes_it(run, finished, small):
 
 
 def test_a_prior_that_does_not_help_is_not_kept(run, finished, small, monkeypatch, capsys):
-    monkeypatch.setattr(prior_fit, "choose_floor", lambda prior, batches: {0.1: -2.0, 1.0: -1.0})
+    monkeypatch.setattr(prior_fit, "floor_likelihoods", lambda prior, batches: {0.1: -2.0, 1.0: -1.0})
     calibrated(run, "--prior")
     assert "the prior over place and season is not used" in capsys.readouterr().out
     assert not [*run.glob("*prior*")] and linnaeus.load_model(run).components == ()

@@ -172,7 +172,7 @@ def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
     Remove the prior from the model if no floor gives a higher likelihood than no prior."""
     import torch
 
-    from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import choose_floor
+    from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import floor_likelihoods
 
     prior = model.prior
     assert prior is not None
@@ -180,7 +180,7 @@ def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
         (model.network_scores(prepared), model.prior_inputs(prepared), torch.from_numpy(data.labels[rows]).to(model.device))
         for _, rows, prepared in _batches(model, data)
     )
-    found = choose_floor(prior, parts)
+    found = floor_likelihoods(prior, parts)
     best = max(found, key=lambda floor: found[floor])
     if best == 1:
         model.use_prior(None)

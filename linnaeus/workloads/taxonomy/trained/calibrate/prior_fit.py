@@ -107,7 +107,7 @@ def _mean_log_probs(prior: PlacePrior, meta: Tensor, present: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def choose_floor(prior: PlacePrior, batches: Iterable[tuple[Scores, Mapping[str, Tensor], Tensor]]) -> dict[float, float]:
+def floor_likelihoods(prior: PlacePrior, batches: Iterable[tuple[Scores, Mapping[str, Tensor], Tensor]]) -> dict[float, float]:
     """Return floor -> mean log-likelihood of the labels, for each of `FLOORS`. The scores are weighted by the prior with this floor.
 
     `batches`: (scores of the network without the prior, inputs of the prior `meta` and `present`, labels int64 [B, R] with -1 for missing).

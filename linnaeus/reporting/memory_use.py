@@ -47,7 +47,7 @@ def memory_of(process: int | None = None) -> Memory | None:
 
 @functools.lru_cache(maxsize=1)
 def _own_statm(process: int) -> int:
-    """Return an open file descriptor of /proc/<process>/statm. It is cached, because opening the file takes four times as long as reading
+    """Return an open file descriptor of /proc/<process>/statm. It is cached, because opening and reading takes six times as long as reading
     it. `process`: the PID of this process; it is an argument so that a forked process opens a file of its own."""
     return os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
 

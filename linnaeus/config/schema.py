@@ -90,8 +90,8 @@ class LoggerConfig:
     mlflow_uri: str | None = setting("MLflow server or database; null: MLFLOW_TRACKING_URI, or MLflow's default")
     trackio: bool = setting("write the rows to a local trackio project while the run trains; needs the extra trackio")
     notify: list[str] = setting("addresses of apprise that get messages, such as ['${oc.env:NOTIFY}']; needs the extra notify")
-    notify_on: list[str] = setting("occasions of messages", choices=("start", "milestones", "best", "trouble", "end"))
-    alarms: bool = setting("warn of spikes, non-finite updates and other trouble, in the log and in alarms.jsonl")
+    notify_on: list[str] = setting("occasions of messages", choices=("start", "milestones", "best", "warnings", "end"))
+    alarms: bool = setting("warn of spikes, non-finite updates and other problems, in the log and in alarms.jsonl")
     report: bool = setting("write report.html at the end")
     report_sections: list[str] = setting(
         "sections of a progress report, in this order; schedule.report sets when it is printed",

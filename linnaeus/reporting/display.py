@@ -24,7 +24,7 @@ from linnaeus.reporting.progress_report import ReportData
 
 log = logging.getLogger("linnaeus")
 
-NEWS = 5  # reports that show an alarm in the panel
+ALARM_REPORTS = 5  # reports that show an alarm in the panel
 MOST_LOSSES = 1000  # reports whose losses are drawn
 LONG_PASS = 60.0  # seconds between two lines about a validation pass without a panel
 
@@ -41,7 +41,7 @@ class View:
     notice: a line for the reader, such as a request to stop.
     validated: the step and the text of the newest validation; None before the first one.
     losses: the losses of all reports of this launch by name, the oldest first.
-    trouble: the newest alarm, while it is news."""
+    alarm: the newest alarm; empty once `ALARM_REPORTS` reports have followed it."""
 
     total_steps: int
     step: int = 0
@@ -53,7 +53,7 @@ class View:
     notice: str = ""
     validated: tuple[int, str] | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)
-    trouble: str = ""
+    alarm: str = ""
 
 
 class ProgressDisplay:
@@ -117,15 +117,15 @@ class ProgressDisplay:
         self._view.report, self._view.step = data, data.step
         self._news -= 1
         if self._news < 0:
-            self._view.trouble = ""
+            self._view.alarm = ""
         for name in ("train/loss", *(f"train/{task}/loss" for task in data.tasks)):
             if name in data.row:
                 self._view.losses.setdefault(name, []).append(data.row[name])
                 del self._view.losses[name][:-MOST_LOSSES]
 
     def alarm(self, text: str) -> None:
-        """Show an alarm in the panel, in place of the numbers, until it has been in `NEWS` reports."""
-        self._view.trouble, self._news = text, NEWS
+        """Show an alarm in the panel, in place of the numbers, until it has been in `ALARM_REPORTS` reports."""
+        self._view.alarm, self._news = text, ALARM_REPORTS
 
     def start(self, step: int) -> None:
         """Show `step`, the number of updates that earlier launches have made, as the state of the run."""

@@ -21,11 +21,11 @@ from linnaeus.files import read_json, to_json, write_atomic
 from linnaeus.reporting.console import LOGGER
 from linnaeus.reporting.soft_failure import SoftFailure
 
-EVENTS = ("start", "milestones", "best", "trouble", "end")
-TYPES = {"trouble": "warning", "end": "success", "failed": "failure"}  # of apprise, which shows a colour or an icon; otherwise info
+EVENTS = ("start", "milestones", "best", "warnings", "end")
+TYPES = {"warnings": "warning", "end": "success", "failed": "failure"}  # of apprise, which shows a colour or an icon; otherwise info
 QUEUE = 20  # messages
 END_TIMEOUT = 5.0  # seconds
-QUIET = 15 * 60.0  # seconds after a message about trouble in which further warnings are only counted
+QUIET = 15 * 60.0  # seconds after a message about a warning, in which further warnings are only counted
 SENT = "notified.json"  # in the run directory: milestones that were sent, so that a resumed run does not repeat them
 
 Message = tuple[str, str]  # (type of apprise, text)
@@ -43,7 +43,7 @@ class Notifier:
         self._soft = SoftFailure("logger.notify", "no more messages are sent")
         self._queue: queue.Queue[Message | None] = queue.Queue(QUEUE)
         self._thread: threading.Thread | None = None
-        self._handler: _TroubleHandler | None = None
+        self._handler: _WarningHandler | None = None
         self._quiet_until, self._counted = 0.0, 0
 
     @property
@@ -51,12 +51,12 @@ class Notifier:
         return bool(self._addresses) and not self._soft.failed
 
     def start(self, text: str) -> None:
-        """Send the first message, and from now on one after each warning or error in the log (`trouble`)."""
+        """Send the first message, and from now on one after each warning or error in the log (`warnings`)."""
         if self.active and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="notifications", daemon=True)
             self._thread.start()
-            if "trouble" in self._events:
-                self._handler = _TroubleHandler(self)
+            if "warnings" in self._events:
+                self._handler = _WarningHandler(self)
                 LOGGER.addHandler(self._handler)
             self.send("start", text)
 
@@ -79,7 +79,7 @@ class Notifier:
                 write_atomic(self._record, to_json({"milestones": [*sent, name]}))
             self.send("milestones", text)
 
-    def trouble(self, text: str) -> None:
+    def warning(self, text: str) -> None:
         """Queue a message about a warning or an error. For 15 minutes after it, further ones are only counted."""
         now = time.monotonic()
         if now < self._quiet_until:
@@ -87,7 +87,7 @@ class Notifier:
             return
         more = f"\n(and {counted(self._counted, 'warning')} since the last message)" if self._counted else ""
         self._quiet_until, self._counted = now + QUIET, 0
-        self.send("trouble", text + more)
+        self.send("warnings", text + more)
 
     def close(self, text: str = "", failed: bool = False) -> None:
         """Send the last message, if `text` is not empty, and wait for the queue for at most `END_TIMEOUT` seconds."""
@@ -124,7 +124,7 @@ class Notifier:
             self._soft.fail(f"{type(error).__name__}: {hide(str(error))}" if not isinstance(error, ImportError) else error)
 
 
-class _TroubleHandler(logging.Handler):
+class _WarningHandler(logging.Handler):
     """Handler that passes warnings and errors of the program's log to a notifier."""
 
     def __init__(self, notifier: Notifier) -> None:
@@ -132,4 +132,4 @@ class _TroubleHandler(logging.Handler):
         self._notifier = notifier
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._notifier.trouble(record.getMessage())
+        self._notifier.warning(record.getMessage())

@@ -30,8 +30,8 @@ def render(view: View, width: int) -> Group:
     """Return the panel for a terminal of `width` columns."""
     rows: list[Table | Text] = [_bars(view, width)]
     if view.report is not None:
-        if view.trouble:
-            rows.append(Text(f"{'alarm':<{NAME + GAP}}{view.trouble}", style="bold yellow", no_wrap=True, overflow="ellipsis"))
+        if view.alarm:
+            rows.append(Text(f"{'alarm':<{NAME + GAP}}{view.alarm}", style="bold yellow", no_wrap=True, overflow="ellipsis"))
         else:
             rows.append(Text(" " * (NAME + GAP) + fit(brief_numbers(view.report), width - NAME - GAP), no_wrap=True, overflow="ellipsis"))
         rows += _tasks(view, view.report, width)

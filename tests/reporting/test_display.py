@@ -60,13 +60,13 @@ def test_the_panel_shows_one_remaining_time_of_the_run_and_one_of_the_pass() -> 
     assert "110 of 400, 3m05s + validation left" in panel(80, View(400, 110, 185.0, True))[0]
 
 
-def test_the_panel_draws_losses_and_shows_trouble_without_further_rows() -> None:
+def test_the_panel_draws_losses_and_shows_an_alarm_without_further_rows() -> None:
     even = {f"train/{task}/weight": 1.0 for task in TASKS}
     losses = {"train/loss": [4.0, 3.0, 2.0, 1.0], "train/species/loss": [1.0, 8.0]}
     report = dataclasses.replace(REPORT, row={**ROW, **even})
     before = panel(80, View(400, 110, 185.0, report=REPORT, accuracy={"species": 0.5}))  # the weights differ: shown, as a row
     view = View(400, 110, 185.0, report=report, accuracy={"species": 0.5}, losses=losses, validated=(100, "loss 2.4"))
-    after = panel(80, dataclasses.replace(view, trouble="step 103: the loss is 9.1, 3.8 x the usual 2.4"))
+    after = panel(80, dataclasses.replace(view, alarm="step 103: the loss is 9.1, 3.8 x the usual 2.4"))
     assert after[1].split() == ["loss", "█▆▃▁", "validation:", "step", "100:", "loss", "2.4"]
     assert after[3].split() == ["alarm", "step", "103:", "the", "loss", "is", "9.1,", "3.8", "x", "the", "usual", "2.4"]
     assert after[6].split() == ["trend", "▁█"] and len(after) == len(before)
@@ -77,11 +77,11 @@ def test_the_panel_draws_losses_and_shows_trouble_without_further_rows() -> None
 def test_the_panel_shows_an_alarm_for_a_few_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     on_terminal(monkeypatch)
     display = ProgressDisplay(400)
-    display.alarm("step 103: trouble")
+    display.alarm("step 103: spike")
     shown = []
     for _ in range(7):
         display.report(REPORT)
-        shown.append(bool(display._view.trouble))
+        shown.append(bool(display._view.alarm))
     assert shown == [True] * 5 + [False] * 2 and display._view.losses["train/loss"] == [2.5] * 7
 
 

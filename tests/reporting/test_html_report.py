@@ -12,11 +12,11 @@ import pytest
 from linnaeus.commands.report import main
 from linnaeus.reporting import LogSinks
 from linnaeus.reporting.charts import Chart, Scale, nice_ticks
-from linnaeus.reporting.report.decimation import BLOCKS, Curve, read_curves
+from linnaeus.reporting.report.downsampling import BLOCKS, Curve, read_curves
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, table
 from linnaeus.reporting.report.line_chart import line_chart
 from linnaeus.reporting.report.metric_tables import final_tables
-from linnaeus.reporting.report.metric_words import column_name, meaning, passes_and_tasks, show_value
+from linnaeus.reporting.report.metric_names import column_name, meaning, passes_and_tasks, show_value
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.run_report import report_page, write_report
 from linnaeus.reporting.results import write_summary
@@ -187,7 +187,7 @@ def test_labels_that_would_overlap_are_left_out() -> None:
     assert "first" in drawn and "second" not in drawn and "third" in drawn and drawn.count("<line") == 3
 
 
-def test_decimation_keeps_spikes_ends_and_means(tmp_path: Path) -> None:
+def test_downsampling_keeps_spikes_ends_and_means(tmp_path: Path) -> None:
     rows = (
         {"global_step": i, "train/loss": 100.0 if i == 7777 else i % 3, **({"val/loss": i / 10} if i % 500 == 0 else {})}
         for i in range(20001)

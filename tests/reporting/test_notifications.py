@@ -89,15 +89,15 @@ def test_a_milestone_is_sent_once_over_all_launches(tmp_path: Path, sent: Sent) 
 def test_only_the_chosen_events_are_sent(tmp_path: Path, sent: Sent) -> None:
     notifier = started(tmp_path, "end")
     notifier.send("best", "best")
-    logging.getLogger("linnaeus").warning("trouble")
+    logging.getLogger("linnaeus").warning("a warning")
     notifier.close("failed", failed=True)
     assert sent == [("failure", "biota / first", "failed")]
 
 
-def test_trouble_is_sent_at_once_and_then_counted(tmp_path: Path, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_is_sent_at_once_and_then_counted(tmp_path: Path, sent: Sent, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr(notifications.time, "monotonic", lambda: now[0])
-    notifier = started(tmp_path, "trouble")
+    notifier = started(tmp_path, "warnings")
     for seconds, line in ((0, "spike"), (10, "spike again"), (20, "and again"), (2000, "NaN")):
         now[0] = 1000.0 + seconds
         logging.getLogger("linnaeus").warning(line)

@@ -78,7 +78,7 @@ def test_times_are_in_timings_with_that_of_reporting(whole: Path) -> None:
     timings = {row["global_step"]: row for row in runs.rows(whole / "timings.jsonl")}
     assert set(timings) == {row["global_step"] for row in reports(whole)[1:]}
     last = timings[130]
-    assert 0 < last["time/reporting_seconds"] < 101 * 0.02, "a report takes less than a millisecond on an idle machine"
+    assert 0 < last["time/reporting_seconds"] < last["time/wall_seconds"]
     assert timings[65]["recent/ms_per_step"] > 0 and timings[65]["time/eta_seconds"] > timings[65]["time/eta_validation_seconds"] > 0
     report = next(row for row in runs.rows(whole / "timings.jsonl") if row["global_step"] == 130)  # the next row is that of the end
     assert report["time/eta_seconds"] == 0 and report["time/validation_seconds"] > timings[129]["time/validation_seconds"]

@@ -15,11 +15,11 @@ from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.report import configuration
 from linnaeus.reporting.report.comparison.compared_runs import Compared
 from linnaeus.reporting.report.comparison.comparison_page import comparison_page
-from linnaeus.reporting.report.metric_words import direction
+from linnaeus.reporting.report.metric_names import direction
 from linnaeus.reporting.report.run_charts import learning_charts, speed_charts
 from linnaeus.reporting.report.run_files import RunFiles, read_table
 from linnaeus.reporting.report.run_report import report_page
-from linnaeus.reporting.report.time_budget import time_budget, time_parts
+from linnaeus.reporting.report.time_breakdown import time_breakdown, time_parts
 from linnaeus.reporting.results import write_summary
 from linnaeus.workloads import report_sections
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
@@ -123,7 +123,7 @@ def test_speeds_are_those_of_the_last_reports(tmp_path: Path) -> None:
     rows(tmp_path, *both)
     charts = {re.findall(r"<figcaption>([^<]*)", text)[0]: text for text in speed_charts(RunFiles(tmp_path))}
     assert "[1,10.0],[2,20.0]" in charts["Throughput"] and "7.0" not in re.findall('data-series="([^"]*)"', charts["Throughput"])[0]
-    assert ">37.5 %<" in time_budget(RunFiles(tmp_path))  # MFU
+    assert ">37.5 %<" in time_breakdown(RunFiles(tmp_path))  # MFU
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------------------

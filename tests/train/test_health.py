@@ -1,4 +1,4 @@
-"""Planted trouble is named with its step, process and samples, once, and again after a resume; healthy updates raise no alarm."""
+"""A planted problem is named with its step, process and samples, once, and again after a resume; healthy updates raise no alarm."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TROUBLE = {  # name -> (update, change of its losses, kinds of the alarms)
 
 
 @pytest.mark.parametrize("name", TROUBLE)
-def test_planted_trouble_is_named(tmp_path, name):
+def test_planted_problem_is_named(tmp_path, name):
     step, change, kinds = TROUBLE[name]
     with planted(step, change):
         run = runs.run("vectors", tmp_path, *SETTINGS)
@@ -158,7 +158,7 @@ def test_the_process_with_the_excess_is_named():
     assert [(alarm.step, alarm.process_rank) for alarm in found if alarm.kind == "loss_spike"] == [(100, 1)]
 
 
-# -- lasting trouble -------------------------------------------------------------------------------------------------------------
+# -- lasting problems ------------------------------------------------------------------------------------------------------------
 
 
 def rows_of(monitor: HealthMonitor, values: Sequence[float], /, **numbers: Any) -> list[Alarm]:
@@ -188,7 +188,7 @@ LASTING = {  # name -> (losses, numbers of the rows, expected alarms)
 
 
 @pytest.mark.parametrize("name", LASTING)
-def test_lasting_trouble_is_said_once(name):
+def test_lasting_problem_is_said_once(name):
     losses, numbers, expected = LASTING[name]
     assert [(alarm.kind, alarm.step) for alarm in rows_of(HealthMonitor(["a"]), losses, **numbers)] == expected
 
@@ -197,7 +197,7 @@ def test_a_run_from_given_weights_may_stay_at_its_first_loss():
     assert rows_of(HealthMonitor(["a"], warm=True), [3.0] * 200) == []
 
 
-def test_runaway_weights_and_lasting_trouble_after_a_pause():
+def test_runaway_weights_and_lasting_problem_after_a_pause():
     monitor = HealthMonitor(["a", "b"])
     row = lambda step, weight: monitor.observe_row(RowNumbers(step, weights=[weight, 2 - weight]))
     found = [[alarm.kind for alarm in row(step, 1.9 if step in (3, 4, 5, 15, 16) else 1.0)] for step in range(1, 20)]

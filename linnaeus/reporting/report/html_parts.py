@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from linnaeus.reporting.report.metric_words import meaning, metric_name, show_value
+from linnaeus.reporting.report.metric_names import meaning, metric_name, show_value
 
 log = logging.getLogger("linnaeus")
 

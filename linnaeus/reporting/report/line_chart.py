@@ -9,7 +9,7 @@ from html import escape
 
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
 from linnaeus.reporting.formatting import format_tick
-from linnaeus.reporting.report.decimation import Curve, Points
+from linnaeus.reporting.report.downsampling import Curve, Points
 from linnaeus.reporting.report.html_parts import explained
 
 WIDTH, HEIGHT = 560, 270

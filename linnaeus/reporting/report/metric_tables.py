@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from linnaeus.reporting.report.html_parts import Cell, Column, folded, interval, metric_label, number, table, text_cell
-from linnaeus.reporting.report.metric_words import (
+from linnaeus.reporting.report.metric_names import (
     column_name,
     direction,
     last_part,

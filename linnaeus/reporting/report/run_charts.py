@@ -2,9 +2,9 @@
 
 import re
 
-from linnaeus.reporting.report.decimation import Curve
+from linnaeus.reporting.report.downsampling import Curve
 from linnaeus.reporting.report.line_chart import Lines, line_chart
-from linnaeus.reporting.report.metric_words import column_name, is_share, metric_name, passes_and_tasks
+from linnaeus.reporting.report.metric_names import column_name, is_share, metric_name, passes_and_tasks
 from linnaeus.reporting.report.run_files import RunFiles
 
 MOST_LINES = 12  # lines in a chart

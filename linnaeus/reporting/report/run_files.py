@@ -12,7 +12,7 @@ from typing import Any
 
 from linnaeus.errors import ConfigError
 from linnaeus.files import from_finite, read_json
-from linnaeus.reporting.report.decimation import Curve, read_curves
+from linnaeus.reporting.report.downsampling import Curve, read_curves
 from linnaeus.rundir.saved_config import CONFIG, parse_config
 
 Rows = list[dict[str, str]]
@@ -125,7 +125,7 @@ class RunFiles:
     @cached_property
     def differences(self) -> dict[str, tuple[float, float]]:
         """Return metric key of a masked pass -> (lower, upper) end of the 95 % interval of its difference from the normal pass."""
-        from linnaeus.reporting.report.metric_words import passes_and_tasks
+        from linnaeus.reporting.report.metric_names import passes_and_tasks
         from linnaeus.reporting.report.pass_differences import pass_differences
 
         return pass_differences(self, passes_and_tasks(self.final)[0])

@@ -18,12 +18,12 @@ from linnaeus.reporting.report.configuration import configuration
 from linnaeus.reporting.report.html_parts import Section, cards, empty, explained, number
 from linnaeus.reporting.report.incidents import incidents
 from linnaeus.reporting.report.metric_tables import final_tables
-from linnaeus.reporting.report.metric_words import meaning, metric_name, passes_and_tasks, show_value
+from linnaeus.reporting.report.metric_names import meaning, metric_name, passes_and_tasks, show_value
 from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.previous_best import previous_best
 from linnaeus.reporting.report.run_charts import learning_charts, training_charts
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.reporting.report.time_budget import time_budget
+from linnaeus.reporting.report.time_breakdown import time_breakdown
 
 
 def write_report(run: RunFiles, sections: Sequence[Section], clean: Callable[[str], str] = str) -> Path:
@@ -44,7 +44,7 @@ def report_page(run: RunFiles, sections: Sequence[Section]) -> str:
         *(section for section in sections if not section.lead),
         Section(tables.title, tables.body, _ABOUT_METRICS if 'class="delta' in tables.body else ""),
         Section.of("Training", lambda: _picture(run) + charts_of(training_charts(run))),
-        Section.of("Time", lambda: time_budget(run) or empty("No timings have been logged yet.")),
+        Section.of("Time", lambda: time_breakdown(run) or empty("No timings have been logged yet.")),
         Section.of("Incidents", lambda: incidents(run)),
         Section.of("Configuration", lambda: configuration(run)),
         Section.of("Glossary", lambda: glossary(run.final)),

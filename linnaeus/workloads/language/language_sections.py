@@ -6,7 +6,7 @@ from html import escape
 
 from linnaeus.files import read_json
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, folded, number, table, text_cell
-from linnaeus.reporting.report.metric_words import column_name, meaning, metric_name, passes_and_tasks
+from linnaeus.reporting.report.metric_names import column_name, meaning, metric_name, passes_and_tasks
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.language.text_samples import FILE
 

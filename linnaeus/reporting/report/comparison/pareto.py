@@ -7,7 +7,7 @@ from typing import NamedTuple
 from linnaeus.reporting.charts import BLUE, INK, Chart, Scale, element
 from linnaeus.reporting.formatting import format_duration, format_tick
 from linnaeus.reporting.report.html_parts import explained
-from linnaeus.reporting.report.metric_words import direction, is_share, metric_name, show_value
+from linnaeus.reporting.report.metric_names import direction, is_share, metric_name, show_value
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 290, 66, 20, 16, 38
 

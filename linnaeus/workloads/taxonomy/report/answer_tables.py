@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from linnaeus.reporting.report.metric_words import passes_and_tasks
+from linnaeus.reporting.report.metric_names import passes_and_tasks
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.taxonomy.report.example_photographs import FILE
 from linnaeus.workloads.taxonomy.report.sample_table import Sample, read_samples, taxon_name

@@ -5,7 +5,7 @@ from html import escape
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
 from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, explained, number, share_cell, table, text_cell
-from linnaeus.reporting.report.metric_words import meaning, metric_name
+from linnaeus.reporting.report.metric_names import meaning, metric_name
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, Taxon
 
 BUCKETS = ("many", "medium", "few")

@@ -1,15 +1,15 @@
 """List the sections of the taxonomy workload in report.html. Each is made by a module of this package from the files of the run."""
 
 from linnaeus.reporting.report.html_parts import Section
-from linnaeus.reporting.report.metric_words import passes_and_tasks
+from linnaeus.reporting.report.metric_names import passes_and_tasks
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.workloads.taxonomy.report.answer_in_short import answer_in_short
+from linnaeus.workloads.taxonomy.report.overview import overview
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 from linnaeus.workloads.taxonomy.report.clades import clade_tree
 from linnaeus.workloads.taxonomy.report.class_tables import class_tables
 from linnaeus.workloads.taxonomy.report.confused_pairs import confused_pairs
 from linnaeus.workloads.taxonomy.report.galleries import galleries
-from linnaeus.workloads.taxonomy.report.metadata_worth import metadata_worth
+from linnaeus.workloads.taxonomy.report.metadata_ablation import metadata_ablation
 from linnaeus.workloads.taxonomy.report.reliability import reliability
 
 
@@ -20,8 +20,8 @@ def taxonomy_sections(run: RunFiles) -> list[Section]:
     tables = AnswerTables(run)
     finest = tables.finest
     sections = [
-        Section.of("Summary", lambda: answer_in_short(tables), lead=True),
-        Section.of("Place and date", lambda: metadata_worth(tables), _ABOUT_METADATA),
+        Section.of("Summary", lambda: overview(tables), lead=True),
+        Section.of("Place and date", lambda: metadata_ablation(tables), _ABOUT_METADATA),
         Section.of(
             "Confusions",
             lambda: confused_pairs(tables),

@@ -4,12 +4,12 @@ import math
 
 from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, number, table, text_cell
 from linnaeus.reporting.report.metric_tables import difference
-from linnaeus.reporting.report.metric_words import column_name
+from linnaeus.reporting.report.metric_names import column_name
 from linnaeus.reporting.report.run_files import Rows
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 
 
-def metadata_worth(tables: AnswerTables) -> str:
+def metadata_ablation(tables: AnswerTables) -> str:
     """Return the HTML of the section; "" without a pass that masks metadata."""
     masking = [name for name in tables.passes if "_mask_" in name]
     ranks = list(reversed(tables.ranks))

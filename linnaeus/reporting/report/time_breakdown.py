@@ -19,7 +19,7 @@ PARTS = {
 }
 
 
-def time_budget(run: RunFiles) -> str:
+def time_breakdown(run: RunFiles) -> str:
     """Return the HTML of the section; "" without timings."""
     charts = "".join(speed_charts(run))
     timings = run.last_timings

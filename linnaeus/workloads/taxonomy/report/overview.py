@@ -8,7 +8,7 @@ from linnaeus.files import read_json
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
 from linnaeus.reporting.report.html_parts import cards, explained, interval, number
 from linnaeus.reporting.report.metric_tables import difference, uncertainty
-from linnaeus.reporting.report.metric_words import meaning
+from linnaeus.reporting.report.metric_names import meaning
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, times
 from linnaeus.workloads.taxonomy.report.clades import FEWEST, clade_counts
 from linnaeus.workloads.taxonomy.report.sample_table import taxon_name
@@ -17,7 +17,7 @@ WIDTH, LEFT, RIGHT, ROW = 560, 104, 34, 34
 MASKED = "_mask_meta"  # end of the name of the pass that masks all metadata
 
 
-def answer_in_short(tables: AnswerTables) -> str:
+def overview(tables: AnswerTables) -> str:
     """Return the HTML of the section."""
     return _statement(tables) + f'<div class="columns"><div>{_cards(tables)}</div>{rank_plot(tables)}</div>' + _failures(tables)
 

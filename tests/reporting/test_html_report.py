@@ -15,8 +15,8 @@ from linnaeus.reporting.charts import Chart, Scale, nice_ticks
 from linnaeus.reporting.report.downsampling import BLOCKS, Curve, read_curves
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, table
 from linnaeus.reporting.report.line_chart import line_chart
-from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.metric_names import column_name, meaning, passes_and_tasks, show_value
+from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.run_report import report_page, write_report
 from linnaeus.reporting.results import write_summary

@@ -17,8 +17,8 @@ from linnaeus.reporting.formatting import format_duration
 from linnaeus.reporting.report.configuration import configuration
 from linnaeus.reporting.report.html_parts import Section, cards, empty, explained, number
 from linnaeus.reporting.report.incidents import incidents
-from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.metric_names import meaning, metric_name, passes_and_tasks, show_value
+from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.previous_best import previous_best
 from linnaeus.reporting.report.run_charts import learning_charts, training_charts

@@ -21,8 +21,8 @@ from linnaeus.reporting.report.comparison.pareto import Entry, pareto_chart
 from linnaeus.reporting.report.downsampling import Curve
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, empty, number, table, text_cell
 from linnaeus.reporting.report.line_chart import line_chart
-from linnaeus.reporting.report.metric_tables import difference
 from linnaeus.reporting.report.metric_names import direction, is_share, meaning, metric_name, passes_and_tasks, show_value
+from linnaeus.reporting.report.metric_tables import difference
 from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.run_files import RunFiles
 

@@ -3,8 +3,8 @@
 import math
 
 from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, number, table, text_cell
-from linnaeus.reporting.report.metric_tables import difference
 from linnaeus.reporting.report.metric_names import column_name
+from linnaeus.reporting.report.metric_tables import difference
 from linnaeus.reporting.report.run_files import Rows
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 

@@ -7,8 +7,8 @@ from linnaeus.errors import counted
 from linnaeus.files import read_json
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
 from linnaeus.reporting.report.html_parts import cards, explained, interval, number
-from linnaeus.reporting.report.metric_tables import difference, uncertainty
 from linnaeus.reporting.report.metric_names import meaning
+from linnaeus.reporting.report.metric_tables import difference, uncertainty
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, times
 from linnaeus.workloads.taxonomy.report.clades import FEWEST, clade_counts
 from linnaeus.workloads.taxonomy.report.sample_table import taxon_name

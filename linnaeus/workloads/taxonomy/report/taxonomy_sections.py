@@ -3,13 +3,13 @@
 from linnaeus.reporting.report.html_parts import Section
 from linnaeus.reporting.report.metric_names import passes_and_tasks
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.workloads.taxonomy.report.overview import overview
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 from linnaeus.workloads.taxonomy.report.clades import clade_tree
 from linnaeus.workloads.taxonomy.report.class_tables import class_tables
 from linnaeus.workloads.taxonomy.report.confused_pairs import confused_pairs
 from linnaeus.workloads.taxonomy.report.galleries import galleries
 from linnaeus.workloads.taxonomy.report.metadata_ablation import metadata_ablation
+from linnaeus.workloads.taxonomy.report.overview import overview
 from linnaeus.workloads.taxonomy.report.reliability import reliability
 
 

@@ -32,7 +32,9 @@ PASS_METRICS = {
 
 
 def validated_passes(final: Mapping[str, float]) -> dict[str, str]:
-    """Return prefix of the metrics of each validation pass in `final` -> name of its condition, such as "with_meta"."""
+    """Return the prefix of the metric names of each validation pass in `final`, such as "val" or "val_mask_meta", -> its condition.
+
+    A condition is "with_meta", "without_meta", or names the masked components, such as "mask_SPATIAL"."""
     found = {}
     for key in final:
         prefix = key.split("/")[0]
@@ -92,7 +94,9 @@ def _rank_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
 
 
 def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
-    """Return one line per pass, with shares in percent and distances in taxonomic ranks."""
+    """Return a header and one line per validation pass in `final`: the metrics of PASS_METRICS, NaN for one that `final` lacks.
+
+    Shares are in percent, distances in the tree in taxonomic ranks."""
     width = {title: max(len(title) + 1, 6) for title in PASS_METRICS}
     labels = {prefix: _condition_label(condition, components) for prefix, condition in validated_passes(final).items()}
     first = max(map(len, ["metadata", *labels.values()]))  # with one masked component, a line has fewer than 80 columns

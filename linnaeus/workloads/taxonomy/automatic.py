@@ -61,7 +61,9 @@ Rule = Callable[[Facts, Settings], tuple[Any, str]]
 
 
 def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | None]:
-    """Return a choice for each of `keys`, and the data source with images of the chosen size; None if it must be read again.
+    """Return a choice for each of `keys` (settings that are `auto`), and the data source, with images of the chosen size.
+
+    In place of the source return None if it was not read now (facts about the same data are cached), or cannot change its image size.
 
     Raise `ConfigError` if the data cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source

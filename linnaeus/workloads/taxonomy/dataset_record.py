@@ -25,7 +25,9 @@ Counts = dict[str, list[np.ndarray]]  # split -> rows per class, int64 [C_r] per
 
 
 def process_and_save_dataset_metadata(source: Source, directory: Path | str, draws: np.ndarray | None = None) -> None:
-    """Write the files into `directory`, each atomically. The directory is created if it does not exist.
+    """Write dataset.json, class_indices.json, class_counts.csv, taxonomy.json and, if rows are left out, left_out.csv into `directory`.
+
+    Each file is written atomically. The directory is created if it does not exist.
 
     `draws`: float64 [N], mean number of times that each training row is drawn per epoch; None: once."""
     directory = Path(directory)

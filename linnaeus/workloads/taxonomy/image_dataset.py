@@ -163,7 +163,7 @@ class TaxonomyDataset(PositionedDataset):
         return allowed
 
     def _transforms(self, index: _BatchIndices) -> Transforms:
-        """Return the transforms of a batch, whose samples all belong to one update."""
+        """Return the transforms for the image size of a batch. The size depends on the update, to which all samples of the batch belong."""
         return self.transforms[self.schedule.get_image_size(int(index.step[0]))] if self.grows else self._final
 
     def _images(self, index: _BatchIndices, observations: np.ndarray, transforms: Transforms) -> tuple[Batch, np.ndarray]:

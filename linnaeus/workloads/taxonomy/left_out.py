@@ -27,7 +27,9 @@ class LeftOut(dict[str, int]):
     """Dict of reason -> number of records that are left out for it. `LeftOut(other)` is an independent copy of `other`."""
 
     def __init__(self, before: Mapping[str, int] | None = None, lines: Path | None = None) -> None:
-        """Start with the numbers of `before`. `lines`: file that `write` made for them."""
+        """Start with the records of `before`: reason -> number of records, or another `LeftOut`, whose lines are taken over, too.
+
+        `lines`: CSV file with the lines of these records, which an earlier `write` made; None: no such file."""
         super().__init__(before or {})
         self._texts: list[IO[str] | Path] = [*getattr(before, "_texts", ()), *([lines] if lines is not None else ())]
         self._own: IO[str] | None = None

@@ -25,8 +25,9 @@ STRONGEST = 0.8  # opacity of the heat map where it is 1
 
 
 class PhotographView(SampleView):
-    """Photographs of a taxonomy run. Groups of outputs are the ranks. special: numbers of tokens that a transformer may have before those
-    of the image: class tokens, or class tokens and metadata tokens."""
+    """View of the samples of a taxonomy run: photographs, with the scores and labels of each rank.
+
+    `special`: the numbers of tokens that a transformer may have before its image tokens (class tokens; class and metadata tokens; ...)."""
 
     def __init__(self, tree: TaxonomyTree, name: Callable[[int], str], components: int) -> None:
         super().__init__(name)
@@ -56,8 +57,10 @@ class PhotographView(SampleView):
 
 
 def grid_of(heat: np.ndarray, special: Sequence[int]) -> np.ndarray | None:
-    """Return a heat map as [H, W]. Tokens [T] are a number of special tokens that is in `special`, or none, and then a square of image
-    tokens; None if they are not, and for special tokens alone."""
+    """Return a heat map as [H, W]. `heat` is [H, W], which is returned unchanged, or [T], a value per token of a transformer.
+
+    Of T tokens, the first ones are special tokens: none, or as many as a number in `special`. The others must be a square of at least 2 x 2
+    image tokens. Return None if T does not fit, and if T itself is in `special`: all tokens are then special."""
     if heat.ndim == 2:
         return heat
     side = math.isqrt(len(heat))

@@ -181,7 +181,7 @@ class TaxonomyTree:
         return TaxonomyTree(ranks, tuple(names), tuple(anchor), tails, tuple(keys) if self.keys else ())
 
     def _tails_between(self, indices: Sequence[int], new_node: np.ndarray) -> tuple[tuple[str, ...], ...]:
-        """Return the tails of the remaining nodes (new_node >= 0), each after the tails of the removed nodes directly above it."""
+        """Return, per rank in `indices`, the tail of each node with `new_node` >= 0, after the tails of removed nodes directly above it."""
         remains, above = (new_node[:-1] >= 0).tolist(), self.node_parent.tolist()
         tails: list[tuple[str, ...]] = []
         removed: dict[int, str] = {}  # removed node -> tails since its nearest remaining ancestor

@@ -126,7 +126,7 @@ class TaxonomyWorkload(Workload):
         self.notes = (*self.notes, *self.train_set.notes, *nulls)
 
     def reading_set(self) -> TaxonomyDataset:
-        """Return the training photographs as validation reads them."""
+        """Return a dataset of the training rows without augmentation, mixing and masking, as validation reads its rows."""
         return TaxonomyDataset(self.data_source, self.train_rows, self.config, self._schedule, False, self.quarantine.samples)
 
     def _present(self, present: np.ndarray) -> tuple[str, ...]:

@@ -43,8 +43,8 @@ class AugmentationPipelineFactory:
         self.config, self.image_size = config, image_size
 
     def build(self, training: bool, device: torch.device | None = None) -> Pipeline:
-        """Return the pipeline of training or validation. `device`: the device of the training, with which `augment.place=auto` is
-        decided."""
+        """Return the pipeline of training or validation. `device`: the device of the training; with `augment.place=auto`,
+        images are augmented on it if it is a GPU and no policy is configured. None: no GPU."""
         if not training:
             return ValidationPipeline(self.image_size)
         part = registered("augment", self.config.name)

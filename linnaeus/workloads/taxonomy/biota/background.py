@@ -39,8 +39,9 @@ def tiles(world: int) -> Array:
 
 
 def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Array:
-    """Return windows of a noise layer, float32 [B, size, size], at positions given by `place` [B, 2], uniform in [0, 1). A zoom of n reads
-    every n-th texel."""
+    """Return windows of the noise layer number `layer`, float32 [B, size, size]. A zoom of n reads every n-th texel of the layer.
+
+    `place`: [B, 2], row and column of the upper left corner as fractions of the layer's side, in [0, 1). Windows wrap around."""
     tile = tiles(world)[layer]
     rows = (place[:, 0] * TILE).astype(np.int64)
     columns = (place[:, 1] * TILE).astype(np.int64)
@@ -49,7 +50,9 @@ def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Arra
 
 
 def paint_background(world: int, kind: str, x: Array, y: Array, draws: Array) -> Array:
-    """Return RGB backgrounds, float32 [3, B, H, W]. `draws` are uniform [B, 24]; x and y are image coordinates in [-1, 1]."""
+    """Return RGB backgrounds, float32 [3, B, H, W], in colours of `GROUNDS[kind]`, with three blades.
+
+    `world`: number of the world, which sets the noise. `draws`: uniform in [0, 1), [B, 24]. `x`, `y`: image coordinates in [-1, 1]."""
     grounds = np.array(GROUNDS[kind], np.float32)
     d = draws[:, :, None, None]
     first = (draws[:, 0] * len(grounds)).astype(np.int64)

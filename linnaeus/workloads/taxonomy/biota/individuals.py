@@ -82,8 +82,8 @@ def build_distributions(world_number: int) -> MetadataDistributions:
 
 
 def _draw_genus(draw: Draw) -> list[float]:
-    """Return 5 centres and 5 spreads of the metadata of a genus, and the direction (radians) in which the ranges of its cryptic species are
-    shifted.
+    """Return a list of 11 numbers: 5 centres and 5 spreads of the metadata of a genus, and the direction (radians) in which the ranges of
+    its cryptic species are shifted.
 
     The region lies around the Gulf of Guinea, so that latitude 0.0 and longitude 0.0 occur as valid values."""
     centre = [draw.uniform(0, 8), draw.uniform(0, 12), draw.uniform(0.38, 0.5), draw.uniform(11, 15), draw.uniform(5.5, 5.9)]

@@ -155,8 +155,10 @@ def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
 def _found(
     records: Inspected, check: str, severity: Severity, rows: np.ndarray, keys: np.ndarray, text: str, leave_out: bool = False
 ) -> list[Finding]:
-    """Return a finding with the rows in `rows` that have a key. Each row is shown beside the photograph that it resembles. `keys`: result
-    of `copies`."""
+    """Return a list with a finding about those of `rows` whose key is not `NONE`; [] if there are none.
+
+    `keys`: int64 [M], one of the two results of `copies`. Each row is shown beside the photograph that it resembles. Other arguments are
+    those of `found`."""
     own = np.flatnonzero(keys < NONE)
     other = rows[keys[own] & ((1 << _PLACE) - 1)]
     bits = keys[own] >> _PLACE

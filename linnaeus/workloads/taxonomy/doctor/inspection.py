@@ -21,7 +21,9 @@ ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "media
 
 
 class RowTally(Tally):
-    """Tally of the cleaning of a source that also stores the rows whose cells are set to missing."""
+    """Counts of rows by reason (`Tally`), which also stores the numbers of the rows whose cells are set to missing.
+
+    `emptied`: (role of the column, reason) -> row numbers, int64 [K]."""
 
     def __init__(self, names: Names) -> None:
         super().__init__(names)

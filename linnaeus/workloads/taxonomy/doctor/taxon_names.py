@@ -117,7 +117,7 @@ def _plain(name: str) -> str:
 
 
 def _repeated(names: Sequence[str], of: _RankRows) -> dict[str, list[int]]:
-    """Return name -> taxa, for each name that several taxa with rows have."""
+    """Return name -> taxa, for each name that several taxa with rows have. `names[i]`: name of taxon i. `of`: rows of the taxa."""
     taxa: dict[str, list[int]] = {}
     for taxon, name in enumerate(names):
         if of.count(taxon):

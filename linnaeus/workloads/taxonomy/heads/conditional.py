@@ -235,7 +235,7 @@ class ConditionalHead(Head):
 
 
 class HierarchicalSoftmaxHead(ConditionalHead):
-    """Conditional head with routing (see the module)."""
+    """Conditional head with routing: the mean embedding of the taxa of the rank above is added to the feature of a level (see module)."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, *, routing: str, temperature: float) -> None:
         """`routing`: soft, hard or gumbel. `temperature`: temperature of the routing distribution, above 0."""

@@ -143,7 +143,7 @@ class Layout(Tables):
         return starts[self.level[nodes]] + self.position[nodes]
 
     def _levels(self, order: np.ndarray) -> list[np.ndarray]:
-        """Return the nodes of each level, in the order of their positions."""
+        """Return the nodes of each level, in the order of their positions. `order`: int64 [N], all nodes, sorted by level and position."""
         return [order[first:last] for first, last in pairwise(self.level_starts)]
 
     def _register_groups(self, parent: np.ndarray, order: np.ndarray) -> None:
@@ -169,8 +169,10 @@ class Layout(Tables):
         self.register(siblings=siblings, child_range=children)
 
     def _register_leaves(self, parent: np.ndarray, order: np.ndarray) -> None:
-        """Number the leaves in depth-first order, visiting the children of a node in the order of their positions, and register the tables
-        of leaves."""
+        """Number the leaves depth first, children in the order of their positions, and register two tables with these numbers.
+
+        `leaf_node` int64 [L]: node of each leaf. `leaves` int64 [N, 2]: first leaf at or below each node, and the last one + 1. Arguments:
+        `parent` int64 [N], -1 for none; `order` int64 [N], all nodes, sorted by level and position."""
         inner = np.bincount(parent[parent >= 0], minlength=len(parent)) > 0
         count = (~inner).astype(np.int64)  # leaves at or below each node
         levels = self._levels(order)
@@ -189,7 +191,7 @@ class Layout(Tables):
     def _register_irregular(self, parent: np.ndarray, position: np.ndarray, level: np.ndarray) -> None:
         """Register the tables for trees with incomplete lineages or null nodes. For each rank r: `index<r>` int64 [C_r], the index of each
         class; `class<r>` int64 [L], the class of each leaf at the rank, C_r if it has none; `no_class<r>` int64, the indices of the leaves
-        without a class."""
+        without a class. `parent`, `position`, `level`: int64 [N], those of each node; parent -1 for none."""
         index = np.array(self.level_starts)[level] + position
         leaves = self.leaf_node.numpy()
         known = np.where(leaves < self.taxa, leaves, parent[leaves])  # a null node has the classes of its parent

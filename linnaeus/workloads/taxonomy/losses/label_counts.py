@@ -18,7 +18,9 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class LabelCounts:
-    """Numbers of training rows by label, with T taxa in all. The arrays are float64 if rows have weights."""
+    """Numbers of training rows with each label at each rank (`ranks`), and with each taxon as finest label (`finest`). T: number of taxa.
+
+    The arrays are float64 if rows have weights."""
 
     ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: number of rows of each class, then of rows with a learnable null label
     finest: np.ndarray  # int64 [T + 1]: number of rows whose finest label is each taxon; last, of rows without a label

@@ -49,9 +49,10 @@ def fold_numbers(groups: Groups, taxon: np.ndarray, folds: int, seed: int) -> np
 
 
 def _deal(of: Strata, folds: int) -> np.ndarray:
-    """Return the fold of each group, from 1, int64 [G]: the groups of a stratum in their order, cut after floor(j n / K + u) of n groups.
+    """Return the fold of each group, from 1 to K = `folds`, int64 [G].
 
-    The uniform draw u of a stratum is keyed by its first group. It decides which folds get the groups of a stratum of fewer than K."""
+    In each stratum the n groups are in the order of their keys, and the first floor(j n / K + u) of them are in folds 1 to j. The uniform
+    draw u is keyed by the first group of the stratum. If n < K, it decides which of the folds get a group."""
     order, start, count = of.in_order()
     draw = np.repeat(randomness.uniforms(randomness.SPLIT, of.order_key[order][start]), count)
     place = np.arange(len(order)) - np.repeat(start, count)
@@ -64,8 +65,8 @@ def _deal(of: Strata, folds: int) -> np.ndarray:
 def _divide_taxa(fold: np.ndarray, of: Strata, folds: int) -> None:
     """Change `fold`, [G], in place so that no taxon has all its groups in one fold.
 
-    If a taxon has, its group with the largest key moves to the next fold for which every taxon still has groups for training; if there is
-    no such fold, the group becomes `ALWAYS_TRAINED`."""
+    For each taxon whose groups are all in one fold, the group with the largest key is moved to the next fold in which it is not together
+    with all other groups of one of its taxa. If there is no such fold, the group becomes `ALWAYS_TRAINED`."""
     order = np.lexsort((of.order_key[of.pair_group], of.pair_taxon))
     taxa, members = of.pair_taxon[order], of.pair_group[order]
     start = np.flatnonzero(np.diff(taxa, prepend=-1))

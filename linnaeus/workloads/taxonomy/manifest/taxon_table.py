@@ -189,7 +189,9 @@ class _TaxaBuilder:
         return stated[column.codes], np.array(nearest, dtype=np.int64)[column.codes[self.rows]]
 
     def _check_ancestries(self, paths: list[list[str]], own: np.ndarray) -> None:
-        """Add a conflict if the ancestry of a taxon gives an ancestor another parent than the ancestor's own row does."""
+        """Add a conflict if the ancestry of a taxon gives an ancestor another parent than the ancestor's own row does.
+
+        `paths`: the distinct ancestries, each a list of ids. `own`: int64 [T], index in `paths` of the ancestry of each taxon."""
         other: dict[int, str] = {}
         for path in paths:
             last = self.number.get(path[-1]) if path else None
@@ -206,7 +208,9 @@ class _TaxaBuilder:
         self.conflicts.append(Conflict("id", "with two parents", cases, "correct the ancestry"))
 
     def _check_repeated_ids(self, stated: np.ndarray, synonym: np.ndarray) -> None:
-        """Add a conflict of ids that occur in several rows with different parents."""
+        """Add a conflict of ids that occur in several rows with different parents.
+
+        `stated`: int64 [rows], parent of each row as `_references` returns it. `synonym`: bool [T], True for taxa to leave out."""
         rows = np.flatnonzero(self.row_taxon >= 0)
         if not (repeated := len(rows) - len(self.ids)):
             return
@@ -221,7 +225,9 @@ class _TaxaBuilder:
         self.conflicts.append(Conflict("id", "with two parents", cases, "keep one row of each id"))
 
     def _check_absent_parents(self, stated: np.ndarray, parent: np.ndarray, synonym: np.ndarray) -> None:
-        """Add a conflict of taxa whose stated parent is not in the table."""
+        """Add a conflict of taxa whose stated parent is not in the table.
+
+        `stated`: int64 [T], as `_references` returns it. `parent`: int64 [T], parent that is used. `synonym`: bool [T], left out."""
         missing = np.flatnonzero((stated < NONE) & ~synonym)
         order = missing[np.argsort(stated[missing], kind="stable")]
         children = [group.tolist() for group in np.split(order, np.flatnonzero(np.diff(stated[order])) + 1) if len(group)]

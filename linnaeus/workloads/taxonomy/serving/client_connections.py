@@ -24,21 +24,21 @@ class ClientConnection(H11Protocol):
     received = False  # all of the request
 
     def connection_made(self, transport: Any) -> None:
-        """Start the timer, or close the connection if too many are open."""
+        """Start the timer of a new connection. Close the connection at once if too many are open."""
         super().connection_made(transport)
         if len(self.connections) > min(MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES):
             transport.abort()
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Read a part of a request. Start the time again when its last part has come."""
+        """Read a part of a request. Restart the timer when the request is complete."""
         super().data_received(data)
         if not self.received and self.conn.their_state is not h11.IDLE and self.conn.their_state is not h11.SEND_BODY:
             self.received = True
             self._start_timer()
 
     def on_response_complete(self) -> None:
-        """Start the time of the next request."""
+        """Restart the timer, for the next request on this connection."""
         self.received = False
         self._start_timer()
         super().on_response_complete()
@@ -50,7 +50,7 @@ class ClientConnection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that cannot be parsed. If its first part is being answered already, close the connection without more."""
+        """Answer a request that cannot be parsed with status 400. Close the connection without it if an answer has begun already."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -66,8 +66,10 @@ class ClientConnection(H11Protocol):
 
 
 def connections(seconds: float) -> type[ClientConnection]:
-    """Return the class of connections with a limit of `seconds`. Let the process open the files that `MOST` connections need, and as many
-    that were accepted at once and are closed then, as far as the system allows it."""
+    """Return a subclass of `ClientConnection` with a limit of `seconds`.
+
+    Also raise the limit of open files of this process to 2 x `MOST` + `FILES`, or as far as the system allows: connections above `MOST`
+    need a file, too, until they are closed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * MOST + FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed if hard == resource.RLIM_INFINITY else min(needed, hard)), hard))

@@ -121,7 +121,8 @@ class HttpService:
             raise HTTPException(422, f"the photograph cannot be decoded: {one_line(error)}") from None
 
     async def _while_connected(self, request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of `work`. Cancel it when the client leaves or the time is up, and raise 499 or 504."""
+        """Return the result of `work`. Cancel `work` and raise `HTTPException` if the client disconnects first (status 499), or if it
+        takes longer than `limits.seconds` (504)."""
         task, left = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait([task, left], timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -40,7 +40,7 @@ class NearestPhotographs:
         return len(self.index)
 
     def notes(self) -> list[str]:
-        """Return a line if the first photograph is not where it is looked for."""
+        """Return a line for the user if the file of the first photograph of the index does not exist; otherwise []."""
         if not len(self) or os.path.isfile(self.files.path(0)):
             return []
         return [f"--nearest: no thumbnails: {self.files.path(0)} does not exist; --photographs gives the folder of the photographs"]

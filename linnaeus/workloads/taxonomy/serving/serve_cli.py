@@ -86,9 +86,10 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def split_checklists(texts: Sequence[str]) -> tuple[Path | None, dict[str, Path]]:
-    """Return the checklist of all requests, if there is one, and those that a request can choose, by name.
+    """Return the checklist for all requests (None: none), and name -> checklist for those that a request can choose.
 
-    Raise `ConfigError` for several checklists of all, and a name that is given twice. A name has letters, digits, spaces, - and _."""
+    `texts`: values of --checklist, FILE (for all requests) or NAME=FILE. A name has letters, digits, spaces, - and _. Raise `ConfigError`
+    for several checklists for all requests, and for a name that is given twice."""
     of_all: list[Path] = []
     named: dict[str, Path] = {}
     for text in texts:

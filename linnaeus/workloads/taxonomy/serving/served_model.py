@@ -27,7 +27,7 @@ KEPT = 64  # restrictions of requests that are kept for the next ones
 
 @dataclass(frozen=True, eq=False)
 class Asking:
-    """A question with the pixels of its photograph, as `TrainedClassifier.read` returns them."""
+    """A parsed request (`Question`) with the decoded pixels of its photograph, as `TrainedClassifier.read` returns them."""
 
     question: Question
     image: np.ndarray
@@ -60,11 +60,14 @@ class ServedModel:
 
     @cached_property
     def index(self) -> TaxonIndex:
-        """Return the names of the taxa."""
+        """Return the `TaxonIndex` of the model, which finds taxa by name or lineage."""
         return TaxonIndex(self.model.tree)
 
     def described(self) -> dict[str, Any]:
-        """Return the choices of requests, for JSON."""
+        """Return the options that a request can use, as a dict for JSON.
+
+        It has the precision of rolled-up answers, True if heat maps can be made, the number of photographs of the index (None: no index),
+        and the names of checklists and regions."""
         precision = self.model.asked().precision
         index = None if self.nearest is None else len(self.nearest)
         restrictions = {"checklists": list(self.checklists), "regions": [] if self.regions is None else self.regions.names}

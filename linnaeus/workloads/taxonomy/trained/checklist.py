@@ -67,9 +67,9 @@ def check_file(path: Path, key: str, wanted: str) -> None:
 
 
 def _lines(path: Path, most: int) -> list[str]:
-    """Return the lines of a text file that are not blank, from its first `most` bytes.
+    """Return the lines that are not blank from the first `most` bytes of a text file, which may be a .gz file.
 
-    Raise `ConfigError` for a file that cannot be read, and for one larger than `LARGEST` bytes if `most` is `LARGEST`."""
+    The rest of a longer file is ignored, except if `most` is `LARGEST`: then raise `ConfigError`, as for a file that cannot be read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(most + 1)

@@ -18,7 +18,10 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 
 
 def questions(path: Path, options: argparse.Namespace) -> Questions:
-    """Return a question for each photograph of `options.inputs`. Raise `ConfigError` for one that cannot be read."""
+    """Return the network of the model in `path`, and a question for each photograph of `options.inputs`.
+
+    A question returns the probabilities of all classes for its photograph. Place and time in `options` apply to all of them. Raise
+    `ConfigError` for a photograph that cannot be read, and without photographs."""
     refuse_options(options, PLACE_AND_TIME, "a classifier")
     if not options.inputs:
         raise ConfigError("INPUT: give at least one photograph, the path of an image file")

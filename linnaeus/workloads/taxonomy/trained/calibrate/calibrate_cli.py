@@ -148,7 +148,7 @@ def _remove_priors(run: Path, found: Calibration) -> None:
 def fit(
     model: TrainedClassifier, data: Labelled, precisions: Sequence[float], confidence: float, kept: float
 ) -> tuple[Calibration, tuple[str, ...]]:
-    """Return the calibration of a model, fitted on labelled photographs, and lines of text about photographs that are not used."""
+    """Return the calibration fitted on labelled photographs, and lines on prior and unreadable ones. For numbers see `fit_thresholds`."""
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import fit_thresholds, is_tuning, one_of_each

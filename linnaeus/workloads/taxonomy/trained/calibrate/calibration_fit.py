@@ -92,8 +92,9 @@ def fit_thresholds(
 ) -> Calibration:
     """Return the calibration from the results of N photographs. Raise `ConfigError` if there are too few.
 
-    `tuning`: bool [N], as `is_tuning` returns. `weights`: SHA-256 of the weights. `confidence`: probability with which each precision is
-    reached."""
+    `tuning`: bool [N], as `is_tuning` returns. `weights`: SHA-256 of the weights. `temperature`: of each rank. `precisions`: required
+    precisions of rolled-up answers. `confidence`: probability with which each precision is reached. `kept`: share of the photographs of
+    taxa of the model that are not answered "none of these"."""
     own, other = evidence.take(np.flatnonzero(tuning)), evidence.take(np.flatnonzero(~tuning))
     if len(other.label) < FEWEST:
         raise ConfigError(f"{counted(len(evidence.label), 'observation')}: too few for a calibration; it needs {2 * FEWEST}, better 2,000")

@@ -31,7 +31,9 @@ NEVER = 2.0  # threshold above all confidences: no answers
 
 @dataclass(frozen=True)
 class AnswerCounts:
-    """Numbers of answers at each threshold: a taxon is the answer from its confidence down to that of the next finer one of its path."""
+    """Sorted confidences from which the numbers of rolled-up answers at any threshold t are counted (`at`).
+
+    A taxon is the answer if t is at most its confidence, and above the confidence of the next finer taxon of its path."""
 
     known: tuple[np.ndarray, np.ndarray]  # sorted confidences of these taxa, and of the next finer ones; right or wrong answers
     wrong: tuple[np.ndarray, np.ndarray]  # the same, of wrong answers
@@ -75,16 +77,20 @@ def with_confidence(tuning: Paths, tuning_label: np.ndarray, paths: Paths, label
 
 
 def _candidates(paths: Paths) -> np.ndarray:
-    """Return CANDIDATES thresholds in descending order, at equal steps of the ranks of the confidences of the paths."""
+    """Return CANDIDATES thresholds in descending order, float64; [] if no path has a taxon.
+
+    They are equally spaced quantiles of the distinct confidences of all taxa on the paths."""
     found = np.unique(paths.confidence[paths.path >= 0])[::-1]
     return np.interp(np.linspace(0, len(found) - 1, CANDIDATES), np.arange(len(found)), found) if len(found) else found
 
 
 def _safe(answered: np.ndarray, wrong: np.ndarray, ratio: float, precision: float) -> int:
-    """Return the number of the first candidate that is SAFE standard errors better than the precision, or else of that with the most.
+    """Return the index of the candidate threshold with which the tests begin.
 
-    answered, wrong: of each candidate, of `ratio` times fewer photographs than there are in the tests. As many answers are expected in the
-    tests as there are here, less two standard errors."""
+    It is the first one whose expected number of wrong answers in the tests is at least SAFE standard errors below the number that
+    `precision` allows, or else the one with the largest such margin. `answered`, `wrong`: for each candidate, the numbers of all and of
+    wrong answers among the tuning photographs. `ratio`: number of test photographs / number of tuning photographs. The expected number of
+    answers in the tests is `ratio` x (`answered` less two standard errors)."""
     expected = ratio * np.maximum(answered - 2 * np.sqrt(answered), 0)
     margin = ((1 - precision) * expected - ratio * wrong) / np.sqrt(precision * (1 - precision) * np.maximum(expected, 1))
     return int(np.argmax(margin >= min(SAFE, margin.max())))

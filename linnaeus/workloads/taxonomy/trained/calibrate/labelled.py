@@ -127,7 +127,7 @@ def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], 
 
 
 class Matched(NamedTuple):
-    """Labels of N rows as classes of a model."""
+    """Labels of N rows as classes of a model, and which of the labels are taxa that the model does not have (`unknown`)."""
 
     labels: np.ndarray  # int64 [N, R], -1 for null and for a taxon that the model does not have
     unknown: np.ndarray  # bool [N, R]: the label is a taxon that the model does not have

@@ -38,7 +38,9 @@ def embed_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: 
 
 
 def to_rows(batch: Embedded) -> list[Row]:
-    """Return a batch as rows of a journal. `from_rows` reads them, to the bit."""
+    """Return a batch as rows (dicts) of a `Journal`: the path of each photograph, and its features or the reason for which it has none.
+
+    `from_rows` restores the features bit for bit."""
     texts = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in batch.features]
     return [
         {"photograph": name} | ({"features": text} if error is None else {"error": error})
@@ -47,7 +49,7 @@ def to_rows(batch: Embedded) -> list[Row]:
 
 
 def from_rows(rows: Iterable[Row], size: int, width: int) -> Iterator[Embedded]:
-    """Yield the rows of a journal in batches of `size`. `width`: number of features."""
+    """Yield the rows of a journal (as `to_rows` returns them) in batches of `size`. `width`: number of features of a photograph."""
     rows = iter(rows)
     while block := list(itertools.islice(rows, size)):
         features = np.full((len(block), width), np.nan, np.float32)

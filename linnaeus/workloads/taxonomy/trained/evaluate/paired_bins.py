@@ -16,7 +16,7 @@ from linnaeus.workloads.taxonomy.metrics.confidence import BINS
 
 
 class Binned(NamedTuple):
-    """A metric of n photographs."""
+    """A metric of n photographs that is a function of sums over bins: each photograph adds its value to the sum of its bin."""
 
     bins: np.ndarray  # int64 [n]
     values: np.ndarray  # float64 [n]
@@ -36,9 +36,10 @@ def expected_calibration_error(best_right: np.ndarray, best_log_p: np.ndarray) -
 
 
 def paired(first: Binned, other: Binned, group: np.ndarray | None) -> tuple[float, float, float, float, float]:
-    """Return a metric of both models, the difference of the other from the first, and the ends of its interval; NaN for too few.
+    """Return five numbers: the metric of the first and of the other model, other - first, and the two ends of its 95 % interval.
 
-    `group`: int64 [n], the observation of each photograph; None: each is its own."""
+    The ends are NaN for fewer than two observations, and all five for no photograph. `group`: int64 [n], the observation of each
+    photograph; None: each is its own."""
     size = len(first.bins)
     if not size:
         return (float("nan"),) * 5

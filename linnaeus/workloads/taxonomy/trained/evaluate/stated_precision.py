@@ -31,7 +31,8 @@ class Answered(NamedTuple):
 def precision_rows(answered: Answered, thresholds: Mapping[float, float], ranks: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row for each stated precision: the precision of the answers and their share, with intervals, and their shares at each rank.
 
-    The first rows are those of photographs of the model's taxa; others follow if there are such. `thresholds`: by stated precision."""
+    The first rows are for photographs of the model's taxa. If there are photographs of other taxa, a row per precision for these follows.
+    `thresholds`: stated precision -> threshold of the rolled-up answers."""
     strange = answered.labels.unknown.any(axis=1)
     label = np.where(answered.labels.unknown, np.iinfo(np.int64).max, answered.labels.labels)  # a class that is never predicted
     judged = outcomes(answered.paths, label)
@@ -54,7 +55,7 @@ def precision_rows(answered: Answered, thresholds: Mapping[float, float], ranks:
 
 
 def of_model(measured: Measured, group: np.ndarray | None) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return `<rank>/ece` with temperatures, and the rows of `precision_rows`; nothing for a model that is not calibrated.
+    """Return `<rank>/ece` with temperatures, and the rows of `precision_rows`; ({}, []) for a model that is not calibrated.
 
     `group`: int64 [N], as of `Answered`."""
     model, table, tempered = measured.model, measured.table, measured.tempered

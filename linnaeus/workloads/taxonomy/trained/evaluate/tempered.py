@@ -29,7 +29,8 @@ class Tempered:
 
 
 def calibration_error(tree: TaxonomyTree, known: np.ndarray, best_right: np.ndarray, best_log_p: np.ndarray) -> dict[str, float]:
-    """Return `<rank>/ece` from columns [N, R]: it has a label, the most probable class is the label, and its log-probability."""
+    """Return `<rank>/ece` of N photographs. All arrays are [N, R]: `known` bool, True with a label; `best_right` bool, True if the most
+    probable class is the label; `best_log_p`, the log-probability of that class."""
     error = CalibrationError(TreeTables(tree, torch.device("cpu")), torch.device("cpu"))
     error.add(*map(torch.from_numpy, (known, best_right, best_log_p)))
     return error.compute(error.counts)

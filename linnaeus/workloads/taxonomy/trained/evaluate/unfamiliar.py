@@ -21,7 +21,7 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 
 
 class Strangers(NamedTuple):
-    """Photographs of no organism."""
+    """Familiarity of M photographs of no organism, and the number of further ones that cannot be read."""
 
     familiarity: np.ndarray  # float [M]
     unreadable: int

@@ -30,7 +30,7 @@ class Answered:
     sequences: Sequences | None = None  # a row is a sequence; None: a photograph
 
     def photographs(self, row: int) -> range:
-        """Return the numbers of the photographs of a row."""
+        """Return the numbers of the photographs of row number `row`: one, or all of its sequence if rows are sequences."""
         return range(row, row + 1) if self.sequences is None else self.sequences.photographs(row)
 
     @cached_property
@@ -45,7 +45,7 @@ class Answered:
         return found
 
     def node(self, rank: str, taxon: Mapping[str, Any]) -> int:
-        """Return the node of the tree that is `taxon`, an entry of a row."""
+        """Return the node of `taxon` in the tree. `taxon`: entry of a row, a dict with `lineage` and, if taxa have keys, `key`."""
         return self.nodes[rank, taxon["lineage"], taxon.get("key")]
 
     def names(self, node: int) -> dict[str, str]:

@@ -16,16 +16,18 @@ from linnaeus.reporting.rows import RowWriter
 
 
 class BatchRecord(RowWriter):
-    """Writer of the rows of one process."""
+    """Writer of `batches-rank<r>.jsonl` for one process: a row per micro-batch that this process used."""
 
     def __init__(self, directory: Path, names: Callable[[Sequence[int]], list[str]], rank: int, world_size: int) -> None:
-        """`names` returns the stable names of training samples, given their dataset indices."""
+        """`directory`: run directory. `names`: function from indices in the training set to the names of these samples. `rank`: process
+        rank."""
         super().__init__(directory / f"batches-rank{rank}.jsonl")
         self.names, self.rank, self.world_size = names, rank, world_size
 
     def truncate_after(self, global_step: int) -> int:
-        """Remove the rows of updates after `global_step` and return their number. Rank 0 also does this in the files of process ranks that
-        this launch does not have."""
+        """Remove the rows of updates after `global_step` from the file of this process and return their number.
+
+        Rank 0 also removes them from the files of ranks >= `world_size`, which an earlier launch with more processes wrote."""
         if self.rank == 0:
             kept = {self.path.with_name(f"batches-rank{rank}.jsonl") for rank in range(self.world_size)}
             for path in set(self.path.parent.glob("batches-rank*.jsonl")) - kept:
@@ -33,7 +35,8 @@ class BatchRecord(RowWriter):
         return super().truncate_after(global_step)
 
     def window(self, global_step: int, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        """Write one row for each of the host micro-batches `batches`, which this process used in the update that ends at `global_step`."""
+        """Write a row for each micro-batch of one update. `global_step`: its value after the update. `batches`: the micro-batches that this
+        process used for the update, as host tensors."""
         for number, batch in enumerate(batches):
             samples = self.names(batch["sample"].tolist())
             micro_batch = number * self.world_size + self.rank
@@ -41,7 +44,7 @@ class BatchRecord(RowWriter):
 
 
 def batch_hash(batch: Mapping[str, Tensor]) -> str:
-    """Return the BLAKE2b hash of the names, dtypes, shapes and bytes of the tensors of a host batch."""
+    """Return the BLAKE2b hash (32 hexadecimal digits) of the names, dtypes, shapes and bytes of the tensors of a batch on the host."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(batch.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -20,8 +20,8 @@ WIDTH = 70  # columns, without the time stamp
 
 
 def brief_report(report: ReportData, previous: ReportData | None) -> str:
-    """Return one line of text with the progress and speed of the run. A second line has the settings that differ from those of the report
-    `previous`, if any do."""
+    """Return one line of text with the progress and speed of the run. If settings (`_settings`) differ from the report `previous`, a second
+    line has the new ones. With `previous` None it has all settings."""
     percent, step, _ = (part.text for part in progress(report))
     left = f"  {format_duration(report.clocks['time/eta_seconds'])} left" if "time/eta_seconds" in report.clocks else ""
     numbers = brief_numbers(report)
@@ -34,7 +34,11 @@ def brief_report(report: ReportData, previous: ReportData | None) -> str:
 
 
 def brief_validation(step: int, key: str, metrics: Mapping[str, float], tasks: Sequence[str]) -> str:
-    """Return one line about the result of a validation pass: its loss and the top-1 accuracies of the finest tasks that fit."""
+    """Return one line about the result of a validation pass: its loss and the top-1 accuracies of the tasks, the finest task first, as many
+    as fit. A pass without loss and top-1 accuracies has the first metrics that fit instead.
+
+    `key`: name of the pass, such as `val`. `metrics`: `<pass>/loss`, `<pass>/<task>/top1`, ... -> value. `tasks`: names, the finest
+    last."""
     found = {name.partition("/")[2]: value for name, value in metrics.items()}
     texts = [f"loss {format_loss(found['loss'])}"] if "loss" in found else []
     texts += [f"{task} {format_percent(found[f'{task}/top1'])}" for task in reversed(tasks) if f"{task}/top1" in found]
@@ -63,7 +67,8 @@ def brief_numbers(report: ReportData) -> list[str]:
 
 
 def _settings(report: ReportData) -> list[str]:
-    """Return texts of the values that stay the same for many reports: skipped updates, phase, batch size, number of parameters."""
+    """Return texts of the values that rarely change between reports: number of skipped updates (if any), curriculum phase, batch size,
+    number of parameters."""
     skipped = report.row.get("train/skipped_updates")
     texts = [f"{counted(round(skipped), 'update')} skipped as non-finite"] if skipped else []
     texts += [part.text for part in phase(report) if part.name == "phase"]

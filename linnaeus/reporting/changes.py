@@ -1,4 +1,5 @@
-"""Format the table of changes when a run continues with another configuration: length, remaining events, probabilities, learning rates.
+"""Format the table of changes when a run continues with another configuration: length, remaining events (validations, checkpoints, ...),
+probabilities, phases, learning rates.
 
 For example, `run.allow=[trainer.length]` lets a run of 9 steps continue to 18: every percentage, the cosine and the final validations move.
 The table compares the resolved schedules of the saved and the new configuration. It is printed when the run continues and saved as
@@ -36,10 +37,11 @@ def describe_changes(
     old_train_size: int | None = None,
     probabilities: Sequence[str] = RAMPS,
 ) -> str:
-    """Return the table for a run that has made `step` updates and continues with the configuration `new` instead of the saved one, `old`.
+    """Return the table (text) for a run that has made `step` updates and continues with the configuration `new` instead of the saved one,
+    `old`. If this version of the program cannot read `old`, a line that says so replaces the table.
 
-    `train_size`: training samples now. `old_train_size`: training samples before; None if their number is the same. `components`: metadata
-    components of the data now. `probabilities`: names of the scheduled probabilities that affect the data now."""
+    `train_size`: number of training samples now. `old_train_size`: their number before; None if it is the same. `components`: names of the
+    metadata components of the data now. `probabilities`: names of the scheduled probabilities that affect the data now."""
     from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.identity import config_difference
@@ -97,10 +99,10 @@ def _length(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _remaining(every: Every, step: int) -> str:
-    """Return the events after `step` as text: their number, a colon and their steps, such as `5: 20, 30 ... 60`.
+    """Return the occurrences of the event `every` after `step` as text: their number, a colon and their steps, such as `5: 20, 30 ... 60`.
 
     Up to four steps are listed; of more, only the first two and the last. Cadences in wall time follow, such as `every 15min`. The text is
-    `none` if there are no events."""
+    `none` if the event does not occur after `step`."""
     steps = [s for s in every.steps() if s > step]
     parts = [f"every {cadence}" for cadence in clock_cadences(every)]
     if steps:
@@ -124,7 +126,8 @@ def _ramps(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _phases(r: ResolvedSchedule, step: int) -> dict[str, str]:
-    """Return a row for the phase of the next update, and rows for every phase that has updates after `step`."""
+    """Return name -> text: the curriculum phase of the next update, and the steps and weights of every phase that ends after `step`; {}
+    without phases."""
     if r.phases is None:
         return {}
     rows = {f"phase at step {step} (now)": r.phases.at(step)[0]} if step < r.last_step else {}
@@ -134,7 +137,8 @@ def _phases(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _learning_rates(plan: _Plan, step: int, total: int) -> dict[str, str]:
-    """Return the learning rates at the current step and at `MARKS` of the new length of `total` steps."""
+    """Return name -> learning rate as text, for the current step `step` and for later steps at `MARKS` per cent of the new length, `total`
+    steps. The text is `ended` for steps after the end of `plan`."""
     steps = {f"at step {step} (now)": step}
     steps |= {f"at step {s} ({p}%)": s for p in MARKS for s in [min(first_step_at(total * p / 100), total - 1)] if s > step}
     reduced = ", before plateau reductions" if plan.config.lr_scheduler.name == "plateau" else ""
@@ -145,8 +149,10 @@ def _learning_rates(plan: _Plan, step: int, total: int) -> dict[str, str]:
 
 
 def _table(sections: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]) -> list[str]:
-    """Return the lines of the table. Each section has its title, the rows whose texts `before` and `after` differ, and the names of the
-    rows that do not change. `sections`: title -> (rows before, rows after), each name -> text."""
+    """Return the lines of the table. A section has a line with its title, a line with name, text before and text after for each row that
+    changes, and a line with the names of the rows that do not change.
+
+    `sections`: title -> (rows before, rows after). The rows are dicts name -> text; the text of a missing row is `none`."""
     rows = [
         (title, name, before.get(name, "none"), after.get(name, "none"))
         for title, (before, after) in sections.items()

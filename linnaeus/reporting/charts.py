@@ -63,13 +63,14 @@ class Scale:
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, count: int) -> list[float]:
-        """Return about `count` round values inside the scale."""
+        """Return about `count` round values between `low` and `high`, for the labels of an axis."""
         found = log_ticks(self.low, self.high, count) if self.log else []
         return found if len(found) > 1 else nice_ticks(self.low, self.high, count)
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return about `count` multiples of 1, 2, 2.5 or 5 times a power of ten inside `low`..`high`."""
+    """Return all multiples of a step inside `low`..`high`. The step is the smallest of 1, 2, 2.5 or 5 times a power of ten that gives at
+    most about `count` values."""
     smallest = (high - low) / max(count - 1, 1)
     power = 10.0 ** math.floor(math.log10(smallest))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= smallest * 0.999)
@@ -77,7 +78,8 @@ def nice_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of ten inside `low`..`high`, with 2 and 5 times these in a range of about two decades."""
+    """Return powers of ten inside `low`..`high`, and also 2 and 5 times these if `high` is at most 200 times `low`. In a range of many
+    decades, only every n-th power is returned, so that there are about `count` values."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if high <= 200 * low else (1,)
     ticks = [f * 10.0**power for power in range(first, last + 1, max(1, (last - first) // (count - 1))) for f in factors]
@@ -110,8 +112,9 @@ class Chart:
             self.text(self.x.start - 8, self.y(value) + 4, label, "end")
 
     def x_axis(self, labels: Mapping[float, str], colour: str = GREY, above: float = -18, tick: float = 0) -> None:
-        """Write the label of each value `above` pixels above the lower edge (below it if negative), and draw a mark from the edge `tick`
-        pixels upwards. A label that would overlap the one before it is left out."""
+        """Write the label of each x value in `labels`, `above` pixels above the lower edge of the chart (below it if `above` is negative).
+        Unless `tick` is 0, also draw a mark of `tick` pixels upwards from the edge. A label that would overlap the label to its left is
+        left out."""
         free = -math.inf
         for value, label in sorted(labels.items()):
             x, half = self.x(value), len(label) * LETTER / 2

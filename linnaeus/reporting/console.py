@@ -31,8 +31,8 @@ MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 class _LineFormatter(logging.Formatter):
     """Formatter of log records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`.
 
-    `stamp_results`: False leaves out the time of records of level RESULT. `hidden`: text -> the text that replaces it. Control characters
-    of a message are escaped, except line breaks."""
+    `datefmt`: format of the time. `stamp_results`: False leaves out the time of records of level RESULT. `hidden`: text -> text that
+    replaces it. Control characters of a message are escaped, except line breaks."""
 
     def __init__(self, datefmt: str, stamp_results: bool, hidden: Mapping[str, str]) -> None:
         super().__init__(datefmt=datefmt)
@@ -53,9 +53,10 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StdoutHandler(logging.Handler):
-    """Handler that prints to the current `sys.stdout`, which a live display replaces in order to print lines above its panel. On a
-    terminal, long lines are wrapped between words, except those of level RESULT, whose paths and commands people copy. `style`: value of
-    `logger.console`."""
+    """Handler that prints to the current `sys.stdout`, which a live display replaces in order to print lines above its panel.
+
+    On a terminal, the first line of a record is wrapped between words. Further lines (tables) and records of level RESULT (paths and
+    commands, which people copy) are not wrapped. `style`: value of `logger.console`."""
 
     def __init__(self, style: str) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ class CsvTable:
         write_atomic(self.path, _lines([dict(zip(self.columns, self.columns)), *map(_cells, rows)], self.columns))
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Append a row."""
+        """Append a row to the file, which must exist. If the row has a new name, write the whole file again with a further column."""
         if row.keys() <= set(self.columns):
             with open(self.path, "a", encoding="utf-8", newline="") as file:
                 file.write(_lines([_cells(row)], self.columns))
@@ -51,7 +51,8 @@ class CsvLogger:
         self._soft = SoftFailure("logger.csv", "no more rows are written to csv/")
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
-        """Write both tables with the rows `earlier`, those of earlier launches up to `global_step`, from which the run continues."""
+        """Write both tables again so that they contain only `earlier`: the rows of earlier launches up to `global_step`, the step from
+        which the run continues."""
         with self._soft.guard():
             write_tables(self._tables, earlier)
 
@@ -68,7 +69,8 @@ class CsvLogger:
 
 
 def write_tables(tables: Mapping[str, CsvTable], rows: Iterable[Row]) -> None:
-    """Replace the file of every table by one with all rows of its stream."""
+    """Replace the file of every table by a file that contains all of `rows` that belong to its stream, and no others. `tables`: stream ->
+    table. Every stream in `rows` must be in `tables`."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
     for stream, _, row in rows:
         found[stream].append(row)
@@ -77,7 +79,7 @@ def write_tables(tables: Mapping[str, CsvTable], rows: Iterable[Row]) -> None:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row with NaN in place of None: metrics.jsonl contains null for NaN (`format_row`)."""
+    """Return a copy of the row with NaN in place of None, because a NaN is read from metrics.jsonl as None (`format_row`)."""
     return {name: math.nan if value is None else value for name, value in row.items()}
 
 

@@ -34,14 +34,14 @@ class View:
     """Content of the panel of a run.
 
     left: estimated seconds until the end of the run; None before there is an estimate.
-    left_without_validation: True if the estimate excludes passes that have not been timed.
-    running: the validation pass in progress (words, batches done, batches, seconds left); None if no pass is in progress.
+    left_without_validation: True if `left` excludes the remaining validation passes, because no pass has been timed yet.
+    running: the validation pass in progress (its name in words, batches done, all batches, seconds left or None); None if none is.
     report: the last progress report.
-    accuracy: the newest top-1 of each task, 0 to 1.
-    notice: a line for the reader, such as a request to stop.
-    validated: the step and the text of the newest validation; None before the first one.
-    losses: the losses of all reports of this launch by name, the oldest first.
-    alarm: the newest alarm; empty once `ALARM_REPORTS` reports have followed it."""
+    accuracy: task -> newest top-1 accuracy on the validation data, 0 to 1.
+    notice: a line for the reader, such as that a request to stop was received.
+    validated: (step, text such as `loss 0.9100`) of the newest validation; None before the first one.
+    losses: name, such as `train/loss` -> values in the last `MOST_LOSSES` reports of this launch, the oldest first.
+    alarm: text of the newest alarm; "" if more than `ALARM_REPORTS` reports have followed it."""
 
     total_steps: int
     step: int = 0
@@ -107,8 +107,8 @@ class ProgressDisplay:
         self._redraw()
 
     def report(self, data: ReportData) -> None:
-        """Show a progress report in the panel. Without a panel, log it as one line, and a second one for settings that differ from those of
-        the last report."""
+        """Put a progress report into the panel, which shows it at the next redraw. Without a panel, log it as `brief_report`: a line, and
+        a second line with the settings that have changed since the last report. With `logger.console=quiet` log nothing."""
         previous, self._report = self._report, data
         if not self.live:
             if self.prints:
@@ -124,15 +124,16 @@ class ProgressDisplay:
                 del self._view.losses[name][:-MOST_LOSSES]
 
     def alarm(self, text: str) -> None:
-        """Show an alarm in the panel, in place of the numbers, until it has been in `ALARM_REPORTS` reports."""
+        """Show `text`, an alarm, in the panel in place of the numbers of the report. It is shown with the next `ALARM_REPORTS` reports."""
         self._view.alarm, self._news = text, ALARM_REPORTS
 
     def start(self, step: int) -> None:
-        """Show `step`, the number of updates that earlier launches have made, as the state of the run."""
+        """Set the step that the panel shows to `step`, the number of updates that earlier launches have made."""
         self._view.step = step
 
     def results(self, step: int, results: Mapping[str, float], tasks: tuple[str, ...]) -> None:
-        """Show the loss and the top-1 accuracies of a validation at `step`. Results of passes with masked metadata are not shown."""
+        """Put the loss and the top-1 accuracies of a validation at `step` into the panel; without a panel do nothing. `results`: metric key
+        -> value, of any passes; only the pass without masked metadata (`val`, otherwise `val_ema`) is shown."""
         if self.live:
             loss = next((results[key] for key in ("val/loss", "val_ema/loss") if key in results), None)
             if loss is not None:
@@ -145,9 +146,10 @@ class ProgressDisplay:
     @contextlib.contextmanager
     def validation(self, step: int, key: str, total: int, left_after: float | None) -> Iterator[Callable[[int], None]]:
         """Show a validation pass of `total` batches at `step` while the `with` block runs. Yield a function that the caller calls with the
-        number of batches done.
+        number of batches done. Without a panel, log a line every `LONG_PASS` seconds.
 
-        key: name of the pass, such as `val_mask_meta`. left_after: seconds that the run takes after this pass, None if unknown."""
+        key: name of the pass, such as `val_mask_meta`. left_after: estimated seconds from the end of this pass to the end of the run; None
+        if unknown."""
         self._view.step = step
         words, start = pass_words(key), time.monotonic()
         next_line = start + LONG_PASS
@@ -174,8 +176,9 @@ class ProgressDisplay:
     # -- notices ---------------------------------------------------------------------------------------------------------
 
     def notice(self, text: str) -> None:
-        """Show a line at once, on rank 0. It is safe to call in a signal handler: the text is written to the terminal without the locks of
-        rich and logging. With a panel, it replaces the panel's last row, so that the next redraw finds the cursor where it was."""
+        """Show the line `text` at once; on ranks other than 0 do nothing. This may be called in a signal handler: `text` is written without
+        the locks of rich and logging. With a panel, it replaces the panel's last row, so that the next redraw finds the cursor where it
+        was. Without a panel, it is written to stderr."""
         if not self.is_master:
             return
         self._view.notice = text

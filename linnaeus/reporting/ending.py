@@ -42,7 +42,7 @@ def _losses(final: Mapping[str, float]) -> list[str]:
 
 
 def _cost(timings: Mapping[str, float], updates: int) -> str:
-    """Return the number of updates, the time they took, the speed and the memory in one line."""
+    """Return one line: number of updates, wall time (validation and saving in brackets), samples per second, and peak memory if known."""
     parts = {"validation": timings.get("time/validation_seconds", 0.0), "saving": timings.get("time/saving_seconds", 0.0)}
     included = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in parts.items() if seconds >= 0.5)
     texts = [f"{counted(updates, 'update')} in {format_duration(timings['time/wall_seconds'])}" + f" ({included})" * bool(included)]

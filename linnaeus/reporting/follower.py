@@ -21,10 +21,10 @@ END_TIMEOUT = 30.0  # seconds for which the end of the run waits for the last ro
 
 
 class Follower:
-    """Sink of rows that starts the second process and checks that it runs.
+    """Sink of rows that starts the process `linnaeus replay ... --follow` and checks that it has not failed.
 
-    target: mlflow or trackio. options: further arguments of its command. environment: further environment variables of the process; an
-    address with a password is passed here, because other users can read a command line."""
+    directory: run directory. target: mlflow or trackio. options: further arguments of the command. environment: further environment
+    variables of the process; an address with a password is passed here, because other users can read a command line."""
 
     def __init__(self, directory: Path, target: str, options: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._command = [sys.executable, "-m", "linnaeus", "replay", str(directory), "--to", target, "--follow", *options]
@@ -34,21 +34,24 @@ class Follower:
         self._soft = SoftFailure(f"logger.{target}", f"{target} gets no more rows in this launch (`linnaeus replay` sends the rest)")
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
-        """Start the process. The arguments are not used: the process reads all rows from the files, which end at `global_step`."""
+        """Start the process; if that fails, log a warning. The arguments are not used: the process reads all rows from metrics.jsonl and
+        timings.jsonl, whose last step is `global_step` now."""
         with self._soft.guard(), open(self._output, "wb") as output:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
             )
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
-        """Log a warning, once, if the process has failed. The row is not used: it is in the file, which the process reads."""
+        """Log a warning, once, if the process has ended with an error. The arguments are not used: the process reads the row from its
+        file."""
         self._check()
 
     def sync(self) -> None:
         self._check()
 
     def close(self) -> None:
-        """Close the pipe, and wait for at most `END_TIMEOUT` seconds until the process has sent the last rows."""
+        """Close the pipe, so that the process sends the last rows and ends. Wait for this for at most `END_TIMEOUT` seconds; after that,
+        log a warning and let the process continue alone."""
         if self._process is None:
             return
         assert self._process.stdin is not None

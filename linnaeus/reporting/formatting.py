@@ -77,7 +77,7 @@ def shorten(text: str, letters: int) -> str:
 
 
 def fit(texts: Sequence[str], width: int) -> str:
-    """Return one line of at most `width` columns: as many of the texts as fit, from the first on, separated by two blanks."""
+    """Return one line of at most `width` columns: the first texts, as many as fit, with two blanks between them; "" if none fits."""
     line = ""
     for text in texts:
         if len(line) + 2 * bool(line) + len(text) > width:
@@ -87,8 +87,8 @@ def fit(texts: Sequence[str], width: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return a line of at most `width` bars for the finite ones of `values`, the lowest bar for the least of them. If there are more values
-    than bars, each bar shows the mean of consecutive ones."""
+    """Return a line chart as text: one of the characters `BARS` per finite value of `values`, the lowest for the least value; "" without
+    finite values. If there are more than `width` values, each of `width` characters shows the mean of consecutive values."""
     finite = [value for value in values if math.isfinite(value)]
     count = min(width, len(finite))
     edges = [len(finite) * number // count for number in range(count + 1)] if count > 0 else []
@@ -98,8 +98,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def pass_words(key: str) -> str:
-    """Return words for a validation pass: `all metadata` for `val`, `without metadata` for `val_mask_meta`, `without spatial and temporal`
-    for `val_mask_SPATIAL_TEMPORAL`.
+    """Return the name of a validation pass `key` in words: `all metadata` for `val`, `without metadata` for `val_mask_meta`, `without
+    spatial and temporal` for `val_mask_SPATIAL_TEMPORAL`.
 
     `, averaged weights` follows for a pass with averaged weights (`val_ema`)."""
     averaged = key.startswith("val_ema")
@@ -110,10 +110,10 @@ def pass_words(key: str) -> str:
 
 
 def layout(sections: Iterable[Sequence[str]]) -> str:
-    """Return the texts of all sections, separated by two blanks, on lines of at most `WIDTH` columns.
+    """Return the texts of all sections, separated by two blanks, on lines of at most `WIDTH` columns. `sections`: texts of each section.
 
-    A section that does not fit on the rest of a line starts a new one. A section longer than a line is broken between its texts; a single
-    text is never broken."""
+    A section that does not fit on the rest of a line starts a new line. A section longer than a line is broken between its texts. A text is
+    never broken, so a text longer than `WIDTH` gives a longer line. Lines after the first begin with `INDENT`."""
     lines = [""]
     for texts in sections:
         whole = "  ".join(texts)

@@ -48,7 +48,7 @@ class GpuState:
 
 
 def open_gpu(uuid: str) -> GpuState | None:
-    """Return the reader of the GPU with this UUID, which may lack `GPU-` as in torch; None without `nvidia-ml-py`, or if NVML fails."""
+    """Return the reader of the GPU with this UUID, with or without the prefix `GPU-`; None without `nvidia-ml-py`, or if NVML fails."""
     try:
         import pynvml
     except ImportError:
@@ -62,5 +62,6 @@ def open_gpu(uuid: str) -> GpuState | None:
 
 
 def throttling_reasons(bits: float) -> list[str]:
-    """Return the names of the bits that are set in `bits`, a value of `gpu/throttling`."""
+    """Return the reasons for which the clock is lower, such as `power limit`: the names in `THROTTLING` of the bits that are set in `bits`,
+    a value of `gpu/throttling`; [] for 0."""
     return [reason for bit, reason in THROTTLING.items() if int(bits) & bit]

@@ -20,7 +20,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE") / 2**20  # MiB
 
 
 class Memory(NamedTuple):
-    """Memory of a process in MiB. resident: all its resident pages. shared: pages of files and of shared memory among them."""
+    """Memory of a process in MiB. resident: all its resident pages. shared: the part of `resident` in files or in shared memory."""
 
     resident: float
     shared: float
@@ -47,8 +47,8 @@ def memory_of(process: int | None = None) -> Memory | None:
 
 @functools.lru_cache(maxsize=1)
 def _own_statm(process: int) -> int:
-    """Return an open file descriptor of /proc/<process>/statm. It is cached, because opening and reading takes six times as long as reading
-    it. `process`: the PID of this process; it is an argument so that a forked process opens a file of its own."""
+    """Return an open file descriptor of /proc/<process>/statm. It is cached, because to open and read the file takes six times as long as
+    to read it. `process`: PID of this process. It is the key of the cache, so that a forked process opens its own file."""
     return os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -69,11 +69,11 @@ FAST_READINGS, FAST_GROWTH, FAST_STEADY, FAST_LASTING = 7, (128.0, 0.25), (0.5, 
 class MemoryGrowth:
     """Detector of a memory leak in a series of readings.
 
-    From `LEAST_READINGS` readings on, a leak is reported if three conditions hold: the medians of the four quarters of the readings rise;
-    from the first to the last quarter they rise by at least `LEAST_GROWTH`; the first and the second half have at least the fractions in
-    `LEAST_SHARES` of the growth. The last one excludes a cache that fills, whose growth slows down, and a new buffer, a single step. A fast
-    leak is reported from `FAST_READINGS` readings on, by conditions of its own. Above `MOST_READINGS`, every other reading is dropped, so
-    that the readings cover the whole launch."""
+    From `LEAST_READINGS` readings on, a leak is reported if three conditions hold. The medians of the four quarters of the readings rise
+    from quarter to quarter. They rise by at least `LEAST_GROWTH` from the first to the last quarter. The first half of the readings has at
+    least the fraction `LEAST_SHARES[0]` of the growth, and the second half at least `LEAST_SHARES[1]`. The third condition excludes a cache
+    that fills, whose growth slows down, and a new buffer, whose growth is one jump. A fast leak is reported from `FAST_READINGS` readings
+    on (`_grows_fast`). Above `MOST_READINGS` readings, every other one is dropped, so that they cover the whole launch."""
 
     def __init__(self, name: str) -> None:
         """`name`: name of the memory in the warning, such as `GPU memory`."""
@@ -82,11 +82,11 @@ class MemoryGrowth:
         self._every, self._count, self._said = 1, 0, False
 
     def report(self, step: int, mebibytes: float, last_step: int) -> str | None:
-        """Add the reading of a progress report. Return a warning if the conditions of a leak hold; otherwise None. Only one warning is
-        returned.
+        """Add the reading of a progress report. Return a warning if the conditions of a leak hold, otherwise None. After the first warning,
+        always return None.
 
-        step: `global_step` of the report. mebibytes: the reading in MiB. last_step: last step of the run, to which the growth is
-        extrapolated. The first `SKIPPED` readings are left out, as are those between the readings that are kept in a long launch."""
+        step: `global_step` of the report. mebibytes: the reading in MiB. last_step: last step of the run; the warning gives the growth
+        expected until then. The first `SKIPPED` readings are ignored. In a long launch, only every 2nd, 4th, ... reading is used."""
         self._count += 1
         if self._said or self._count <= SKIPPED or self._count % self._every:
             return None

@@ -32,7 +32,8 @@ Message = tuple[str, str]  # (type of apprise, text)
 
 
 class Notifier:
-    """Sender of messages titled `title` to `addresses` (URLs of apprise), for the `events` of `EVENTS`.
+    """Sender of messages with the title `title` to `addresses` (URLs of apprise). `events`: the kinds of messages to send, from `EVENTS`.
+    `directory`: run directory.
 
     Without addresses, or with `directory` None (ranks other than 0), every method does nothing."""
 
@@ -51,7 +52,8 @@ class Notifier:
         return bool(self._addresses) and not self._soft.failed
 
     def start(self, text: str) -> None:
-        """Send the first message, and from now on one after each warning or error in the log (`warnings`)."""
+        """Start the thread and queue the message `text` of the event `start`. If `events` contains `warnings`, queue a message for each
+        later warning or error in the log, as `warning` does."""
         if self.active and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="notifications", daemon=True)
             self._thread.start()
@@ -61,16 +63,17 @@ class Notifier:
             self.send("start", text)
 
     def send(self, event: str, text: str, kind: str | None = None) -> None:
-        """Queue a message about `event`, one of `EVENTS`; leave it out if `QUEUE` messages are waiting.
+        """Queue the message `text` about `event`, one of `EVENTS`. Do nothing if `event` is not one of the chosen events, before `start`,
+        or if `QUEUE` messages are waiting.
 
-        kind: key of `TYPES` that gives apprise's type of the message; None: `event` is the key. The type is "info" for a key that `TYPES`
-        does not have."""
+        kind: key of `TYPES` for apprise's type of the message (colour or icon); None: `event`. A key that is not in `TYPES` gives
+        "info"."""
         if self._thread is not None and self.active and event in self._events:
             with contextlib.suppress(queue.Full):
                 self._queue.put_nowait((TYPES.get(kind or event, "info"), hide(text)))
 
     def milestone(self, name: str, text: str) -> None:
-        """Queue a message about the milestone `name`, once in the whole run, over all of its launches."""
+        """Queue the message `text` about the milestone `name`, unless this launch or an earlier one has done so (notified.json)."""
         if self._thread is None or self._record is None:
             return
         sent = list((read_json(self._record) or {}).get("milestones", []))
@@ -80,7 +83,8 @@ class Notifier:
             self.send("milestones", text)
 
     def warning(self, text: str) -> None:
-        """Queue a message about a warning or an error. For 15 minutes after it, further ones are only counted."""
+        """Queue a message about a warning or an error in the log. In the 15 minutes after it, further calls are only counted; the next
+        message gives their number."""
         now = time.monotonic()
         if now < self._quiet_until:
             self._counted += 1
@@ -90,7 +94,8 @@ class Notifier:
         self.send("warnings", text + more)
 
     def close(self, text: str = "", failed: bool = False) -> None:
-        """Send the last message, if `text` is not empty, and wait for the queue for at most `END_TIMEOUT` seconds."""
+        """Queue the message `text` of the event `end`, unless it is empty. Wait for at most about `END_TIMEOUT` seconds until all messages
+        are sent. `failed`: True if the run failed, for the type of the message."""
         if self._handler is not None:
             LOGGER.removeHandler(self._handler)
             self._handler = None
@@ -107,7 +112,7 @@ class Notifier:
         self._thread = None
 
     def _work(self) -> None:
-        """Send the queued messages, on the thread, until None is read from the queue."""
+        """Send the queued messages until None is read from the queue, or until a message cannot be sent. Target of the thread."""
         try:
             import apprise
 

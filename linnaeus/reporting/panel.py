@@ -27,7 +27,7 @@ LEFT_OUT = 6  # columns of the number of tasks that are not shown, such as `  +3
 
 
 def render(view: View, width: int) -> Group:
-    """Return the panel for a terminal of `width` columns."""
+    """Return the rows of the panel, with the content `view`, for a terminal of `width` columns."""
     rows: list[Table | Text] = [_bars(view, width)]
     if view.report is not None:
         if view.alarm:
@@ -103,9 +103,9 @@ def _last_validation(view: View) -> str:
 
 
 def _tasks(view: View, report: ReportData, width: int) -> list[Text]:
-    """Return the lines of the table of tasks: a header, and the rows loss, top-1 and weight, with a column for each task that fits, the
-    finest task first. If all weights are 1, the losses of all reports so far are drawn in the place of the weights. Return [] before the
-    first loss."""
+    """Return the lines of the table of tasks: a header, and the rows loss, top-1 (validation) and weight (factor of the loss), with a
+    column for each task that fits, the finest task first. With one task, there is no row of weights. With several tasks whose weights are
+    all 1, a row draws the course of the losses instead. Rows without values are left out; return [] if no row has a value."""
     accuracy = view.accuracy
     all_names, column = list(reversed(report.tasks)), NUMBER + GAP
     fits = NAME + len(all_names) * column <= width

@@ -15,7 +15,10 @@ NAME_WIDTH = 28  # columns
 
 
 def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
-    """Return the schedule of a run as text. Steps are counted from 1."""
+    """Return the schedule of a run as text, one setting per line. `world_size`: number of processes.
+
+    The step of an event is `global_step` after an update (1 after the first). The step at which a learning rate, phase, probability or
+    image size begins is `global_step` before an update (0 before the first)."""
     micro = resolved.micro_batch_size or resolved.global_batch_size // world_size
     accumulation = resolved.global_batch_size // (micro * world_size)
     lines = ["schedule"]
@@ -43,7 +46,8 @@ def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
 
 
 def _ramps(resolved: ResolvedSchedule) -> list[str]:
-    """Return the lines of the probabilities and of the share of connected weights, each under a title."""
+    """Return the lines of the section "probabilities", with mixing level, augmentation and image size if these change, and of the section
+    "growth" (fraction of connected weights) if connections grow."""
     lines: list[str] = []
     ramps = resolved.ramps()
     density = ramps.pop(DENSITY, None)
@@ -75,7 +79,7 @@ def _epochs(resolved: ResolvedSchedule) -> str:
 
 
 def describe_event(every: Every) -> str:
-    """Return the steps of an event as text: `12 times: 20, 40, 60, 80, 100, ... 240 (every 20steps)`."""
+    """Return the steps of an event as text: `12 times: 20, 40, 60, 80, 100, ... 240  (every 20steps)`; `never` if it does not occur."""
     steps = every.steps()
     clock = clock_cadences(every)
     times = "once" if len(steps) == 1 else f"{len(steps)} times"
@@ -87,19 +91,19 @@ def describe_event(every: Every) -> str:
 
 
 def clock_cadences(every: Every) -> list[str]:
-    """Return the cadences of an event that are wall times, such as `15min`."""
+    """Return the cadences of an event that are wall times, such as `15min`; [] if all are in steps, epochs or per cent."""
     return [c for c in every.cadences if c.endswith(("s", "min", "h")) and not c.endswith(("steps", "epochs"))]
 
 
 def abbreviate(steps: Sequence[int]) -> str:
-    """Return steps as text: all of them, or the first few and the last."""
+    """Return steps as text: all, or of more than `MAX_SHOWN` + 1 steps the first `MAX_SHOWN` - 1 and the last."""
     if len(steps) <= MAX_SHOWN + 1:
         return ", ".join(map(str, steps))
     return f"{', '.join(map(str, steps[: MAX_SHOWN - 1]))}, ... {steps[-1]}"
 
 
 def describe_ramp(ramp: Ramp) -> str:
-    """Return a ramp as text: `0 -> 0.6, from step 11 to step 63`."""
+    """Return a ramp (a number that changes linearly over steps) as text: `0 -> 0.6, from step 11 to step 63`; `0.6` if it is constant."""
     off = "" if ramp.off_step is None else f"; 0 from step {ramp.off_step}"
     if ramp.is_constant:
         return f"{ramp.start:g}{off}"
@@ -121,8 +125,8 @@ def describe_image_sizes(sizes: ImageSizes) -> str:
 
 
 def describe_phases(phases: Phases) -> dict[str, dict[str, str]]:
-    """Return texts for each phase by name: its `steps` (`from step 15 to step 50, fade-in ends at step 20, learning rate x 1`) and, if it
-    sets any, its weights of `data` and `dimensions` (`cognitive 2`)."""
+    """Return name of the phase -> key -> text. Key `steps`: `from step 15 to step 50, fade-in ends at step 20, learning rate x 1`. Keys
+    `data` and `dimensions`, only if the phase sets them: its weights of data sources and of model dimensions, such as `cognitive 2`."""
     described = {}
     for phase, (start, end) in zip(phases.phases, [(0, 0), *phases.crossfades()], strict=True):
         fade = f", fade-in ends at step {end}" if start < end else ""

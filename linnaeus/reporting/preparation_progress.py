@@ -25,10 +25,10 @@ FIRST_LINE, NEXT_LINE = 5.0, 60.0  # seconds before the first log line, and betw
 
 
 class PreparationProgress:
-    """Progress of an activity such as "reading the text", which is shown while a `with` block runs.
+    """Display of the progress of an activity, such as "reading the text", while a `with` block runs.
 
-    total: the amount of work, in any unit. amount: words for `total`, such as "340 MB". done: the amount done so far, in the unit of
-    `total`."""
+    activity: its name. total: amount of work, in any unit. amount: `total` in words, such as "340 MB". done: amount of work done so far, in
+    the unit of `total`."""
 
     def __init__(self, activity: str, total: int, amount: str) -> None:
         self.activity, self.total, self.amount, self.done = activity, total, amount, 0
@@ -48,7 +48,7 @@ class PreparationProgress:
                 live.stop()
 
     def add(self, number: int) -> None:
-        """Add `number` to the amount done. Redraw the bar or log a line if it is time."""
+        """Add `number` to the amount done. If the time for it has come, redraw the bar, or log a line if there is no terminal."""
         self.done += number
         now = time.monotonic()
         if now < self._due or not 0 < self.done < self.total:

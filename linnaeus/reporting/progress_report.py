@@ -54,7 +54,8 @@ class Part(NamedTuple):
 
 
 def _available(values: Mapping[str, Any], texts: Mapping[str, Callable[[Any], str]]) -> list[Part]:
-    """Return a part for each name in `texts` that is also in `values`. `texts`: name -> the function that formats its value."""
+    """Return a part for each name in `texts` that is also in `values`; other names are left out. `values`: name -> value. `texts`: name ->
+    function that formats the value."""
     return [Part(name, values[name], text(values[name])) for name, text in texts.items() if name in values]
 
 
@@ -91,7 +92,7 @@ def validation(s: ReportData) -> list[Part]:
 
 
 def tasks(s: ReportData) -> list[Part]:
-    """Return loss and weight of each task if there are several tasks."""
+    """Return loss and loss weight of each task, from the newest row of training metrics; [] if there is only one task."""
     parts = []
     for task in s.tasks if len(s.tasks) > 1 else ():
         found = {name: s.row[name] for name in (f"train/{task}/loss", f"train/{task}/weight") if name in s.row}
@@ -143,8 +144,8 @@ def rates(s: ReportData) -> list[Part]:
 
 
 def memory(s: ReportData) -> list[Part]:
-    """Return the resident memory of this process, that of the process of a group that uses most, the private memory of the loader workers,
-    and the memory of its device: allocated now, peak and total."""
+    """Return the resident memory of this process (rank 0), the resident memory of the rank that uses most if that is another rank, the
+    private memory of the loader workers, and the memory of the device of this process: allocated now, peak and total."""
     parts = []
     if "memory/host_now_MiB" in s.clocks:
         parts.append(Part("", text=f"host {format_memory(s.clocks['memory/host_now_MiB'])}"))
@@ -160,7 +161,8 @@ def memory(s: ReportData) -> list[Part]:
 
 
 def samples(s: ReportData) -> list[Part]:
-    """Return the samples seen and the global batch as micro-batch x accumulation steps x processes."""
+    """Return the number of training samples so far, the number of units (such as tokens) in them if the workload has units, and the global
+    batch size as micro-batch x accumulation steps x processes."""
     parts = [Part("progress/samples_seen", s.samples, f"{s.samples:,} samples")]
     if s.units is not None:
         name, seen = s.units
@@ -171,7 +173,8 @@ def samples(s: ReportData) -> list[Part]:
 
 
 def model(s: ReportData) -> list[Part]:
-    """Return the number of parameters and of active ones, which are trained and connected."""
+    """Return the number of parameters and the number of active parameters: trained parameters, without weights that are not connected yet
+    (`growth=linear`) and without parts of the model that one forward pass does not use."""
     total, active = s.parameters, s.active_parameters
     text = f"{total:,} parameters" if active == total else f"{active:,} of {total:,} parameters active"
     return [Part("model/parameters", total, text), Part("model/active_parameters", active)]

@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def replay(path: Path, options: argparse.Namespace) -> str:
-    """Send the rows of one run. Return a line for the terminal. Raise `RunFailed` if the destination does not take them."""
+    """Send the rows of the run directory `path` and return a line for the terminal. Raise `RunFailed` if the destination does not take
+    them. `options`: result of `parse`."""
     run = open_run(path)
     with exclusive(path, options.to), failing_in_one_line(options.to):
         target = _open(run, options)
@@ -80,7 +81,8 @@ def replay(path: Path, options: argparse.Namespace) -> str:
 
 
 def follow(path: Path, options: argparse.Namespace) -> None:
-    """Send the rows of a run while it writes them, until stdin is closed. Then send the remaining rows.
+    """Send the rows of the run directory `path` while the run writes them, until stdin is closed. Then send the remaining rows. Stop
+    signals are ignored. `options`: result of `parse`.
 
     stdin is a pipe from the process of the run, so it is closed when that process ends or is killed."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -110,8 +112,8 @@ def _size(path: Path) -> int:
 
 @contextlib.contextmanager
 def exclusive(path: Path, target: str) -> Iterator[None]:
-    """Return a context manager that holds the lock of (run, target). It waits until another replay to the same target has ended. The kernel
-    releases the lock if the process is killed."""
+    """Return a context manager that locks the pair (run directory `path`, `target`) while its block runs. It waits until another replay of
+    the run to the same target has ended. The kernel releases the lock if the process is killed."""
     descriptor = no_follow(path / f".replay-{target}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -122,7 +124,8 @@ def exclusive(path: Path, target: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failing_in_one_line(target: str) -> Iterator[None]:
-    """Return a context manager that raises `RunFailed` with one line for any exception other than `ConfigError`.
+    """Return a context manager that turns any exception of its block into a `RunFailed` with one line. `ConfigError` and `RunFailed` pass
+    through. `target`: name for the line.
 
     All exceptions are caught, because each package raises exceptions of its own, and the network adds more."""
     try:

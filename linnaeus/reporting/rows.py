@@ -79,7 +79,7 @@ class RowWriter:
                 raise OSError(error.errno, f"{error.strerror}; {len(self._pending) >> 20} MiB of rows wait to be written", str(self.path))
 
     def _write_pending(self) -> OSError | None:
-        """Write the pending rows. Return None if all are written, otherwise the error. Log the first error and the recovery."""
+        """Write the pending rows. Return None if all are written, otherwise the error. Log the first error and the next success."""
         try:
             if self._descriptor is None:
                 self._descriptor = self._open()
@@ -103,7 +103,7 @@ class RowWriter:
         return no_follow(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def counters(self) -> dict[str, int]:
-        """Return the row counts to save in a checkpoint of the newest step. They are arguments of `truncate`."""
+        """Return the row counts to save in a checkpoint of the newest step. Their names are the names of arguments of `truncate`."""
         return {"rows": self.rows, "of_step": self.of_step, "lost": self.lost}
 
     def truncate(self, global_step: int, rows: int, of_step: int | None = None, lost: int = 0) -> int:
@@ -227,8 +227,8 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
 def merge_rows(
     streams: Mapping[str, list[dict[str, Any]]], lost: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield (stream, position, row) of all streams, name -> rows, in the order of their steps. Positions count from 1, after the `lost`
-    rows of a stream."""
+    """Yield (stream, position, row) of all `streams` (name -> rows), in the order of their steps. The first position of a stream is 1 plus
+    its number in `lost`: rows that were logged, but are no longer in the file."""
     first = lost or {}
     numbered = [[(name, number, row) for number, row in enumerate(rows, 1 + first.get(name, 0))] for name, rows in streams.items()]
     yield from heapq.merge(*numbered, key=lambda found: found[2]["global_step"])
@@ -292,8 +292,8 @@ class LogSinks:
 
     def resume(self, state: Mapping[str, int], global_step: int) -> list[str]:
         """Cut metrics.jsonl back to the rows that it had at a checkpoint of `global_step`, remove later rows from timings.jsonl, and start
-        the sinks. Return a warning if rows are missing, otherwise []. `state`: result of `state_dict` in the checkpoint; if it is empty,
-        all rows are removed."""
+        the sinks. `state`: result of `state_dict` in the checkpoint; {} (no checkpoint) removes all rows. Return a list with one warning if
+        rows are missing, or if rows were removed because there is no checkpoint; otherwise []."""
         if not self.files:
             return []
         discarded = self.files["metrics"].truncate(global_step, **(state or {"rows": 0}))
@@ -307,12 +307,12 @@ class LogSinks:
         return [f"metrics.jsonl lacks {counted(-discarded, 'row')} that the checkpoint counted"] if discarded < 0 else []
 
     def _rows(self) -> Iterator[Row]:
-        """Yield the rows of both files, in the order of their steps."""
+        """Yield (stream, position, row) for the rows of both files, in the order of their steps."""
         files = self.files.items()
         yield from merge_rows({name: read_rows(file.path) for name, file in files}, {name: file.lost for name, file in files})
 
     def state_dict(self) -> dict[str, int]:
-        """Return the row counts of metrics.jsonl for a checkpoint."""
+        """Return the row counts of metrics.jsonl to save in a checkpoint; {"rows": 0} on ranks other than 0."""
         return self.files["metrics"].counters() if self.files else {"rows": 0}
 
     def sync(self) -> None:

@@ -32,10 +32,11 @@ log = logging.getLogger("linnaeus")
 class RunReports:
     """Progress reports of a run, shown and written on rank 0; other ranks only count validation passes and checkpoints.
 
-    `pending`: the training metrics of the pending report; None without one. `passes`, `saves`: numbers of validation passes and checkpoints
-    made in this launch. `planned`: (steps of all validation passes, steps of all checkpoints) of the run, sorted; a step with several is
-    repeated. `earlier`: costs measured in the launch before, converted to this number of processes. `pass_samples`: number of samples in a
-    validation pass. `seconds`: seconds spent within `timed()`, which encloses all work for a report."""
+    `pending`: the training metrics of a report that is made after the validation passes of its step; None without such a report. `passes`,
+    `saves`: numbers of validation passes and checkpoints made in this launch. `planned`: (steps of all validation passes, steps of all
+    checkpoints) of the run, sorted; a step with several is repeated. `earlier`: costs measured in the launch before, converted to this
+    number of processes. `pass_samples`: number of samples in a validation pass. `seconds`: seconds spent within `timed()`, which encloses
+    all work for a report."""
 
     def __init__(self, config: Config, path: Path | None, display: ProgressDisplay) -> None:
         """`path`: path of reports.jsonl; None on ranks other than 0."""
@@ -94,16 +95,16 @@ class RunReports:
         save_intervals: Sequence[float] = (),
         validated: bool = False,
     ) -> dict[str, float]:
-        """Return `time/eta_seconds`, the estimated seconds until the end of the run, and its parts
+        """Return `time/eta_seconds`, the estimated seconds until the end of the run, and the parts of it that are
         `time/eta_validation_seconds` and `time/eta_saving_seconds`. A part without an estimate is left out; it is 0 if no event remains.
 
-        Before the first pass, the estimate for a validation sample is a third of the time of a training sample, because backward takes
-        about twice as long as forward. After a resume, the mean cost of a pass or a checkpoint
-        in the launch before counts as one more event of this launch.
+        Before the first validation pass, a validation sample is estimated to take a third of the time of a training sample, because
+        backward takes about twice as long as forward. After a resume, the mean seconds of a pass or a checkpoint in the launch before are
+        averaged with those of this launch, as one more event.
 
         `clocks`: result of `train.readings.timings`, and recent rates if there are any. `step`: current step. `validating`, `saving`:
-        seconds spent on these so far in this launch. `save_intervals`: seconds between checkpoints due by wall time, one for each such
-        schedule. `validated`: True if the passes of this step are done."""
+        seconds spent on validation and on checkpoints so far in this launch. `save_intervals`: seconds between checkpoints due by wall
+        time, one for each such schedule. `validated`: True if the passes of this step are done."""
         earlier, samples_per_second = self.earlier, clocks.get("recent/samples_per_second")
         seconds_per_step = self.seconds_per_update(clocks)
         if seconds_per_step is None:
@@ -124,10 +125,11 @@ class RunReports:
         return left
 
     def seconds_per_update(self, rates: Mapping[str, float]) -> float | None:
-        """Return the expected seconds of an update; None if unknown. `rates`: result of `Throughput.rates` in this launch.
+        """Return the expected seconds of an update, from this launch and the launch before; None if neither has a time. `rates`: result of
+        `Throughput.rates` in this launch.
 
-        If only one of this launch and the launch before has a time, return that time. With both, and n < `REPORTS` reports of this
-        launch, return the mean of the two times with the weights n / `REPORTS` and 1 - n / `REPORTS`. Otherwise use this launch."""
+        If only one of the launches has a time, return that time. If both have one, return w x (time of this launch) + (1 - w) x (time of
+        the launch before), where w = min(1, n / `REPORTS`) and n is the number of intervals between reports in this launch."""
         recent, earlier = rates.get("recent/ms_per_step"), self.earlier.update
         if recent is None or earlier is None:
             return earlier if recent is None else recent / 1000
@@ -135,25 +137,25 @@ class RunReports:
         return share * recent / 1000 + (1 - share) * earlier
 
     def costs(self, update: float | None, validating: float, saving: float, processes: int) -> Costs:
-        """Return the costs to save for the next launch. A cost that this launch has not measured is that of the launch before.
+        """Return the costs to save for the next launch. A cost that this launch has not measured is taken from the launch before.
 
-        `update`: seconds of an update; None if unknown. `validating`, `saving`: seconds spent on these in this launch. `processes`: world
-        size."""
+        `update`: seconds of an update; None if unknown. `validating`, `saving`: seconds spent on validation and on checkpoints in this
+        launch. `processes`: world size."""
         earlier = self.earlier
         validation = validating / self.passes if self.passes else earlier.validation
         checkpoint = saving / self.saves if self.saves else earlier.checkpoint
         return Costs(earlier.update if update is None else update, validation, checkpoint, processes)
 
     def update_times(self, times: list[float]) -> dict[str, float]:
-        """Add the times of the updates since the last report. Return `recent/median_ms_per_step` and `recent/p95_ms_per_step`, their median
-        and 95th percentile over the last `REPORTS` reports, in ms; {} if these have no updates. `times`: seconds of each update."""
+        """Add `times`, the seconds of each update since the last report. Return `recent/median_ms_per_step` and `recent/p95_ms_per_step`:
+        median and 95th percentile, in ms, of the updates of the last `REPORTS` calls; {} if these had no updates."""
         self._times.append(sorted(times))
         recent = sorted(itertools.chain(*self._times))  # sorting sorted parts is several times faster
         shares = {"median": 0.5, "p95": 0.95} if recent else {}
         return {f"recent/{name}_ms_per_step": 1000 * recent[math.ceil(share * len(recent)) - 1] for name, share in shares.items()}
 
     def report(self, data: ReportData, keep: bool) -> None:
-        """Show a report on rank 0, log it in full, and append its row to reports.jsonl if `keep` is True.
+        """Show the report `data` on the console, log it in full to train.log, and append its row to reports.jsonl if `keep` is True.
 
         `keep` is False for reports due by wall time, because their steps differ between equal runs."""
         text, row = describe_report(self.sections, data)

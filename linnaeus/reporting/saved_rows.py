@@ -17,11 +17,11 @@ STREAMS = ("metrics", "timings")
 
 @dataclass
 class SavedRows:
-    """Rows of the run in `path`, read by `read`.
+    """Rows of the run directory `path`. `open_run` makes it; `read` reads the rows again.
 
     run_id: from run.json, the same for all launches. title: `<experiment>/<name of the run directory>`. config: content of config.yaml;
-    a value from an environment variable is the text `${oc.env:...}`. created: time of the first launch, in seconds since 1970. rows: rows
-    of metrics.jsonl and timings.jsonl, sorted by step."""
+    a value from an environment variable is the text `${oc.env:...}`. created: time of the first launch, in seconds since 1970; 0 if
+    unknown. rows: (stream, position, row) for the rows of metrics.jsonl and timings.jsonl, sorted by step."""
 
     path: Path
     run_id: str
@@ -31,14 +31,14 @@ class SavedRows:
     rows: list[Row] = field(default_factory=list)
 
     def read(self) -> None:
-        """Read the rows of metrics.jsonl and timings.jsonl as they are now."""
+        """Set `rows` to the rows that metrics.jsonl and timings.jsonl contain now."""
         self.rows = list(merge_rows({name: read_rows(self.path / f"{name}.jsonl") for name in STREAMS}))
 
     def timed(self) -> Iterator[tuple[Row, float]]:
-        """Yield (row, seconds since 1970) for each row.
+        """Yield (element of `rows`, time in seconds since 1970) for each row: `created` plus the newest `time/wall_seconds`.
 
-        Rows of metrics.jsonl do not contain a time. They get that of the last row of timings.jsonl up to their step, which is a little
-        early; before the first such row, they get the time of the first launch."""
+        Rows of metrics.jsonl do not contain a time. Their time is that of the last row of timings.jsonl up to their step, which is a little
+        early. Before the first row of timings.jsonl, the time is `created`."""
         clock = [(row["global_step"], row["time/wall_seconds"]) for _, _, row in self.rows if row.get("time/wall_seconds") is not None]
         for found in self.rows:
             index = bisect.bisect_right(clock, found[2]["global_step"], key=lambda entry: entry[0])
@@ -51,7 +51,7 @@ class SavedRows:
 
     @property
     def experiment(self) -> str:
-        """Return the first part of the title."""
+        """Return the name of the experiment, the part of `title` before the slash."""
         return self.title.partition("/")[0]
 
 

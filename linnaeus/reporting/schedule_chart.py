@@ -45,8 +45,9 @@ class _Picture:
         return document(WIDTH, self.bottom + 48, [part for chart in self.charts for part in chart.parts])
 
     def _panel(self, name: str, height: float, gap: float = 0.0, high: float | None = None) -> Chart:
-        """Add a panel below the others and return it. With `high` its y axis goes from 0 to `high`, and its name is beside the upper end.
-        Without `high` it is a row without an axis, and its name is beside the middle."""
+        """Add a panel of `height` pixels below the others, followed by `gap` empty pixels, and return it. With `high` its y axis goes from
+        0 to `high`, and its name is beside the upper end. With `high` None it is a row without an axis, and its name is beside the
+        middle."""
         chart = Chart(self.x, Scale(0, high or 1.0, self.bottom + height, self.bottom))
         if high is None:
             chart.text(LEFT - 10, self.bottom + height / 2 + 4, name, "end", INK)
@@ -173,12 +174,13 @@ class _Picture:
 
 
 def _sampled(total: int, corners: Sequence[int]) -> list[int]:
-    """Return sorted steps from 0 to `total` - 1, at most about a pixel apart, including each of `corners` and the steps next to it."""
+    """Return steps from 0 to `total` - 1, sorted, at which a curve is drawn: one per pixel (all steps if they are fewer), and each of
+    `corners` (steps at which the curve bends) with the steps before and after it."""
     count = min(total, WIDTH - LEFT - RIGHT)
     even = {i * (total - 1) // max(1, count - 1) for i in range(count)}
     return sorted(even | {step for c in corners for step in (c - 1, c, c + 1) if 0 <= step < total})
 
 
 def _whole_ticks(end: float, count: int) -> dict[float, str]:
-    """Return about `count` whole numbers from 0 to `end`, each with its label."""
+    """Return number -> label for about `count` evenly spaced whole numbers from 0 to `end`."""
     return {tick: f"{tick:,.0f}" for tick in nice_ticks(0, end, count) if tick == int(tick)}

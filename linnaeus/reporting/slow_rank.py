@@ -27,8 +27,9 @@ LEAST = 0.0005  # least difference, in seconds per update, from the median of th
 class Slow:
     """Process that is slower than the others in one report.
 
-    `section`: the one of `SECTIONS` with the largest difference from the others. `ratio`: seconds of its update over the median of the
-    others. `seconds`: difference of `section` from the median of the others, per update."""
+    `rank`: process rank. `section`: the one of `SECTIONS` in which the process exceeds the median of the other processes most. `ratio`:
+    seconds of its update divided by the median of the others. `seconds`: seconds per update in `section`, minus the median of the
+    others."""
 
     rank: int
     section: str
@@ -56,11 +57,12 @@ def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
 class SlowRank:
     """Source of the warnings about slow processes in a launch.
 
-    A process causes a warning if it is slow, in the same section, in two successive reports. For waits for data, it may be two processes:
-    the newer one is named. While the process stays slow, another warning follows only if its slow section changes.
+    A process causes a warning if it is slow, in the same section, in two successive reports. For the section `data`, the slow processes of
+    the two reports may differ; the warning names the process of the second report. While the same process stays slow, another warning
+    follows only if its slow section changes.
 
-    If another process becomes slow instead, that causes a warning; for waits for data, only if it has not been slow in them before. After
-    two successive reports without a slow process, each process can cause a warning again."""
+    If another process becomes slow instead, it causes a warning too; for the section `data`, only if it was not slow in `data` before.
+    After two successive reports without a slow process, each process can cause a warning again."""
 
     def __init__(self) -> None:
         self._before: Slow | None = None
@@ -70,8 +72,8 @@ class SlowRank:
     def report(self, step: int, table: Sequence[Sequence[float]]) -> str | None:
         """Return a warning about a slow process by the rules of the class, or None.
 
-        After a warning, the second successive report without a slow process returns a line that the process is as fast as the others again.
-        `table`: seconds per update since the last report, [W][3] for W ranks and the `SECTIONS`."""
+        At the second successive report without a slow process after a warning, return a line that the process is as fast as the others
+        again. `table`: seconds per update since the last report, [W][3] for W ranks and the `SECTIONS`."""
         found, before = slowest(table), self._before
         self._before = found
         if found is None:

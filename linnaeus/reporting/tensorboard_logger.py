@@ -46,14 +46,16 @@ class TensorBoardLogger:
 
 
 def open_writer(directory: Path, purge_step: int | None = None) -> Any:
-    """Return a writer of event files in `directory`. TensorBoard hides rows of earlier files from `purge_step` on; None: none."""
+    """Return torch's `SummaryWriter` for `directory`. TensorBoard hides the rows of earlier event files from `purge_step` on; with None it
+    hides no rows."""
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(directory), purge_step=purge_step, flush_secs=30)
 
 
 def add_row(writer: Any, global_step: int, row: Mapping[str, Any], seconds: float | None = None) -> None:
-    """Write the numbers of a row; null, in a row that was read from a file, is NaN. `seconds`: its time since 1970; None: now."""
+    """Write the numbers of a row as scalars at `global_step`. None (null in a row that was read from a file) is written as NaN. Values that
+    are not numbers are left out. `seconds`: time of the row in seconds since 1970; None: now."""
     for key, value in row.items():
         if (value is None or isinstance(value, (int, float))) and key != "global_step":
             writer.add_scalar(key, math.nan if value is None else value, global_step, walltime=seconds)

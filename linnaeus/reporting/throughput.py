@@ -31,8 +31,8 @@ class Reading(NamedTuple):
 
 
 class Throughput:
-    """Meter of the throughput over the last `reports` reports. Call `restart` at the start of a launch and after its first update, and
-    `update` at each report."""
+    """Meter of the throughput over the last `reports` intervals between progress reports. Call `restart` at the start of a launch and again
+    after its first update, and `update` at each report."""
 
     def __init__(self, reports: int = REPORTS) -> None:
         self._readings: deque[Reading] = deque(maxlen=reports + 1)
@@ -56,10 +56,10 @@ class Throughput:
         """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (fraction of the
         time, 0 to 1), `recent/steps` and `recent/seconds` (updates and seconds over which these are averaged).
 
-        Return {} if no update was made between the first and the last reading, or there is no reading.
+        Return {} if there is no reading, or if no update was made between the first and the last reading.
 
-        `units`: name of the units, for `recent/<units>_per_second`; None leaves it out. `latest`: reading that is
-        used as the last one instead of that of the last report; None for the last report."""
+        `units`: name of the units, such as tokens, for `recent/<units>_per_second`; None leaves this rate out. `latest`: reading that ends
+        the interval, instead of the reading of the last report; None for the last report."""
         if not self._readings or (latest or self._readings[-1]).step <= self._readings[0].step:
             return {}
         first, last = self._readings[0], latest or self._readings[-1]
@@ -152,6 +152,6 @@ def peak_flops(device: str, precision: str) -> float | None:
 
 
 def utilisation(flops_per_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
-    """Return the MFU, 0 to 1. flops_per_sample: operations of forward and backward. samples_per_second: throughput of all `devices`
-    together. peak: peak FLOP/s of one device."""
+    """Return the MFU, 0 to 1. flops_per_sample: floating-point operations of forward and backward for one sample. samples_per_second:
+    throughput of all devices together. peak: peak FLOP/s of one device. devices: number of devices."""
     return flops_per_sample * samples_per_second / (peak * devices)

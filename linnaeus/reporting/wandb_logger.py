@@ -37,7 +37,9 @@ KILL_TIMEOUT = 2.0  # for a killed process to end; longer only if it hangs in a 
 
 
 class WandbLogger:
-    """Sender of rows to W&B, with `global_step` as the x axis of every chart. `mode` is online or offline."""
+    """Sender of rows to W&B, with `global_step` as the x axis of every chart. `directory`: run directory. `mode`: online or offline.
+    `name`, `config`: name and configuration of the run at W&B. The constructor waits for at most `START_TIMEOUT` seconds until W&B has
+    started."""
 
     def __init__(self, directory: Path, *, run_id: str, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
         self._condition = threading.Condition()  # guards all attributes below; not held during calls of W&B
@@ -89,7 +91,7 @@ class WandbLogger:
         _tear_down()
 
     def _next(self) -> Row | None:
-        """Wait for the next row and return it; None after the last one."""
+        """Wait for the next row in the queue and return it. Return None if sending has stopped, or if the queue is empty after `close`."""
         with self._condition:
             self._handled, self._sending_since = self._queued - len(self._queue), None
             self._condition.notify_all()
@@ -122,7 +124,8 @@ class WandbLogger:
             self.log(row["global_step"], found, stream=stream, position=position)
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
-        """Queue the row with number `position` of its stream; it is sent unless an earlier launch has sent it."""
+        """Queue the row with number `position` of its stream; it is sent unless an earlier launch has sent it. If one row takes more than
+        `SEND_TIMEOUT` seconds or the queue is full, wait for up to `WAIT_TIMEOUT` seconds, then kill the W&B process."""
         with self._condition:
             if self._stopped:
                 return
@@ -140,14 +143,15 @@ class WandbLogger:
         self._wait(lambda: self._handled >= target, self._time_to_wait())
 
     def drain(self) -> None:
-        """Wait until W&B has received all rows so far, for a program that only sends rows. Stop if it receives none for
-        `SEND_TIMEOUT` seconds."""
+        """Wait until W&B has received all rows so far, without a limit in total, for a program that only sends rows. Stop if W&B receives
+        no row for `SEND_TIMEOUT` seconds."""
         target, handled = self._queued, -1
         while handled < self._handled and not self._wait(lambda: self._handled >= target, SEND_TIMEOUT):
             handled = self._handled
 
     def close(self, exit_code: int = 0) -> None:
-        """Send the queued rows and end the W&B process; kill it if it does not answer."""
+        """Send the queued rows and end the W&B run with the status `exit_code` (0: finished, others: failed). Kill the W&B process if it
+        does not answer."""
         with self._condition:
             self._exit_code = exit_code
             self._condition.notify_all()
@@ -161,7 +165,7 @@ class WandbLogger:
         atexit.unregister(self.close)
 
     def _wait(self, done: Callable[[], bool], timeout: float) -> bool:
-        """Wait until `done()` is True or W&B is stopped. Return False if neither has happened after `timeout` seconds."""
+        """Wait until `done()` is True or sending has stopped, and return True. Return False if neither happens in `timeout` seconds."""
         with self._condition:
             return self._condition.wait_for(lambda: done() or self._stopped, timeout)
 
@@ -171,11 +175,12 @@ class WandbLogger:
         return 0.0 if since is None else time.monotonic() - since
 
     def _time_to_wait(self) -> float:
-        """Return the part of `WAIT_TIMEOUT` that the current row has not used yet."""
+        """Return `WAIT_TIMEOUT` minus the seconds for which the thread has been sending its current row; at least 0."""
         return max(0.0, WAIT_TIMEOUT - self._seconds_sending())
 
     def _kill(self, reason: str) -> None:
-        """Kill a W&B process that does not answer. The thread's call then fails and the thread ends."""
+        """Kill the W&B process, which does not answer, and log a warning with `reason`. The thread's call of W&B then fails, so the thread
+        ends. The queued rows are dropped."""
         self._killed = True
         self._disable(reason)
         _kill_children_of(self._thread)
@@ -231,7 +236,7 @@ class SentRows:
 
     @property
     def total(self) -> int:
-        """Return the number of rows sent so far."""
+        """Return the number of rows sent so far, summed over the streams."""
         return sum(self._rows.values())
 
     def record(self, stream: str, position: int) -> int | None:

@@ -14,7 +14,8 @@ CHOSEN = (("auto", "min"), ("auto", "max"))  # directions of metrics, which the 
 
 
 def configuration(run: RunFiles) -> str:
-    """Return the HTML of the section."""
+    """Return the HTML of the section of report.html about the configuration: command, keys that differ from their defaults, and, folded,
+    config.yaml, run.json and schedule.txt. Parts whose file is missing are left out."""
     changed = changed_keys(run.config)
     rows = [
         [Cell(f"<code>{text_cell(key).html}</code>", key), text_cell(default), text_cell(value)]

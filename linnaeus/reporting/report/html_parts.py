@@ -49,7 +49,7 @@ def left_out(title: str, error: Exception) -> str:
 
 
 def explained(text: str, about: str) -> str:
-    """Return `text` as HTML with the tooltip `about`, which is shown under the pointer and on keyboard focus. Without `about`, there is no
+    """Return `text` as HTML with the tooltip `about`, which is shown under the pointer and on keyboard focus. If `about` is "", there is no
     tooltip. `text` and `about` are escaped."""
     if not about:
         return escape(text)
@@ -62,8 +62,8 @@ def metric_label(metric: str) -> str:
 
 
 def number(key: str, value: float | None) -> str:
-    """Return the value of a metric as HTML; an en dash for None. The attribute `data-key` is the key of the metric in summary.json. The
-    attribute `data-value` is the exact value; "" for None."""
+    """Return `value` of the metric `key` as HTML, formatted as by `show_value`; an en dash for None. For scripts, the element has the
+    attributes `data-key`, which is `key`, and `data-value`, the exact value ("" for None)."""
     exact = "" if value is None else f"{value!r}"
     return f'<span class="n" data-key="{escape(key)}" data-value="{exact}">{show_value(key, value)}</span>'
 

@@ -16,7 +16,8 @@ _LINE = re.compile(r"^(\S+ \S+) (WARNING|ERROR|CRITICAL) (.*)$")
 
 
 def incidents(run: RunFiles) -> str:
-    """Return the HTML of the section. If there are no incidents, it is a sentence that says so."""
+    """Return the HTML of the section of report.html about incidents: error or reason of the end, skipped updates, alarms, warnings,
+    quarantined records, excluded data rows and restarts. Without incidents, return a sentence that says so."""
     parts = [_end(run), _skipped(run), _alarms(run), _warnings(run), _quarantine(run), _left_out(run), _launches(run)]
     found = "".join(parts)
     return found or '<p class="empty">No alarms, no warnings, no quarantined records, no restarts.</p>'
@@ -35,7 +36,7 @@ def _skipped(run: RunFiles) -> str:
 
 
 def _alarms(run: RunFiles) -> str:
-    """Return a table of the alarms of the health checks, from alarms.jsonl."""
+    """Return an HTML table of the alarms of the health checks, from alarms.jsonl: the first `MOST`; "" without alarms."""
     rows = run.lines("alarms.jsonl")
     if not rows:
         return ""
@@ -88,7 +89,8 @@ def _left_out(run: RunFiles) -> str:
 
 
 def _launches(run: RunFiles) -> str:
-    """Return an HTML table of the launches of the run; "" for fewer than two."""
+    """Return an HTML table with a row per launch (process start) of the run: time, host, number of processes, commit, changes of the
+    configuration. Return "" for fewer than two launches."""
     paths = sorted((p for p in run.path.glob("launches/*/launch.json") if p.parent.name.isdecimal()), key=lambda p: int(p.parent.name))
     records = [(path, read_json(path) or {}) for path in paths]
     if len(records) < 2:

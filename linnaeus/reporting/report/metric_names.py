@@ -84,12 +84,12 @@ def last_part(key: str) -> str:
 
 
 def is_share(key: str) -> bool:
-    """Return True if the metric is a fraction from 0 to 1, which is shown in per cent."""
+    """Return True if the metric `key` (last part of the name only) is a fraction from 0 to 1, which is shown in per cent."""
     return bool(_SHARES.fullmatch(key.rpartition("/")[2]))
 
 
 def direction(key: str) -> int:
-    """Return 1 if a higher value of the metric is better, -1 if a lower one is, 0 if neither is."""
+    """Return 1 if a higher value of the metric `key` is better, -1 if a lower value is better, 0 if neither is or the metric is unknown."""
     metric = last_part(key)
     return 1 if _HIGHER_IS_BETTER.fullmatch(metric) else -1 if _LOWER_IS_BETTER.fullmatch(metric) else 0
 

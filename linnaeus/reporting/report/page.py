@@ -19,7 +19,8 @@ _COLOURS = "".join(
 
 
 def page(title: str, body: str) -> str:
-    """Return an HTML document. title: text, which is escaped. body: HTML, which is not escaped."""
+    """Return a complete HTML document with the style sheet, `body` and the script report.js. title: text, which is escaped. body: HTML,
+    which is not escaped."""
     style, script = ((Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     policy = f"{_POLICY} 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     return (

@@ -53,7 +53,7 @@ class RunFiles:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Return config.yaml; {} if it is missing or damaged."""
+        """Return the configuration in config.yaml, as nested dicts; {} if the file is missing or damaged."""
         path = self.path / CONFIG
         return (parse_config(path.read_bytes()) or {}) if path.is_file() else {}
 
@@ -179,7 +179,7 @@ def read_table(path: Path) -> Rows:
 
 
 def open_run(path: Path) -> RunFiles:
-    """Return the files of a run directory. Raise `ConfigError` if `path` is not one."""
+    """Return the files of the run directory `path`. Raise `ConfigError` if `path` has no run.json."""
     if not (path / "run.json").exists():
         raise ConfigError(f"{path} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")
     return RunFiles(path)

@@ -96,7 +96,8 @@ def _devices(record: Mapping[str, Any]) -> str:
 
 
 def _key_figures(run: RunFiles) -> str:
-    """Return cards with the main figures of a run, for a workload without a section that has `lead` set."""
+    """Return HTML cards with the main figures of a run: top-1 accuracy of the two finest tasks, validation loss, number of updates, wall
+    time. Unknown figures are left out. They are the summary for a workload that has no section with `lead` set."""
     passes, tasks = passes_and_tasks(run.final)
     figures: list[tuple[str, str, str]] = []
     metrics = [*(f"{task}/top1" for task in tasks[:-3:-1]), "loss"] if passes else []

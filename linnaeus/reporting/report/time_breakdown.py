@@ -20,7 +20,8 @@ PARTS = {
 
 
 def time_breakdown(run: RunFiles) -> str:
-    """Return the HTML of the section; "" without timings."""
+    """Return the HTML of the section of report.html about time: main figures, a bar and a table with the parts of the last launch, and
+    charts of the speed. Return "" without timings."""
     charts = "".join(speed_charts(run))
     timings = run.last_timings
     parts = time_parts(timings)

@@ -17,8 +17,8 @@ class Target(Protocol):
     """Destination of the rows of one run.
 
     place: name of the destination, for a line of output. `send` changes the destination so that it contains exactly `run.rows`, and returns
-    the number of rows (MLflow: values) that were missing. `close` ends the run at the destination with `status`, from summary.json.
-    Exceptions of the network, of a disk or of the package are not caught."""
+    the number of rows (MLflow: values) that were sent. `close` marks the run at the destination as ended with `status`, the status in
+    summary.json. Exceptions of the network, of a disk or of the package are not caught."""
 
     place: str
 

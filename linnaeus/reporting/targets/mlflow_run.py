@@ -22,8 +22,8 @@ Value = tuple[str, int, float | str]
 
 
 class MlflowRun:
-    """A run at an MLflow server or in a local database. `uri`: its address; None: that in MLFLOW_TRACKING_URI, or
-    else MLflow's default."""
+    """MLflow run for `run`, at a server or in a local database. It is created if none has the tag `linnaeus.run_id`. `uri`: address of the
+    server or database; None: the address in MLFLOW_TRACKING_URI, otherwise MLflow's default."""
 
     def __init__(self, run: SavedRows, uri: str | None) -> None:
         logging.getLogger("alembic").setLevel(logging.WARNING)  # 60 lines when it makes a database
@@ -81,7 +81,7 @@ class MlflowRun:
 
 
 def _values(run: SavedRows) -> Iterator[tuple[Value, float]]:
-    """Yield ((name, step, value), seconds since 1970) of each number of the rows."""
+    """Yield ((name, step, value), seconds since 1970) for each number in the rows of `run`. The value is the result of `_comparable`."""
     for (_, _, row), seconds in run.timed():
         for name, value in row.items():
             if name != "global_step" and (value is None or isinstance(value, (int, float))):

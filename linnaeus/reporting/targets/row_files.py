@@ -1,5 +1,4 @@
-"""Targets that are files in the run directory: CSV tables and TensorBoard event files. Each replay replaces them by complete
-ones."""
+"""Targets that are files in the run directory: CSV tables and TensorBoard event files. Each replay replaces the files by complete files."""
 
 import tempfile
 from pathlib import Path
@@ -11,7 +10,7 @@ from linnaeus.reporting.tensorboard_logger import add_row, open_writer
 
 
 class CsvFiles:
-    """Tables csv/metrics.csv and csv/timings.csv of a run."""
+    """Tables csv/metrics.csv and csv/timings.csv of a run. `send` replaces both by tables with every row."""
 
     def __init__(self, run: SavedRows) -> None:
         self.place = str(run.path / FOLDER)
@@ -25,8 +24,8 @@ class CsvFiles:
 
 
 class EventFiles:
-    """Folder tensorboard/ of a run. `send` replaces it by a folder with one event file that contains every row, with its time in the
-    run."""
+    """Folder tensorboard/ of a run. `send` replaces it by a folder with one event file that contains every row, with the time at which the
+    row was logged (`SavedRows.timed`)."""
 
     def __init__(self, run: SavedRows) -> None:
         self.place = str(run.path / "tensorboard")

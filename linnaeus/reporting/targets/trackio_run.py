@@ -17,7 +17,7 @@ OWN = ("step", "timestamp", "global_step")  # what trackio adds to a row that it
 
 
 class TrackioRun:
-    """Run with the same id in the local trackio project `project`."""
+    """trackio run for `run`, with the same id, in the local trackio project `project`."""
 
     def __init__(self, run: SavedRows, project: str) -> None:
         from trackio.sqlite_storage import SQLiteStorage
@@ -59,6 +59,7 @@ class TrackioRun:
 
 
 def _identity(row: dict[str, Any]) -> str:
-    """Return a text that is the same for a row of the run and for that row after it was read from trackio's database."""
+    """Return a text that identifies a row by its step and values. It is the same for a row of the run and for the copy of this row in
+    trackio's database."""
     step = row.get("global_step", row.get("step"))
     return f"{step} " + to_json({name: row[name] for name in sorted(row) if name not in OWN}, None)

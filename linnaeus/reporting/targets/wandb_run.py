@@ -10,7 +10,7 @@ from linnaeus.reporting.wandb_logger import SentRows, WandbLogger
 
 
 class WandbRun:
-    """W&B run of a run directory, under the same id as in training."""
+    """W&B run for `run`, with the same id as in training. `mode`: online or offline. Raise `ImportError` without the package wandb."""
 
     def __init__(self, run: SavedRows, project: str, mode: str) -> None:
         import wandb  # noqa: F401  its absence is an error of the user here, not a warning
@@ -24,7 +24,8 @@ class WandbRun:
         return max(0, len(run.rows) - self._before)
 
     def close(self, status: str) -> None:
-        """Upload what is queued. Raise `RunFailed` if W&B did not take every row."""
+        """Wait until the queued rows are sent, and end the W&B run, as failed if `status` is `failed`. Raise `RunFailed` if W&B did not
+        take every row."""
         self._logger.drain()
         self._logger.close(exit_code=int(status == "failed"))
         if not self._logger.complete:

@@ -38,13 +38,13 @@ def comparison_path(arguments: Sequence[Path]) -> Path:
 
 
 def write_comparison(runs: Sequence[RunFiles], path: Path) -> Path:
-    """Write the page of `runs` to `path` and return it."""
+    """Write the HTML page that compares `runs` to the file `path`, and return `path`."""
     write_atomic(path, comparison_page(runs, path.resolve().parent))
     return path
 
 
 def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
-    """Return the HTML document. Links to the pages of the runs are relative to `folder`."""
+    """Return the HTML document comparison.html. Links to report.html of each run are relative to `folder`, the directory of the page."""
     compared, pairs = Compared(runs), PairedRows()
     first = compared.groups[0]
     paired = any(pairs.table(run) for run in first.runs)
@@ -175,7 +175,8 @@ def _curves(compared: Compared) -> str:
     last = float(max((run.step or 0 for run in compared.runs), default=0))
 
     def lines(key: str) -> Mapping[str, Curve]:
-        """Return the curve of the first run of each group."""
+        """Return group name -> curve of the metric `key` in the first run of the group. Groups whose first run lacks the metric are left
+        out."""
         found = {group.name: group.runs[0].metrics.get(key) for group in groups}
         return {name: curve for name, curve in found.items() if curve is not None and curve.count}
 
@@ -199,7 +200,8 @@ def _curves(compared: Compared) -> str:
 
 
 def _configurations(compared: Compared) -> str:
-    """Return a table of the keys that differ, with a column per run."""
+    """Return an HTML table of the configuration keys whose values differ between the runs: a row per key, a column per run. Without such
+    keys, return a sentence that says so."""
     rows = []
     for key in compared.differing:
         values = [own.get(key, "–") for own in compared.configurations]
@@ -209,7 +211,8 @@ def _configurations(compared: Compared) -> str:
 
 
 def _runs(compared: Compared, folder: Path) -> str:
-    """Return a table of the runs with links to their pages."""
+    """Return an HTML table with a row per run: name, group, status, number of updates, wall time, commit and devices. The name is a link to
+    report.html of the run if this file exists, relative to `folder`."""
     rows = []
     for group in compared.groups:
         for run in group.runs:

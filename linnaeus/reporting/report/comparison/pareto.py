@@ -1,5 +1,5 @@
-"""Draw a metric of groups of runs over their training time, with the Pareto front: the groups that are better than every other group of the
-same or a shorter training time."""
+"""Draw a metric of groups of runs over their training time, with the Pareto front: the groups whose metric is better than the metric of
+every other group with the same or a shorter training time."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -31,11 +31,11 @@ class Taxon(NamedTuple):
 
 
 class AnswerTables:
-    """Tables and final metrics of a run.
+    """Tables of the last validation and final metrics of a taxonomy run, which needs at least one validation.
 
-    `final`: metric -> final value. `ranks`: names of the ranks, the coarsest first; `finest`: the last one. `passes`: names of the
-    validation passes, the normal pass first; `normal`: this name. A pass with EMA weights is called `val_ema...` in metrics, but `val...`
-    in file names."""
+    `final`: metric key -> final value. `ranks`: names of the taxonomic ranks, the coarsest first. `finest`: the last of `ranks`. `passes`:
+    names of the validation passes, the normal pass first. `normal`: name of the normal pass. A pass with EMA weights is called `val_ema...`
+    in metric keys, but `val...` in file names."""
 
     def __init__(self, run: RunFiles) -> None:
         self.run, self.final = run, run.final
@@ -51,7 +51,7 @@ class AnswerTables:
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """Return the predictions for the validation samples; [] without the table of samples."""
+        """Return the label and the prediction of each validation sample, in dataset order; [] without the table of samples."""
         return read_samples(self.run.table("samples"), self.finest)
 
     @cached_property
@@ -61,7 +61,7 @@ class AnswerTables:
 
     @cached_property
     def parents(self) -> dict[str, str]:
-        """Return lineage -> lineage of the parent taxon; "" for a root."""
+        """Return lineage -> lineage of the parent taxon, for each taxon in `taxa`; "" for a root."""
         return {lineage: self._above(lineage) for lineage in self.taxa}
 
     def _above(self, lineage: str) -> str:
@@ -81,9 +81,10 @@ class AnswerTables:
 
     @cached_property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return metric -> {"constant": value, "shuffled": value}; {} without the table of baselines.
+        """Return metric, such as `species/top1` -> {"constant": value, "shuffled": value}, the values of two trivial baselines; {} without
+        the table of baselines.
 
-        constant: the most frequent class is always predicted. shuffled: the predictions are assigned to the samples in random order."""
+        constant: always predict the most frequent class. shuffled: assign the model's predictions to the samples in random order."""
         rows = self.run.table("baselines")
         return {row["metric"]: {name: float(row[name]) for name in ("constant", "shuffled")} for row in rows}
 
@@ -105,5 +106,5 @@ def _taxon(row: Mapping[str, str]) -> Taxon:
 
 
 def times(count: int) -> str:
-    """Return `once`, `twice` or `3 times`."""
+    """Return `count` in words: `once`, `twice`, `3 times`, `1,200 times`."""
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")

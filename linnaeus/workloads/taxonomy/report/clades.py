@@ -25,7 +25,8 @@ def clade_counts(tables: AnswerTables) -> dict[str, tuple[int, int]]:
 
 
 def clade_tree(tables: AnswerTables) -> str:
-    """Return the HTML of the section; "" without the table of classes."""
+    """Return the HTML of the section with the tree of taxa: nested lists with the accuracy at the finest rank in each taxon. Return "" if
+    no class of the finest rank has validation samples, or without the table of classes."""
     counts = clade_counts(tables)
     if not counts:
         return ""

@@ -15,7 +15,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 270, 66, 14, 14, 36
 
 
 def class_tables(tables: AnswerTables) -> str:
-    """Return the HTML of the section; "" without classes or buckets."""
+    """Return the HTML of the section about the accuracy by class: a table by buckets of training labels, a scatter plot, and a table of the
+    classes with the lowest accuracy. Return "" without the table of classes and metrics by bucket."""
     own = [taxon for taxon in tables.taxa.values() if taxon.rank == tables.finest and taxon.samples]
     return f'<div class="columns">{_buckets(tables)}{_picture(tables, own)}</div>{_worst(tables, own)}' if own else _buckets(tables)
 

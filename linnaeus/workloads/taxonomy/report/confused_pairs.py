@@ -11,7 +11,8 @@ MOST = 300  # rows of the table
 
 
 def confused_pairs(tables: AnswerTables) -> str:
-    """Return the HTML of the section; "" without confusions."""
+    """Return the HTML of the section with the most frequent confusions: figures with photographs, and a table of at most `MOST` pairs.
+    Return "" without confusions."""
     rows = tables.run.table("confusions")
     pictures = "".join(_pair(tables, pair, row) for pair, row in zip(tables.examples.get("pairs", ()), rows, strict=False))
     columns = [

@@ -58,7 +58,8 @@ def _groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
 
 
 def _pair(row: Mapping[str, str], samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the entry of a confusion in `pairs`: label, prediction, and the indices of its two samples with the highest confidence.
+    """Return the entry for a confusion in `pairs` of photographs.json: `label` and `predicted` (lineages), and `samples`, the indices of
+    the at most two samples of this confusion with the highest confidence.
 
     `row`: row of the table of confusions. `samples`: all validation samples."""
     own = [s for s in samples if s.label == row["label"] and s.predicted == row["predicted"]]
@@ -81,9 +82,10 @@ def _reference_rows(source: Source, training: np.ndarray, lineages: Iterable[str
 
 
 def _photograph(source: Source, row: int) -> dict[str, Any]:
-    """Return the name, metadata and image of an observation, for the entry `photographs`.
+    """Return the value for an observation in `photographs` of photographs.json: `name`, `metadata` (known values only) and `webp`, the
+    result of `thumbnail`.
 
-    `row`: row number in `source`. The image `webp` is None if the photograph cannot be read."""
+    `row`: row number in `source`. `webp` is None if the photograph cannot be read."""
     values = source.metadata.take(np.array([row]))
     place = {name: float(f"{float(value[0]):.6g}") for name, value in vars(values).items() if not np.isnan(value[0])}
     try:

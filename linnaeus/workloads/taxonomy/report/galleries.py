@@ -14,7 +14,8 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def galleries(tables: AnswerTables) -> str:
-    """Return the HTML of the section; "" without photographs."""
+    """Return the HTML of the section with validation samples and their predictions: a gallery per group in photographs.json. Return ""
+    without this file."""
     parts: list[str] = []
     for title, numbers in tables.examples.get("groups", {}).items():
         shown = "".join(_figure(tables, tables.samples[number]) for number in numbers if number < len(tables.samples))

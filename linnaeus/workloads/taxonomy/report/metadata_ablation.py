@@ -1,4 +1,5 @@
-"""Make the section about metadata: accuracy without each component, and its difference from that with all inputs, paired by sample."""
+"""Make the section about metadata: accuracy without each component, and its difference from the accuracy with all inputs, paired by
+sample."""
 
 import math
 
@@ -10,7 +11,8 @@ from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 
 
 def metadata_ablation(tables: AnswerTables) -> str:
-    """Return the HTML of the section; "" without a pass that masks metadata."""
+    """Return the HTML of the section about metadata: a table of the accuracy at each rank, with a row per pass that masks metadata. Return
+    "" without such a pass."""
     masking = [name for name in tables.passes if "_mask_" in name]
     ranks = list(reversed(tables.ranks))
     normal = tables.run.table("samples")
@@ -33,9 +35,10 @@ def metadata_ablation(tables: AnswerTables) -> str:
 
 
 def _concerned(rows: Rows, name: str) -> Cell:
-    """Return a table cell with the number of samples that have at least one of the components that the pass `name` masks.
+    """Return a table cell with the number of validation samples that have at least one of the metadata components that the pass `name`
+    masks.
 
-    `name`: such as val_mask_SPATIAL; val_mask_meta masks all components. `rows`: the table of samples; if empty, the cell is an en dash."""
+    `name`: such as `val_mask_SPATIAL`; `val_mask_meta` masks all components. `rows`: table of samples; if empty, the cell is an en dash."""
     masked = name.partition("_mask_")[2]
     names = None if masked == "meta" else set(masked.split("_"))
     own = [row["metadata"].split() for row in rows]

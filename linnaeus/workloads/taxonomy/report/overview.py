@@ -18,7 +18,8 @@ MASKED = "_mask_meta"  # end of the name of the pass that masks all metadata
 
 
 def overview(tables: AnswerTables) -> str:
-    """Return the HTML of the section."""
+    """Return the HTML of the summary at the top of the report: a sentence, cards with the main figures, a plot of the accuracy by taxonomic
+    rank, and a list of weaknesses. Parts without values are left out."""
     return _statement(tables) + f'<div class="columns"><div>{_cards(tables)}</div>{rank_plot(tables)}</div>' + _failures(tables)
 
 

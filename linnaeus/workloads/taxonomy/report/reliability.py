@@ -12,7 +12,8 @@ SIDE, LEFT, BOTTOM, TOP = 300, 50, 40, 10
 
 
 def reliability(tables: AnswerTables) -> str:
-    """Return the HTML of the section, with a diagram per rank, the finest first; "" without the table `reliability`."""
+    """Return the HTML of the section with the reliability diagrams, one per taxonomic rank, the finest first; "" without the table
+    `reliability`."""
     rows = tables.run.table("reliability")
     figures = [_diagram(tables, rank, [row for row in rows if row["rank"] == rank]) for rank in reversed(tables.ranks)]
     found = "".join(figure for figure in figures if figure)

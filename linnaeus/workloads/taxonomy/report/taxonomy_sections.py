@@ -14,7 +14,8 @@ from linnaeus.workloads.taxonomy.report.reliability import reliability
 
 
 def taxonomy_sections(run: RunFiles) -> list[Section]:
-    """Return the sections that have content; [] before the first validation. A section is empty if its files are missing."""
+    """Return the sections of report.html for the taxonomy run `run`; [] before the first validation. Sections without content, such as
+    those whose files are missing, are left out."""
     if not passes_and_tasks(run.final)[0]:
         return []
     tables = AnswerTables(run)

@@ -60,7 +60,7 @@ PLURALS = (("taxon", "taxa"), ("medium", "media"), ("ry", "ries"), ("s", "ses"),
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun in the right form, such as "1 file", "2,000 files" or "2 taxa".
 
-    A message puts it where no verb must agree with it: "left out: 1 row", "1 row without an id"."""
+    Use it where no verb follows, because the verb would depend on the number: "left out: 1 row", "1 row without an id"."""
     if number == 1:
         return f"1 {noun}"
     singular, plural = next(pair for pair in PLURALS if noun.endswith(pair[0]))

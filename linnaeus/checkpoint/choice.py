@@ -36,7 +36,7 @@ def is_validated(run: Path) -> bool:
 
 
 def _scores(found: dict[int, Path]) -> dict[int, float]:
-    """Return {step: score} for each intact checkpoint that was validated."""
+    """Return {step: score} for each checkpoint in `found` (step -> path) that is intact and has a score other than NaN."""
     manifests = ((step, intact_manifest(path)) for step, path in found.items())
     scores = {step: float(score) for step, content in manifests if content and (score := content["score"]) is not None}
     return {step: score for step, score in scores.items() if not math.isnan(score)}

@@ -73,7 +73,7 @@ def find_resume_point(
     `auto`: the newest valid checkpoint of this run in `directory`. `never`: none. A path (of a checkpoint, a run directory, or its
     `checkpoints`): that checkpoint at the first start. Once this run has written checkpoints itself, the same command resumes from the
     newest of them, even if the named checkpoint was deleted meanwhile. If the path is a checkpoint of this run, the run is rolled back to
-    it (see the comment on the rollback note below).
+    it, once: a note in `directory` records the rollback, so that a repeated command resumes from the checkpoints written since then.
 
     Nothing is written with `read_only=True`, or if `directory` is "" (not known yet)."""
     if choice == "never":
@@ -119,7 +119,7 @@ def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
 def _roll_back(path: Path, read_only: bool) -> ResumePoint:
     """Return the checkpoint of this run at `path`, or the newest one that was written after an earlier rollback to it.
 
-    Write the rollback note in the first case, unless `read_only` is True."""
+    If it is the one at `path`, record the rollback in the file `NOTE`, unless `read_only` is True."""
     found = list_checkpoints(path.parent)
     since = _newest_valid(_written_since_rollback(path, found))
     if since.checkpoint is not None:

@@ -1,7 +1,7 @@
 """`HostSnapshot`: copy the state of a run to host memory, in buffers that are reused.
 
-The first copy writes to fresh pages, which the system provides at a fraction of the speed of a copy; later copies of the same layout reuse
-them. For CUDA they are pinned, so that copies are asynchronous and one synchronisation waits for all. Forked child processes do not inherit
+The first copy writes to new pages of memory, which takes many times as long as a copy; later copies of the same layout reuse the pages. For
+CUDA the buffers are pinned, so that copies are asynchronous and one synchronisation waits for all. Forked child processes do not inherit
 the memory: if a loader worker shared its pages, the next copy would have to duplicate each of them.
 
 The state of an optimizer changes only in its step, so a thread may copy it until then (`deferred`), which saves two thirds of the waiting

@@ -23,7 +23,7 @@ class WeightMatch:
 
     `matched` weights are loaded, `missing` ones are only in the model, `mismatched` ones (name -> reason) have another shape or type,
     `unexpected` ones are only in the file. `run.init_allow` allows all of the last three. `skipped` weights match `run.init_skip`.
-    `num_loaded` of the model's `num_total` numbers are loaded; tied weights count once."""
+    `num_total`: number of elements of all weights of the model. `num_loaded`: number of these that are loaded. Tied weights count once."""
 
     source: str
     matched: list[str]

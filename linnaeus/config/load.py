@@ -62,10 +62,10 @@ def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = 
 
 
 def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
-    """Return the keys, such as `launch.partition`, that the experiment sets and that do not exist for the group options in `overrides`.
+    """Return the keys, such as `launch.partition`, that the experiment file sets and that the options chosen in `overrides` do not have.
 
-    An example: the experiment sets `launch=slurm` and `launch.partition`, and `overrides` contains `launch=torchrun`. Keys that `overrides`
-    set themselves are not returned."""
+    An example: the experiment file sets `launch=slurm` and `launch.partition`, and `overrides` contains `launch=torchrun`. Keys that
+    `overrides` sets itself are not returned."""
     return left_out(*_composed(overrides, config_dir), overrides)
 
 

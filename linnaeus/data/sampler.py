@@ -70,7 +70,9 @@ class PositionSampler:
         return min(self.global_batch_size, self.size - global_step % self.steps_per_epoch * self.global_batch_size)
 
     def indices_of(self, global_step: int, rank: int | None = None) -> list[SampleIndex]:
-        """Return the samples that process `rank` uses in update `global_step` (counted from 0), with placeholders; None: all processes."""
+        """Return the samples that process `rank` (None: all processes) uses in update `global_step` (counted from 0).
+
+        They include the placeholders of empty micro-batches (`real` is False)."""
         epoch, step = divmod(global_step, self.steps_per_epoch)
         order, ranks = self._order(epoch), range(self.world_size) if rank is None else [rank]
         numbers = [accumulated * self.world_size + one for accumulated in range(self.accumulation) for one in ranks]

@@ -44,8 +44,9 @@ class PositionedDataset(ABC):
         """Return the collated batch of `indices`, in their order."""
 
     def groups(self, level: str | None) -> np.ndarray | None:
-        """Return the group of each sample at `level` (a taxonomic rank), int64 [N], -1 for a sample that must not be paired; None: pair
-        no samples."""
+        """Return the group of each sample at `level`, a taxonomic rank: int64 [N], -1 for a sample that must not be paired.
+
+        Return None, as for `level=None`, to pair no samples."""
         return None
 
     def record_blocks(self) -> Blocks | None:

@@ -52,9 +52,10 @@ class RankSync:
     # -- in training -----------------------------------------------------------------------------------------------------
 
     def reduce_counts(self, counts: Tensor, unreadable: bool = False) -> Tensor:
-        """Return `counts`, float64 [T] on the host, summed over the ranks. The same message exchanges the flags and sets `agreed`.
+        """Return `counts`, the label counts of T tasks, float64 [T] on the host, summed over the ranks. The same message exchanges the
+        flags and sets `agreed`.
 
-        unreadable: True if this rank could not read its window; its counts are zero then."""
+        unreadable: True if this rank could not read its micro-batches of the update; its counts are zero then."""
         flags = self._own_flags(unreadable)
         if not self.context.is_distributed:
             self.agreed = _flag_names(flags)

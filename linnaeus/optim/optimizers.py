@@ -41,8 +41,8 @@ class BaseOptimizer(ABC):
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         """Make one update at learning rate `lr`, or none if `found_inf`, float [] on the device, is 1.
 
-        `grads` has an entry for each parameter, None if it has no gradient; `complete` is True if no entry is None. The method must
-        divide the gradients by `divisor`. It is None unless `native` is True: other optimizers receive divided gradients."""
+        `grads` has an entry for each parameter, None if it has no gradient; `complete` is True if no entry is None. `divisor`, float [] on
+        the device: the method must divide the gradients by it. It is None if `native` is False: then the gradients are divided already."""
 
     def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise `ConfigError` if `saved`, the saved state by parameter name, has other tensors or shapes than the state of this

@@ -67,7 +67,7 @@ def trainable_parameters(model: nn.Module) -> list[Parameter]:
 
 
 def parse_filter(spec: Any, key: str) -> Filter:
-    """Return a function that tells if a parameter matches the filter `spec` of the configuration.
+    """Return a function that returns True if a parameter matches `spec`, a filter of the configuration.
 
     Raise `ConfigError`, naming `key`, if `spec` is malformed."""
     if not isinstance(spec, Mapping) or not spec:

@@ -184,9 +184,9 @@ def _check_override(override: Any, exists: bool) -> None:
 
 
 def _changed_between_starts(first: Path, file: Path) -> list[str]:
-    """Return lines `key: old -> new` for the settings that were changed by `run.allow` and change updates.
+    """Return lines `key: old -> new` for the settings that differ between two starts of a run and change updates (allowed by `run.allow`).
 
-    `first` and `file` are the config.yaml of the first and of the last start of a run."""
+    `first` and `file` are the config.yaml of the first and of the last start. Return [] if `first` does not exist."""
     if not first.is_file():
         return []
     return list(config_difference(fill_defaults(read_saved(first))[0], fill_defaults(read_saved(file))[0]).altering.values())

@@ -154,7 +154,8 @@ class OpsSchedule:
         return self.resolved.partial_meta_mask_prob.at(current_step)
 
     def get_null_mask_prob(self, current_step: int) -> float:
-        """Return the probability that a missing label is not converted to a null label, and so excluded from the loss."""
+        """Return the probability that a missing label stays missing and is left out of the loss. Otherwise it becomes a null label, which
+        is trained on."""
         return self.resolved.null_mask_prob.at(current_step)
 
     def get_mixup_prob(self, current_step: int) -> float:

@@ -56,7 +56,7 @@ class TaskGradients:
         `losses`: [T] or T scalars with their graph, each the sum of a task's losses divided by its valid labels in the whole global batch.
         T scalars are cheaper: from a stacked [T] the gradient of each task also runs, as zeros, through the heads of the others. `outputs`:
         those of the model, read for "features". `scale`: loss scale of fp16, []; losses are multiplied and gradients divided by it. Raise
-        `ConfigError` with `weighting.place=features` if the losses do not depend on the features `per_rank`."""
+        `ConfigError` with `weighting.place=features` if no loss depends on the features that the model returns."""
         features = [features_of(outputs)] if self._at_features else []
         inputs, count = [*self._parameters, *features], len(self._parameters)
         if self._micro_batches == 0:
@@ -96,7 +96,7 @@ class TaskGradients:
 
     @torch.no_grad()
     def total(self, all_reduce: Callable[[Tensor], Tensor]) -> Totals:
-        """Return the losses, norms and scalar products of the task gradients, summed over the window and the ranks (see `Totals`).
+        """Return the losses, norms and scalar products of the task gradients, summed over the micro-batches and the ranks (see `Totals`).
 
         `all_reduce` sums a tensor over the ranks in place and returns it; it is called once."""
         assert self._micro_batches and self._buffer is not None, "total without a micro-batch"

@@ -132,7 +132,7 @@ class WeightingMeter:
             self.finish()
 
     def requires_losses_after(self) -> bool:
-        """Return True if `finish` must be called with the loss sums that the same window has after the update."""
+        """Return True if `finish` must be called with the loss sums of the same micro-batches, computed again after the update."""
         return self._for_weighting and self.weighting.requirements.losses_after
 
     def finish(self, loss_sums_after: Tensor | None = None) -> None:

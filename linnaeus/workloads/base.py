@@ -1,8 +1,8 @@
-"""The abstract classes that a workload and its model implement. The loop uses a research program only through them (law 8).
+"""The abstract classes that a workload and its model implement. The training loop uses a research program only through them.
 
 A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`. A function
 `report_sections(run)` there adds sections to report.html. The workload provides data, model, losses, metrics and validation passes. The
-loop provides sample order, windows, devices, precision, gradients, task weights, schedules, checkpoints and logs.
+loop provides sample order, micro-batches, devices, precision, gradients, task weights, schedules, checkpoints and logs.
 
 The loader makes a batch (`data.samples.Batch`) on the host, and the loop moves it to the device and passes it to the workload.
 """
@@ -134,8 +134,9 @@ class Workload(ABC):
         return TrainingMetrics(self.tasks)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
-        """Return the model's input from a device batch: normalised, mixed, and with the metadata components `masked` by a validation pass
-        masked."""
+        """Return the model's input from a device batch: normalised and, in training, mixed. The default returns `batch`.
+
+        `masked`: metadata components that a validation pass masks for every sample; () in training."""
         return batch
 
     def predict(self, model: nn.Module, batch: Batch) -> Any:
@@ -143,16 +144,18 @@ class Workload(ABC):
         return model(batch)
 
     def reading_set(self) -> PositionedDataset:
-        """Return the training samples as validation reads them, without augmentation, mixing and masking: those of which activations are
-        read. Called after `build_datasets`. The default is the training set."""
+        """Return the training samples as validation reads them: without augmentation, mixing and masking. Activations of the model are read
+        on these samples. Called after `build_datasets`. The default is the training set."""
         return self.train_set
 
     def real_positions(self, batch: Batch) -> Tensor | None:
-        """Return which positions of sequences of length T are real, bool [B, T]; the others are padding. None: all, or no sequences."""
+        """Return bool [B, T], True for the positions of sequences of length T that are not padding. None: all positions are real, or the
+        samples are not sequences."""
         return None
 
     def sample_view(self) -> SampleView:
-        """Return how samples of the validation set and outputs are shown on a page about single samples. The default shows names only."""
+        """Return the object that shows samples of the validation set and outputs on a page about single samples. The default shows names
+        only."""
         return SampleView()
 
     def check_batch(self, batch: Batch) -> None:
@@ -233,8 +236,9 @@ class Workload(ABC):
 
 
 def check_no_decay(module: Any) -> None:
-    """Raise `ConfigError` if `module.no_decay` has a name that is not a parameter of `module`: weight decay would be applied to the
-    parameter that was meant."""
+    """Raise `ConfigError` if `module.no_decay` has a name that is not the name of a parameter of `module`.
+
+    Without this check a misspelt parameter would have weight decay without a message."""
     known = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     unknown = sorted(set(module.no_decay) - known)
     if unknown:

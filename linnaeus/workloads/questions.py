@@ -1,7 +1,7 @@
 """Ask a trained model of any workload about given inputs, while a caller watches or changes one of its modules (`linnaeus edit`).
 
 The module `trained` of a workload has `questions(path, options) -> Questions`. `options` are those of `linnaeus edit`: `inputs`, and
-`INPUT_OPTIONS`, of which a workload reads those in its column and refuses the others with `refuse_options`.
+`INPUT_OPTIONS`, of which a workload reads some and refuses the others with `refuse_options`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ INPUT_OPTIONS = (*PLACE_AND_TIME, "tokens", "have")
 
 
 class Answer(NamedTuple):
-    """Answer to one input. `probabilities`: group of outputs -> probabilities [C] of its names. `lines`: the answer as text, if the model
-    has one besides the probabilities, such as a continuation."""
+    """Answer to one input. `probabilities`: group of outputs -> probabilities [C] of its C outputs. `lines`: the answer as text, such as a
+    continuation; () if the model has no answer besides the probabilities."""
 
     probabilities: dict[str, np.ndarray]
     lines: tuple[str, ...] = ()
 
 
 class Question(NamedTuple):
-    """One input. `ask` runs the model. `places`: names of the T positions of a module that returns [1, T, d], None for padding; () if they
-    have no names."""
+    """One input. `name`: its name for the user. `ask`: runs the model and returns the answer. `places`: if the watched module returns [1,
+    T, d], names of its T positions, None for padding; () if they have no names."""
 
     name: str
     ask: Callable[[], Answer]
@@ -46,7 +46,8 @@ class Questions(NamedTuple):
 
 
 def refuse_options(options: argparse.Namespace, used: Sequence[str], model: str) -> None:
-    """Raise `ConfigError` if one of `INPUT_OPTIONS` is given that a `model`, such as "a language model", does not read."""
+    """Raise `ConfigError` if one of `INPUT_OPTIONS` is given that is not in `used`. `model`: the kind of model for the message, such as "a
+    language model"."""
     for name in INPUT_OPTIONS:
         if name not in used and getattr(options, name) is not None:
             raise ConfigError(f"--{name} has no effect with {model}; leave it out")

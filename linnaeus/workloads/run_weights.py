@@ -44,7 +44,7 @@ def run_configuration(run: Path, workload: str) -> Config:
 
 
 def read_run_file(file: Path, convert: Callable[[Any], T]) -> T:
-    """Return the content of a JSON file of a run, converted by `convert`. Raise `ConfigError` if the file is damaged."""
+    """Return the content of a JSON file of a run, converted by `convert`. Raise `ConfigError` if the file is missing or damaged."""
     try:
         return convert(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError) as error:

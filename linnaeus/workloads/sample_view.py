@@ -15,7 +15,8 @@ from linnaeus.data.samples import Batch
 
 
 class SampleView:
-    """outputs: group of outputs -> names of its C outputs. classes: the groups whose outputs are classes of the samples, coarse to fine."""
+    """Object that shows samples and outputs of a workload. `outputs`: group of outputs -> names of its C outputs. `classes`: the groups
+    whose outputs are classes of the samples, coarse to fine."""
 
     outputs: Mapping[str, Sequence[str]] = {}
     classes: tuple[str, ...] = ()
@@ -27,7 +28,8 @@ class SampleView:
     def scores(self, model: nn.Module, batch: Batch, position: Tensor | None) -> dict[str, Tensor]:
         """Return the log-probabilities [B, C] of each group of outputs for a prepared batch.
 
-        position: int64 [B], of a sequence, whose outputs are wanted; None: the last one. Models with one output for a sample ignore it."""
+        position: int64 [B], the position in each sequence whose outputs are returned; None: the last one. Models with one output for a
+        sample ignore it."""
         return {}
 
     def labels(self, batch: Batch) -> dict[str, Tensor]:

@@ -59,10 +59,10 @@ def workload_of(path: Path) -> str:
 
 
 def own_file(folder: Path, name: str) -> Path:
-    """Return the path of a file of a folder that others may have written. A hub's cache has links from its snapshots to its blobs.
+    """Return the path of the file `name` in `folder`, which may come from other people.
 
-    Raise `ConfigError` for a link or a name that leads out of the folder, and for a pipe or another object that is not a file. Raise
-    `OSError` if there is none."""
+    Raise `ConfigError` for a link or a name that leads out of the folder (in a cache of a model hub: out of its folder `blobs`, too), and
+    for a pipe or another object that is not a file. Raise `OSError` if there is none."""
     file, inside = folder / name, Path(os.path.realpath(folder))
     found = Path(os.path.realpath(file))
     blobs = inside.parent.parent / "blobs" if inside.parent.name == "snapshots" else inside

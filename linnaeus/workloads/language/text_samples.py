@@ -44,7 +44,10 @@ def save_texts(folder: Path, store: TokenStore, model: GPT) -> None:
 
 
 def unigram(training: np.ndarray, validation: np.ndarray, vocabulary: int) -> dict[str, float]:
-    """Return the results of predictions that ignore the context. Frequencies have 1 added, so that no token is impossible."""
+    """Return {"unigram_loss", "constant_top1"}, the results on `validation` of predictions from the token frequencies of `training` alone
+    (see the module).
+
+    training, validation: tokens, int [N]. For the loss, 1 is added to the count of each token, so that none is impossible."""
     counts = np.bincount(training, minlength=vocabulary)
     occurs = np.bincount(validation, minlength=vocabulary)[: len(counts)] / max(len(validation), 1)
     log_p = np.log((counts + 1) / (counts.sum() + len(counts)))
@@ -53,7 +56,7 @@ def unigram(training: np.ndarray, validation: np.ndarray, vocabulary: int) -> di
 
 @torch.inference_mode()
 def _losses(model: GPT, tokens: np.ndarray, decode: Any) -> list[tuple[str, float]]:
-    """Return (text, loss) of each token after the first."""
+    """Return (text, loss in nats) of each of `tokens` [N] after the first."""
     device, training = model.token.weight.device, model.training
     both = torch.from_numpy(tokens).to(device).unsqueeze(0)
     model.eval()

@@ -45,7 +45,10 @@ class TextView(SampleView):
 
 
 def _around(lengths: list[int], peak: int) -> tuple[int, int]:
-    """Return the first token, and the one after the last, of `BEFORE` characters before and `AFTER` after the token `peak`."""
+    """Return (first, last + 1) of the tokens around the token `peak`: at most `BEFORE` characters before it and `AFTER` characters after
+    it.
+
+    lengths: number of characters of each token."""
     first, last = peak, peak + 1
     while first > 0 and sum(lengths[first - 1 : peak]) <= BEFORE:
         first -= 1

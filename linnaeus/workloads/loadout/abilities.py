@@ -37,22 +37,22 @@ MOST = np.array([1] * _ONLY + [MAIN_SLOTS] * _STANDARD + [SUB_SLOTS] * _STANDARD
 
 
 def main_item(ability: str) -> int:
-    """Return the item of an ability in a main slot."""
+    """Return the index in `ITEMS` of an ability in a main slot."""
     return ABILITIES.index(ability)
 
 
 def sub_item(ability: str) -> int:
-    """Return the item of a standard ability in a sub slot."""
+    """Return the index in `ITEMS` of a standard ability in a sub slot."""
     return MAIN_ITEMS + STANDARD.index(ability)
 
 
 def item_name(item: int) -> str:
-    """Return the name of an item, such as `swim_speed_up sub`; of a main-only ability the ability."""
+    """Return the name of an item, such as `swim_speed_up sub`. For a main-only ability it is the name of the ability."""
     return ITEMS[item] if ITEMS[item] in PIECE_OF else f"{ITEMS[item]} {'main' if item < MAIN_ITEMS else 'sub'}"
 
 
 def ability_points(builds: np.ndarray) -> np.ndarray:
-    """Return the points of each ability, int64 [..., 26], of builds [..., 40]."""
+    """Return the ability points of each ability, int64 [..., 26]. `builds`: int [..., 40], counts of `ITEMS`."""
     points = builds * ITEM_POINTS
     found = points[..., :MAIN_ITEMS].astype(np.int64)
     found[..., _ONLY:] += points[..., MAIN_ITEMS:]

@@ -1,8 +1,8 @@
-"""Allocation of ability points to slots: the legal gear that reaches given minimums, exactly.
+"""Find the legal gear that reaches given minimums of ability points with the fewest sub slots, by an exact search.
 
-A standard ability that needs p points takes 0 to 3 mains and ceil((p - 10 mains) / 3) subs. All combinations of mains are tried, at most 20
-for any number of abilities, because only three mains exist. The best one has the fewest subs, then the fewest points beyond the
-minimums, then the mains on the abilities with the highest priority. Abilities that are not asked for are never added.
+A standard ability that needs p points takes m main slots (0 to 3) and ceil((p - 10 m) / 3) sub slots. All combinations of m are tried, at
+most C(n + 3, 3) for n abilities, because a build has three main slots. The best combination has the fewest sub slots, then the fewest
+points beyond the minimums, then the largest sum of priority x m. No ability is added that has no minimum.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from linnaeus.workloads.loadout.gear import empty_build, problem
 def allocate(
     minimums: Mapping[str, int], locked: np.ndarray | None = None, priority: Mapping[str, float] | None = None
 ) -> np.ndarray | None:
-    """Return the gear, int8 [40], that contains `locked` and has at least these ability points; None if no legal build has.
+    """Return the gear, int8 [40], that contains `locked` and has at least the points in `minimums`; None if no legal build has.
 
-    minimums: ability -> points. locked: gear that stays, legal. priority: ability -> a number, 0 for the others."""
+    minimums: ability -> points. locked: legal gear that is kept, int8 [40]; None: no gear. priority: ability -> a number, by which
+    combinations that are otherwise equal are ranked (see the module); an ability that is missing has 0."""
     base = empty_build() if locked is None else locked.copy()
     owned = dict(zip(ABILITIES, ability_points(base).tolist(), strict=True))
     for ability, points in minimums.items():
@@ -63,7 +64,8 @@ def allocate(
 
 
 def _choices(needs: list[tuple[str, int]], mains: int) -> Iterator[dict[str, tuple[int, int]]]:
-    """Yield ability -> (mains, subs) for every way to use at most `mains` mains."""
+    """Yield {ability: (main slots, sub slots)} for every way to reach `needs` with at most `mains` main slots. needs: (ability, points) of
+    standard abilities."""
     if not needs:
         yield {}
         return

@@ -1,13 +1,14 @@
-"""Answers without a network, from the training builds alone: probabilities of the tokens of `SlotsCode`, which are filled into slots
-as those of the model are.
+"""Predict builds by statistics of the training builds, without a network. A baseline returns probabilities of the tokens of `SlotsCode`,
+with which slots are filled in the same way as with the probabilities of the model.
 
-- `random`: random numbers, so a random legal fill.
+- `random`: uniform random numbers, so the slots are filled at random.
 - `modal`: the most frequent build of the weapon.
-- `containing`: the most frequent build of the weapon that contains the given gear, otherwise the modal one.
-- `neighbours`: builds of the weapon, weighted by the number of slots that they share with the given gear.
-- `log_odds`: the frequencies of the weapon, plus the pairwise log-odds of each given token for every other, over all weapons.
+- `containing`: the most frequent build of the weapon that contains the given gear; if there is none, the modal one.
+- `neighbours`: the mean of the weapon's builds, with weight exp(`SHARPNESS` x number of slots shared with the given gear).
+- `log_odds`: the log-odds of each token for the weapon, plus `EVIDENCE` x its pairwise log-odds with each given token over all weapons.
 
-Where one leaves slots open, the frequencies of the weapon decide. They are smoothed with those of all weapons.
+Slots that `modal`, `containing` or `neighbours` leaves open are filled by the token frequencies of the weapon, which are smoothed with
+those of all weapons.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Baselines:
         return found
 
     def probabilities(self, observed: np.ndarray, weapon: np.ndarray) -> dict[str, np.ndarray]:
-        """Return name -> probabilities, float32 [N, V], for the gear `observed` int8 [N, 40] of the weapons `weapon` int64 [N]."""
+        """Return {baseline: token probabilities, float32 [N, V]}. observed: the given gear, int8 [N, 40]. weapon: int64 [N]."""
         size, tokens = len(observed), len(self.code)
         shown = self.code.multi_hot(observed).astype(np.float32)
         found = {name: np.zeros((size, tokens), np.float32) for name in BASELINES}

@@ -1,7 +1,8 @@
-"""Builds of battles, from the daily CSV files that the statistics site stat.ink publishes: a file, a folder of days, or a zip of days.
+"""Read the builds of battles from the daily CSV files that the statistics site stat.ink publishes: a file, a folder or a zip of them.
 
-A row is a battle with eight players. `A1`, who uploaded it, is left out, as the site advises. Abilities are a JSON object with points
-divided by ten, such as `{"comeback": 1.0, "swim_speed_up": 4.7}`. Lines that begin with `#` are comments, except a header.
+A row is a battle with eight players. Player `A1`, who uploaded it, is left out, as the site advises. Abilities are a JSON object with
+points divided by ten, such as `{"comeback": 1.0, "swim_speed_up": 4.7}`. Lines that begin with `#` are comments, except the header: the
+first line that has all columns in `NEEDED`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ TEAMS = {"A": "alpha", "B": "bravo"}
 
 
 def read_battles(path: Path, weapons: Weapons, skipped: SkippedBuilds) -> tuple[Builds, np.ndarray]:
-    """Return the full builds of all battles, and True for those of the winning team, bool [N].
+    """Return (the full builds of all battles, bool [N] with True for a build of the winning team).
 
-    Builds that are left out are recorded in `skipped`. Raise `ConfigError` for a path without CSV files, and a file without the columns."""
+    Builds that are left out are recorded in `skipped`. Raise `ConfigError` for a path without CSV files and for a file without the columns
+    `NEEDED`."""
     weapon, items, won = [], [], []
     for name, lines in _days(path):
         for place, row in _rows(name, lines):
@@ -48,7 +50,7 @@ def read_battles(path: Path, weapons: Weapons, skipped: SkippedBuilds) -> tuple[
 
 
 def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield the name and the lines of each CSV file, in the order of their names."""
+    """Yield (name, lines) of each CSV file in `path`, in the order of their names. Raise `ConfigError` if there is none."""
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
@@ -68,7 +70,8 @@ def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def _rows(name: str, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (file and number of the battle, columns) of each battle."""
+    """Yield (a text for messages with the file and the line, {column: value}) for each battle in `lines`. Raise `ConfigError` if a column
+    is missing."""
     header: list[str] | None = None
     for number, values in enumerate(csv.reader(lines)):
         if header is None:
@@ -100,7 +103,7 @@ def _build(row: dict[str, str], player: str, weapons: Weapons, skipped: SkippedB
 
 
 def to_points(text: str) -> dict[str, int]:
-    """Return ability -> points of a JSON object of points divided by ten. Raise `ConfigError` for another text."""
+    """Return {ability: points} from a JSON object of points divided by ten; {} for an empty text. Raise `ConfigError` for another text."""
     try:
         found: Any = json.loads(text) if text else {}
         points = {name: round(10 * float(value)) for name, value in found.items()}
@@ -112,7 +115,9 @@ def to_points(text: str) -> dict[str, int]:
 
 
 def share_winners(builds: Builds, won: np.ndarray, share: float | None, seed: int) -> Builds:
-    """Return builds of which `share` are of winning teams, as many as there are; chosen by a hash of their rows. None: all."""
+    """Return as many of `builds` as possible such that the fraction `share` of them is of winning teams; None: all builds.
+
+    won: bool [N]. Builds are left out by a hash of `seed` and their row number."""
     if share is None:
         return builds
     winners, losers = (np.flatnonzero(side) for side in (won, ~won))

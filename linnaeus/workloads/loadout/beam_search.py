@@ -1,8 +1,9 @@
-"""Beam search for the most probable builds, one slot at a time. Given gear is locked: slots are only added.
+"""Find probable builds by a beam search, which adds one slot at a time. Given gear is kept.
 
-The model answers with the expected number of further slots of each item. Divided by that of all items that fit, it is the probability that
-a free slot has the item. The log-probability of a build is the sum of these over its slots, mains first, plus the logarithm of the number
-of orders in which the slots could have been added, because the slots of a piece have no order.
+The expected number of further slots of an item is the sum of its tails, the probabilities of at least 1, 2, ... more. Divided by the sum
+over all items that fit the same kind of slot (main or sub), it is the probability that the next free slot of this kind has the item. The
+log-probability of a build is the sum of the logarithms of these over the added slots, main slots first, plus the logarithm of the number of
+orders in which the slots of each kind could have been added, because their order has no meaning.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ KINDS = (slice(0, MAIN_ITEMS), slice(MAIN_ITEMS, None))  # items of main slots a
 
 
 def beam_search(tails: Tails, given: np.ndarray, weapon: np.ndarray, first: Tensor, width: int) -> list[list[State]]:
-    """Return the `width` best full builds of each of N requests that the search finds, best first.
+    """Return for each of N requests the best full builds that the search finds, at most `width`, best first.
 
-    given: int8 [N, 40], legal gear; weapon: int64 [N]; first: `tails` of `given`."""
+    tails: function of the model (see `Tails`). given: int8 [N, 40], legal gear. weapon: int64 [N]. first: the result of `tails` for
+    `given`."""
     states: list[list[State]] = [[(build, 0.0)] for build in given]
     values = first  # of the builds of all states of the requests that are searched, in order
     for kind, items in enumerate(KINDS):
@@ -45,8 +47,9 @@ def beam_search(tails: Tails, given: np.ndarray, weapon: np.ndarray, first: Tens
 
 
 def _next_slots(tails: Tensor, builds: np.ndarray, items: slice, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the log-probabilities and items, [S, width] each, of the most probable single slots to add to `builds` [S, 40]; -inf for an
-    item that does not fit."""
+    """Return (log-probabilities, items), [S, width] each, of the `width` most probable slots to add to each of `builds` [S, 40].
+
+    tails: [S, 40, 9]. items: slice of the items of one kind of slot. An item that does not fit has the log-probability -inf."""
     expected = tails.double().sum(2).clamp(min=SMALLEST)  # [S, 40]
     piece = torch.from_numpy(ITEM_PIECE)
     for place in range(len(PIECES)):
@@ -59,7 +62,11 @@ def _next_slots(tails: Tensor, builds: np.ndarray, items: slice, width: int) -> 
 
 
 def _extended(states: Sequence[State], given: np.ndarray, gain: np.ndarray, item: np.ndarray, step: int, width: int) -> list[State]:
-    """Return the `width` best builds that have one slot more, each once, with its best score. step: slots of the kind added then."""
+    """Return the `width` best builds with one slot more than those of `states`, best first. A build that several states lead to occurs
+    once, with its best log-probability.
+
+    given: int8 [40], the gear of the request. gain, item: rows of `_next_slots` for `states`. step: number of slots of this kind that have
+    been added, with the new one."""
     found: dict[bytes, State] = {}
     for (build, score), gains, items in zip(states, gain, item, strict=True):
         for value, added in zip(gains.tolist(), items.tolist(), strict=True):

@@ -1,10 +1,11 @@
-"""Complete builds with a model: in one step, by closure, or by beam search. Given gear is locked: slots are only added.
+"""Complete builds with a model: in one step, by closure, or by beam search. Given gear is kept: slots are only added.
 
-`direct` asks the model once and fills all slots so that the expected number of right slots is highest; further answers are the next best
-fillings, exactly (`ranked_fillings.py`). `closure` adds the slots with a probability of at least 0.5, asks again, until none is left, and
-fills the rest. `beam` adds one slot at a time and keeps the most probable builds (`beam_search.py`).
+`direct` calls the model once and fills all slots so that the expected number of right slots is highest; further answers are the next best
+fillings, ranked exactly (`ranked_fillings.py`). `closure` calls the model and adds the slots with a probability of at least 0.5, repeats
+this until no slot has, and fills the rest as `direct` does. `beam` adds one slot at a time and keeps the most probable builds
+(`beam_search.py`).
 
-Requests are answered together: a model call has all of them.
+Each model call is one batch of all requests.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ SURE = 0.5  # closure
 
 
 class Answer(NamedTuple):
-    """A full build, int8 [40]. probability: float [40, 9], that the build has at least j more of each item than was given.
-    expected_right: expected number of added slots that are right. log_probability: of the added slots; only `beam` has it."""
+    """A completed build, int8 [40].
+
+    probability: float [40, 9], the probability that the build has at least j = 1 to 9 more of each item than the given gear.
+    expected_right: expected number of added slots that are right. log_probability: of the added slots; None unless the method is `beam`."""
 
     build: np.ndarray
     probability: np.ndarray
@@ -36,9 +39,10 @@ class Answer(NamedTuple):
 def complete(
     tails: Tails, given: np.ndarray, weapon: np.ndarray, method: str = "direct", top: int = 1, width: int = 5
 ) -> list[list[Answer]]:
-    """Return the answers to N requests, best first: `top` or fewer; of `closure` one.
+    """Return the answers to each of N requests, best first: at most `top`, and one with `closure`.
 
-    given: int8 [N, 40], legal gear; weapon: int64 [N]; width: builds that `beam` keeps of each request, at least `top`."""
+    tails: function of the model (see `Tails`). given: int8 [N, 40], legal gear. weapon: int64 [N]. width: number of builds that `beam`
+    keeps of each request; at least `top` are kept."""
     assert method in METHODS
     if not len(given):
         return []
@@ -70,7 +74,9 @@ def _filled(tails: Tensor, given: np.ndarray) -> np.ndarray:
 
 
 def _add_others(found: list[list[tuple[np.ndarray, float | None]]], tails: Tensor, given: np.ndarray, top: int) -> None:
-    """Add the next best fillings to the best one. The ranking may begin with another build of the same value."""
+    """Append the fillings of the exact ranking, best first, to each list of `found`, which contains the best filling of a request.
+
+    The best filling is not appended again. If another filling has the same value, the ranking may begin with that one."""
     observed = torch.from_numpy(given.astype(np.int64)).to(tails.device)
     items, values = (part.cpu().numpy() for part in ranked_fillings(tails, observed, top))
     for rows, build, added, value in zip(found, given, items, values, strict=True):

@@ -1,7 +1,7 @@
-"""A table of full builds: what a source of data returns, and its split into training, validation and test rows.
+"""Define a table of full builds, which a source of data returns, and its split into training, validation and test rows.
 
-The side of a row is a hash of its weapon and its build, so identical rows are on the same side, on every process and in every version of
-the data.
+A hash of the weapon and the build decides to which side of the split (training, validation or test) a row belongs, so identical rows are on
+the same side, on every process and in every version of the data.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ class Builds:
         return len(self.weapon)
 
     def rows(self, index: np.ndarray) -> Builds:
-        """Return the builds of an index or a mask."""
+        """Return the builds at `index`: row numbers, or a mask, bool [N]."""
         return Builds(self.weapon[index], self.items[index])
 
 
 @dataclass(frozen=True)
 class SplitBuilds:
-    """Builds of each side of the split, and where they come from. `optimum`: tails of the exact posterior, if it is known."""
+    """Builds of each side of the split. `notes`: lines for the log. `fingerprint`: hash of builds, split and weapons. `optimum`: function
+    that returns the exact probabilities of the missing items, such as `Posterior.tails`; None if they are unknown."""
 
     train: Builds
     validation: Builds
@@ -58,7 +59,7 @@ def content_hashes(builds: Builds, seed: int) -> np.ndarray:
 
 
 def cap_copies(builds: Builds, most: int | None) -> tuple[Builds, int]:
-    """Return the first `most` copies of each build in the order of the rows, and the number of copies left out."""
+    """Return (the builds without the copies of a build after its first `most`, the number of builds left out). None: keep all copies."""
     if most is None:
         return builds, 0
     _, index, counts = np.unique(content_hashes(builds, 0), return_inverse=True, return_counts=True)
@@ -73,7 +74,9 @@ def cap_copies(builds: Builds, most: int | None) -> tuple[Builds, int]:
 def split_builds(
     builds: Builds, weapons: Weapons, fractions: tuple[float, float], seed: int, notes: tuple[str, ...], optimum: Optimum | None = None
 ) -> SplitBuilds:
-    """Return the sides of a table. `fractions`: of validation and test. Raise `ConfigError` if training or validation has no row."""
+    """Divide `builds` into training, validation and test rows. Raise `ConfigError` if training or validation has no row.
+
+    fractions: expected shares of validation and test. seed: seed of the hash that divides them. notes, optimum: stored in the result."""
     hashes = content_hashes(builds, seed)
     place = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
     validation, test = fractions

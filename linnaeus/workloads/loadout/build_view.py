@@ -27,7 +27,10 @@ class BuildView(SampleView):
         return {"token of the build": F.logsigmoid(model(batch).double())}
 
     def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:
-        """Return the weapon, the given slots of each piece, and with `heat` [T] the tokens in the order of the network, with marks."""
+        """Return the partial build in row `row` of a batch as HTML: the weapon and a table of the given slots of each piece.
+
+        With `heat` [T] it shows the T tokens in the order in which the network reads them, each with a mark, in place of the table; without
+        `observed` in the batch (training), the tokens without marks."""
         weapon = f"<b>{escape(self.weapons.name(int(batch['weapon'][row])))}</b>"
         tokens = sorted(batch["tokens"][row].tolist())  # as the network sorts them
         if heat is not None and heat.shape == (len(tokens),):

@@ -1,10 +1,11 @@
 """Compare a model with the baselines and the optimum on the same partial builds, at the end of a run.
 
-`baseline/NAME/slots_K` and, for generated builds, `optimum/slots_K` are shares of right slots like the model's `slots_K`. `of_optimum_K` is
-the expected number of right slots of the model's completions, divided by that of the best possible ones. Both expectations are those of the
-exact posterior, given what the partial build shows; the ratio of the two `slots_K` has the noise of the builds drawn on top: at 1 removed
-1.5 %, with 3,000 builds. `margin_K` is the model's share minus that of the best baseline for K, with the standard error
-`margin_K_error` and the 95 % interval `margin_K_low` to `margin_K_high` of a paired bootstrap over the builds of validation.
+The optimum, known for generated builds only, is the best possible completion, computed from the exact posterior. K is the number of removed
+slots. `baseline/NAME/slots_K` and `optimum/slots_K` are shares of right slots like the model's `slots_K`. `of_optimum_K` is the expected
+number of right slots of the model's completions, divided by that of the optimum, both under the exact posterior. It has less noise than the
+ratio of the two `slots_K`, in which the drawn builds add 1.5 % (3,000 builds, K = 1). `margin_K` is the model's share minus that of the
+best baseline for K, with the standard error `margin_K_error` and the 95 % interval `margin_K_low` to `margin_K_high` of a paired bootstrap
+over the partial builds of validation.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ MODEL = "model"
 
 
 class Completions(NamedTuple):
-    """Results of one way to complete N partial builds: right slots, int64 [N], and their expected number under the exact posterior, float64
-    [N]; NaN if that is not known."""
+    """Results of one method on N partial builds. right: number of right slots, int64 [N]. expected: the expectation of this number under
+    the exact posterior, float64 [N]; NaN if the posterior is unknown."""
 
     right: np.ndarray
     expected: np.ndarray
 
 
 def compare(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, seen: np.ndarray, filled: np.ndarray) -> dict[str, float]:
-    """Return the results by name. seen: int64 [N], partial builds that the model completed; filled: int64 [N, 12], 1 + the
-    item in each slot that it added, 0 for the others."""
+    """Return the results described in the module, by name; {} if `seen` is 0 everywhere.
+
+    seen: int64 [N], above 0 for the samples of `dataset` that the model completed. filled: int64 [N, 12], 1 + the item that the model added
+    in each slot; 0 for a slot in which it added nothing."""
     results: dict[str, float] = {}
     sample = np.flatnonzero(seen)
     if not len(sample):
@@ -60,9 +63,10 @@ def compare(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines,
 def completions(
     split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, sample: np.ndarray, filled: np.ndarray
 ) -> dict[str, Completions]:
-    """Return the results of the model, the baselines and the optimum (if it is known) on the partial builds `sample` int64 [N].
+    """Return {method: results} for the model, each baseline and the optimum (if it is known) on the samples `sample` int64 [N] of
+    `dataset`.
 
-    filled: int64 [N, 12], the slots that the model added, as `compare` takes them."""
+    filled: int64 [N, 12], the slots that the model added to these samples, in the form that `compare` takes."""
     found: dict[str, list[Completions]] = {}
     for start in range(0, len(sample), BATCH):
         build, kept = dataset.parts(sample[start : start + BATCH])
@@ -82,7 +86,8 @@ def completions(
 
 
 def expected_right(tails: np.ndarray | None, added: np.ndarray) -> np.ndarray:
-    """Return the expected number of right slots of `added` [N, 40], given the probability of at least j more of each item, [N, 40, 9]."""
+    """Return the expected number of right slots of each completion, float64 [N]. added: int [N, 40], the items that it adds. tails: [N, 40,
+    9], the probability of at least j = 1 to 9 more of each item; None: return NaN."""
     if tails is None:
         return np.full(len(added), np.nan)
     found: np.ndarray = np.where(np.arange(1, tails.shape[2] + 1) <= added[:, :, None], tails, 0.0).sum((1, 2))
@@ -90,7 +95,8 @@ def expected_right(tails: np.ndarray | None, added: np.ndarray) -> np.ndarray:
 
 
 def paired_bootstrap(differences: np.ndarray) -> dict[str, float]:
-    """Return the mean of differences [N] with its standard error and 95 % interval, over resamples of the rows."""
+    """Return the mean of `differences` [N] under the key "", its standard error under "_error", and the ends of its 95 % interval under
+    "_low" and "_high", from `RESAMPLES` resamples of the rows."""
     number = len(differences)
     draws = uniforms(key(0, BOOTSTRAP, number), np.arange(RESAMPLES * number)).reshape(RESAMPLES, number)
     means = differences[(draws * number).astype(np.int64)].mean(1)

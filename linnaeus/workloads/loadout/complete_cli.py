@@ -89,8 +89,10 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def as_text(request: Request, answers: Sequence[Answer], weapons: Weapons) -> list[str]:
-    """Return the lines of a request: each build as three pieces with four slots. `*` marks given slots; the others have the probability
-    that the build has so many of the ability in such slots."""
+    """Return the lines to print for a request: each build as three pieces with four slots, or the reason if the request cannot be met.
+
+    A given slot is marked with `*`. An added slot has the probability, in percent, that the build has at least so many of the ability in
+    this kind of slot (main or sub)."""
     weapon = weapons.name(request.weapon) if request.weapon >= 0 else "?"
     if request.given is None:
         return [f"{weapon}: {request.reason}"]
@@ -108,7 +110,8 @@ def as_text(request: Request, answers: Sequence[Answer], weapons: Weapons) -> li
 
 
 class _Marks:
-    """Slots of a build as text, given ones first."""
+    """Text of the slots of a build, with `*` for a given slot and the probability of an added one. Of equal slots the given ones come
+    first."""
 
     def __init__(self, given: np.ndarray, added: dict[int, list[float]]) -> None:
         self.given, self.added = given.copy(), {item: list(values) for item, values in added.items()}
@@ -124,13 +127,14 @@ class _Marks:
 
 
 def slot_probabilities(given: np.ndarray, answer: Answer) -> dict[int, list[float]]:
-    """Return item -> probabilities of its added slots, the first one first."""
+    """Return {item: probabilities of its added slots}. The j-th is the probability that the build has at least j more of the item than was
+    given."""
     added = answer.build - given
     return {int(item): [float(p) for p in answer.probability[item, : added[item]]] for item in np.flatnonzero(added)}
 
 
 def as_json(request: Request, answers: Sequence[Answer], weapons: Weapons) -> dict[str, Any]:
-    """Return a request and its builds as plain values; with `reason` and no builds if it cannot be met."""
+    """Return a request and its builds as plain values. A request that cannot be met has the entry `reason` and an empty list of builds."""
     found: dict[str, Any] = {"weapon": weapons.keys[request.weapon] if request.weapon >= 0 else None}
     if request.given is None:
         return found | {"reason": request.reason, "builds": []}

@@ -3,14 +3,15 @@
 Tokens: `loss` (nats per hidden token), `precision`, `recall` and `f1` at a probability of 0.5, `average_precision`. Only tokens that the
 partial build does not show count, because the others are copied.
 
-Completions, filled in one step by `slot_filling.fill`: `slots_K`, the share of K removed slots that are right (multisets of ability and
-kind of slot); `references_K`, the same against the best matching build of the weapon that contains what was given; `points`, 1 minus the
-distance of the ability points, divided by 2 x 57; `ece`, the calibration error of the slots' probabilities; `legal` and `changed`, the
-shares of legal answers and of those that change the given gear. `weapon_6` and `gear_6` are the right shares of two kinds of slots, if 6
-are removed: those that the frequencies of the weapon alone fill rightly, and the others, which need the given gear.
+Completions, filled in one step by `slot_filling.fill`: `slots_K`, the share of K removed slots that are right (compared as multisets of
+items); `references_K`, the same share for the best matching of the weapon's validation builds that contain the given gear; `points`, 1
+minus the distance of the ability points divided by 2 x 57; `ece`, the calibration error of the slots' probabilities; `legal` and `changed`,
+the shares of legal answers and of answers that change the given gear. With 6 removed slots, `weapon_6` is the share that the model fills
+rightly of the slots that the frequencies of the weapon alone fill rightly, and `gear_6` its share of the other slots, which need the given
+gear.
 
-Everything but the loss is an integer count, so the results do not depend on batches and processes. The completion of each
-sample is kept, so that the comparison at the end of a run (`comparison.py`) is paired.
+Everything but the loss is an integer count, so the results do not depend on batches and processes. The completion of each sample is kept,
+so that the comparison at the end of a run (`comparison.py`) is paired.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class CompletionMetrics(Metrics):
         self.counts = {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in shapes.items()}
 
     def sums(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return float64 [2]: sum and number of the losses."""
+        """Return float64 [2]: the sum of the losses in nats, and the number of tokens that count."""
         losses = torch.nn.functional.binary_cross_entropy_with_logits(outputs.double(), batch["target"].double(), reduction="none")
         return torch.stack([(losses * batch["scored"]).sum(), batch["scored"].sum(dtype=torch.float64)])
 
@@ -129,7 +130,8 @@ class CompletionMetrics(Metrics):
 
 
 def reference_pool(builds: Builds, weapons: int) -> Tensor:
-    """Return the first builds of each weapon, int8 [W, R, 40]. Places without a build are -1, which contains nothing."""
+    """Return at most `REFERENCES` builds of each weapon, the first of `builds`: int8 [W, R, 40], R the largest number of any weapon. The
+    rest is -1, so that it contains no gear."""
     count = np.bincount(builds.weapon, minlength=weapons)
     found = np.full((weapons, max(1, min(int(count.max(initial=0)), REFERENCES)), len(ITEMS)), -1, np.int8)
     for weapon in np.flatnonzero(count):
@@ -139,7 +141,8 @@ def reference_pool(builds: Builds, weapons: int) -> Tensor:
 
 
 def best_reference(added: Tensor, observed: Tensor, pool: Tensor) -> Tensor:
-    """Return the most right slots of `added` [B, 40] over the builds `pool` [B, R, 40] that contain `observed` [B, 40], int64 [B]."""
+    """Return int64 [B]: the largest number of slots of `added` [B, 40] that are right for one of the builds `pool` [B, R, 40] that contain
+    `observed` [B, 40]; 0 if none contains it."""
     rest = pool - observed.to(pool.dtype).unsqueeze(1)
     contains = (rest >= 0).all(2)
     right = torch.minimum(rest, added.to(pool.dtype).unsqueeze(1)).sum(2, dtype=torch.int64)
@@ -154,7 +157,7 @@ def to_points(builds: Tensor) -> Tensor:
 
 
 def legal(builds: Tensor) -> Tensor:
-    """Return True for full legal builds, bool [B], of builds int64 [B, 40]."""
+    """Return bool [B], True for each of `builds`, int64 [B, 40], that is legal and full."""
     piece = torch.from_numpy(ITEM_PIECE).to(builds.device)
     found = (builds[:, :MAIN_ITEMS].sum(1) == MAIN_SLOTS) & (builds[:, MAIN_ITEMS:].sum(1) == SUB_SLOTS) & (builds >= 0).all(1)
     for number in range(len(PIECES)):
@@ -163,12 +166,17 @@ def legal(builds: Tensor) -> Tensor:
 
 
 def calibration_error(number: np.ndarray, right: np.ndarray, probability: np.ndarray) -> float:
-    """Return the expected calibration error of slots counted in bins, int64 [bins] each; `probability` in units of 1 / `FIXED`."""
+    """Return the expected calibration error, 0 to 1, of slots that are sorted into bins by their probability; NaN without slots.
+
+    number, right: number of slots, and of right slots, in each bin. probability: sum of the probabilities in each bin, in units of 1 /
+    `FIXED`. All are int64 [bins]."""
     return _mean(np.abs(right - probability / FIXED).sum(), number.sum())
 
 
 def _token_results(number: np.ndarray, positive: np.ndarray) -> dict[str, float]:
-    """Return precision, recall, F1 and average precision of tokens counted by probability, int64 [BINS] each."""
+    """Return precision, recall and F1 at a probability of 0.5, and average precision; NaN where one is undefined.
+
+    number, positive: number of tokens, and of tokens that the build has, in each bin of predicted probability; int64 [BINS]."""
     taken, found = number[::-1].cumsum(), positive[::-1].cumsum()  # with at least the probability of the bin, from the highest
     half, total = BINS // 2 - 1, found[-1]
     precision, recall = _mean(found[half], taken[half]), _mean(found[half], total)

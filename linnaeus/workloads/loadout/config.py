@@ -14,8 +14,9 @@ DIRECTIONS: dict[str, str] = {  # by the last part of a metric's name
 
 @dataclass(frozen=True)
 class Size:
-    """`points`: inducing points of a layer, 0 for plain attention. `blocks`: residual blocks on the pooled set. `mean`: the set is pooled
-    by its mean, otherwise by its sum. `levels`: logits by the distance from what the set shows, and an embedding of its size."""
+    """Size of a network. `points`: number of learned inducing points of an attention layer; 0: plain attention. `norm`: True for layer
+    norms in the attention layers. `blocks`: number of residual blocks on the pooled set. `mean`: True to pool the set by its mean, False by
+    its sum. `levels`: True to add the logits of `LevelLogits` and an embedding of the number of tokens in the set."""
 
     layers: int
     width: int

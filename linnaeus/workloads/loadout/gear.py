@@ -1,4 +1,4 @@
-"""One build: from text, from ability points, its legality, and its arrangement on three pieces as a player reads it."""
+"""Functions for one build: read it from text or from ability points, check that it is legal, and arrange it on three pieces of gear."""
 
 import difflib
 import re
@@ -35,7 +35,8 @@ def empty_build() -> np.ndarray:
 
 
 def find_ability(name: Any) -> str:
-    """Return the ability of a name, in any case, with spaces or underscores. Raise `ConfigError` for an unknown one, with the nearest."""
+    """Return the ability with this name, in any case, with spaces, hyphens or underscores. Raise `ConfigError`, with the most similar name,
+    for an unknown one."""
     text = re.sub(r"[\s_-]+", "_", re.sub(r"[()]", "", str(name))).strip("_").lower()
     if text in ABILITIES:
         return text
@@ -123,7 +124,8 @@ def from_points(points: Mapping[str, Any]) -> np.ndarray:
 
 
 def slots_of_points(points: int) -> tuple[int, int] | None:
-    """Return (mains, subs) of a standard ability with these points; None if no slots add up to them."""
+    """Return (number of main slots, number of sub slots) with which a standard ability has these points; None if no slots add up to
+    them."""
     for mains in range(MAIN_SLOTS + 1):
         subs, rest = divmod(points - MAIN_POINTS * mains, SUB_POINTS)
         if rest == 0 and 0 <= subs <= SUB_SLOTS:
@@ -132,9 +134,10 @@ def slots_of_points(points: int) -> tuple[int, int] | None:
 
 
 def arrange(build: np.ndarray) -> dict[str, tuple[str, list[str]]]:
-    """Return the main ability and the three subs of each piece, with `-` for a free slot. Equal subs are kept together.
+    """Return {piece: (main ability, three sub abilities)}, with `-` for a free slot. Equal subs are kept together.
 
-    Main-only abilities are on their piece, and the standard ones on the pieces left, in the order of `PIECES`."""
+    Main-only abilities are on the piece that they fit. Standard abilities of main slots are on the other pieces, in the order of
+    `PIECES`."""
     only = {piece: name for piece, names in MAIN_ONLY.items() for name in names if build[main_item(name)]}
     mains = [name for name in STANDARD for _ in range(int(build[main_item(name)]))]
     mains.sort(key=lambda name: -int(build[main_item(name)]))
@@ -148,7 +151,7 @@ def arrange(build: np.ndarray) -> dict[str, tuple[str, list[str]]]:
 
 
 def to_text(build: np.ndarray) -> str:
-    """Return the gear as `parse_gear` reads it."""
+    """Return the gear as text that `parse_gear` reads."""
     parts = []
     for name in ABILITIES:
         mains = int(build[main_item(name)])
@@ -166,7 +169,7 @@ def slot_items(builds: np.ndarray) -> np.ndarray:
 
 
 def count_items(slots: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return the builds, int8 [N, 40], of the items `slots` [N, 12] at the slots where `kept` [N, 12] is True."""
+    """Return builds, int8 [N, 40], with the items `slots` [N, 12] at the places where `kept`, bool [N, 12], is True."""
     found = np.zeros((len(slots), len(ITEMS)), np.int8)
     rows, columns = kept.nonzero()
     np.add.at(found, (rows, slots[rows, columns]), 1)

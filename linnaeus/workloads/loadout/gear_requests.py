@@ -19,7 +19,10 @@ KEYS = ("weapon", "have", "points")
 
 
 class Request(NamedTuple):
-    """One request. given: int8 [40], gear that stays, with the slots that reach the minimums; None if it cannot be met, for `reason`."""
+    """One request. weapon: index of the weapon; -1 if it is unknown.
+
+    given: int8 [40], the given gear with the added slots that reach the minimums; None if the request cannot be met; `reason` then says
+    why."""
 
     weapon: int
     given: np.ndarray | None
@@ -27,7 +30,10 @@ class Request(NamedTuple):
 
 
 def make_request(weapons: Weapons, weapon: str, have: str = "", points: Mapping[str, Any] | None = None) -> Request:
-    """Return the request of texts. One that no legal build meets has a reason."""
+    """Return the request for a weapon (name, key or number), the given gear `have` (text of `parse_gear`) and the minimums `points`
+    (ability -> ability points).
+
+    Raise nothing: if a value is wrong or no legal build meets the request, `given` of the result is None and `reason` says why."""
     try:
         number = weapons.find(weapon)
     except ConfigError as error:
@@ -65,7 +71,7 @@ def parse_points(text: str) -> dict[str, int]:
 def read_requests(path: Path, weapons: Weapons) -> list[Request]:
     """Return the requests of a file of JSON lines with `weapon`, and optionally `have` (text) and `points` (ability -> number).
 
-    Raise `ConfigError` for a file that cannot be read or has another form. A request that cannot be met has a reason instead."""
+    Raise `ConfigError` for a file that cannot be read or has another form. A request that cannot be met is returned with its `reason`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

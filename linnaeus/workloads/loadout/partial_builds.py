@@ -1,7 +1,8 @@
-"""Datasets of partial builds: part of a build goes in, the whole build is the target. A batch is a function of positions.
+"""Datasets of partial builds: the input is part of a build, the target is the whole build. A batch is a function of its `SampleIndex`
+values.
 
-Training: an epoch has `subsets` partial builds of each build, and with `empty` one more without any gear. k of its slots are removed, with
-probability proportional to k^1.2 for k = 1 to 11, so most examples show little. Slots are removed, so a partial build is one that a
+Training: an epoch has `subsets` partial builds of each build, and with `empty` one more without any gear. k of the 12 slots are removed,
+with probability proportional to k^1.2 for k = 1 to 11, so most examples show little. Slots are removed, so a partial build is one that a
 person could have. With `removal=tokens` single tokens are removed as in SplatNLP, which makes inputs that no gear has.
 
 Validation: each build with 1, 2, ... 12 slots removed, the same slots in every run.
@@ -26,7 +27,8 @@ DRAWS = 16  # uniform numbers of a sample: the number removed, then one for each
 
 
 def removal_probabilities(size: int) -> np.ndarray:
-    """Return P(k) for k = 1 to size - 1 removed of `size`, proportional to k^1.2, float64 [size - 1]; [1.0] for a size of 1."""
+    """Return the probability that k of `size` elements are removed, for k = 1 to size - 1: proportional to k^1.2, float64 [size - 1].
+    Return [1.0] for a size of 1."""
     weights = np.arange(1, max(size, 2)) ** SKEW
     found: np.ndarray = weights / weights.sum()
     return found
@@ -37,29 +39,32 @@ _CUMULATIVE = np.stack([np.pad(part, (0, DRAWS - len(part)), constant_values=2.0
 
 
 def numbers_removed(draws: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the number removed, int64 [N], for uniform numbers [N] and sets of `sizes` int [N]. Of a set of one, nothing is removed."""
+    """Return the number of elements to remove from each of N sets, int64 [N]; 0 for a set of one.
+
+    draws: uniform numbers, float64 [N]. sizes: int [N], numbers of elements of the sets."""
     found = 1 + (_CUMULATIVE[sizes - 1] < draws[:, None]).sum(1)
     return np.where(sizes > 1, np.minimum(found, sizes - 1), 0)
 
 
 def kept_slots(draws: np.ndarray, removed: np.ndarray) -> np.ndarray:
-    """Return True at the slots that stay, bool [N, S]: those with the `removed` lowest of the uniform numbers [N, S] go."""
+    """Return bool [N, S], True for the slots that stay. In each row the `removed` [N] slots with the lowest of `draws` [N, S] are
+    removed."""
     rank = draws.argsort(1, kind="stable").argsort(1, kind="stable")
     return rank >= removed[:, None]
 
 
 class PartialBuilds(PositionedDataset):
-    """Partial builds of one side. Subclasses choose what is removed."""
+    """Base class of the datasets of partial builds of one side of the split. Subclasses choose the slots that are removed."""
 
     def __init__(self, builds: Builds, code: TokenCode, visible_targets: bool) -> None:
         self.builds, self.code, self.visible_targets = builds, code, visible_targets
         self.slots = slot_items(builds.items)
 
     def batch(self, build: np.ndarray, kept: np.ndarray, real: np.ndarray, sample: np.ndarray) -> Batch:
-        """Return the batch of `build` int [B] with the slots `kept` bool [B, 12].
+        """Return the batch in which only the slots `kept`, bool [B, 12], of the builds `build`, int [B], are shown.
 
-        `tokens` int64 [B, L], `weapon` int64 [B], `target` bool [B, V], `scored` bool [B, V], the targets that the loss counts; `weight`
-        and `sample`."""
+        Its entries: `tokens` int64 [B, L]; `weapon` int64 [B]; `target` bool [B, V], the tokens of the whole build; `scored` bool [B, V],
+        the tokens that the loss counts; `weight` float32 [B], from `real`, 0 for a placeholder; `sample` int64 [B]."""
         observed = count_items(self.slots[build], kept)
         return self._collate(build, self.code.multi_hot(observed), real, sample)
 
@@ -79,7 +84,7 @@ class PartialBuilds(PositionedDataset):
 
 
 class TrainingBuilds(PartialBuilds):
-    """Partial builds of an epoch: `subsets` of each build, and the empty one last with `empty`."""
+    """Training set: `subsets` partial builds of each build in an epoch, and with `empty` one more in which all slots are removed."""
 
     def __init__(self, builds: Builds, code: TokenCode, seed: int, subsets: int, empty: bool, removal: str, visible_targets: bool) -> None:
         super().__init__(builds, code, visible_targets)
@@ -112,7 +117,8 @@ class TrainingBuilds(PartialBuilds):
 
 
 class ValidationBuilds(PartialBuilds):
-    """Each build with 1 to 12 slots removed. Batches also have `observed` and `complete`, int8 [B, 40]."""
+    """Validation set: each build 12 times, with 1 to 12 slots removed. Batches also have `observed`, the partial builds, and `complete`,
+    the whole ones, int8 [B, 40] each."""
 
     def __init__(self, builds: Builds, code: TokenCode) -> None:
         super().__init__(builds, code, visible_targets=False)
@@ -130,7 +136,7 @@ class ValidationBuilds(PartialBuilds):
         }
 
     def parts(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (build int64 [N], kept slots bool [N, 12]) of sample numbers."""
+        """Return (row number of the build, int64 [N]; the slots that stay, bool [N, 12]) of the samples `sample`, int64 [N]."""
         build, removed = sample // SLOTS, sample % SLOTS + 1
         draws = uniforms(key(0, VALIDATION, SLOTS), sample[:, None] * SLOTS + np.arange(SLOTS))
         return build, kept_slots(draws, removed)

@@ -1,8 +1,8 @@
-"""Best possible completion of generated builds: the exact posterior of the missing slots of `archetypes.World`.
+"""Compute the exact posterior of the missing slots of generated builds (`archetypes.World`), from which the best completion follows.
 
 Given the archetype z, the subs are independent draws, so the missing ones are multinomial. A standard ability in a main slot does not show
 its piece, so the likelihood of the mains is a sum over the assignments of the observed mains to pieces. With P(z, assignment | observed)
-the probability of at least j more of each item is a mixture of tails that are computed once for every weapon.
+the probability of at least j more of each item is a mixture of tails, P(at least j), that are computed once for every weapon.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BATCH = 2000  # builds at once
 
 
 class Posterior:
-    """Tails of the missing items of builds of one world."""
+    """Exact probabilities of the missing items of partial builds of one world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -50,7 +50,9 @@ class Posterior:
         return found
 
     def _main_likelihood(self, mains: np.ndarray, weapon: np.ndarray) -> np.ndarray:
-        """Return P(observed mains, pieces with a missing main | weapon, archetype), up to a factor of the row: [N, K, 8]."""
+        """Return P(observed mains, set of pieces without a main | weapon, archetype), [N, K, 8], up to a factor for each row.
+
+        mains: int [N, 26], observed items of main slots. The last axis of the result has the order of `SUBSETS`."""
         slots = np.full((len(mains), MAIN_SLOTS), -1)
         rows, items = mains.nonzero()
         items, rows = np.repeat(items, mains[rows, items]), np.repeat(rows, mains[rows, items])
@@ -70,7 +72,8 @@ class Posterior:
 
 
 def _main_tails(main: np.ndarray, missing: tuple[bool, ...]) -> np.ndarray:
-    """Return P(at least j of the missing pieces have the ability), [W, K, 26, 3], of main [W, K, 3, 26]."""
+    """Return P(at least j of the missing pieces have the ability) for j = 1 to 3, [W, K, 26, 3]. main: [W, K, 3, 26]. missing: for each
+    piece, True if its main is missing."""
     counts = np.zeros((*main.shape[:2], MAIN_ITEMS, MAIN_SLOTS + 1))
     counts[..., 0] = 1.0
     for piece in np.flatnonzero(missing):
@@ -80,7 +83,8 @@ def _main_tails(main: np.ndarray, missing: tuple[bool, ...]) -> np.ndarray:
 
 
 def _sub_tails(sub: np.ndarray, free: int) -> np.ndarray:
-    """Return P(Binomial(free, p) >= j) for j = 1 to 9, [W, K, 14, 9], of sub [W, K, 14]."""
+    """Return P(Binomial(free, p) >= j) for j = 1 to 9, [W, K, 14, 9]. sub: [W, K, 14], the probabilities p. free: number of free sub
+    slots."""
     p = sub[..., None]
     number = np.arange(SUB_SLOTS + 1)
     ways = np.array([comb(free, int(j)) for j in number], float)

@@ -40,7 +40,9 @@ COLUMNS = {  # of a slot table: accepted names in lower case, without underscore
 
 
 def read_table(path: Path, weapons: Weapons, tiers: Sequence[int] | None, skipped: SkippedBuilds) -> Builds:
-    """Return the builds of a token table or a slot table. Raise `ConfigError` for a file that is neither."""
+    """Return the full builds of a token table or a slot table. Builds that are left out are recorded in `skipped`.
+
+    tiers: tiers of a slot table to read; None: all. Raise `ConfigError` for a file that is neither, and for `tiers` with a token table."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -81,7 +83,7 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
 
 
 def _numbered(path: Path) -> dict[int, str]:
-    """Return number -> name of a vocabulary, a JSON object name -> number."""
+    """Return {number: name} from the vocabulary in a file, a JSON object {name: number}. Raise `ConfigError` if it cannot be read."""
     try:
         return {int(number): str(name) for name, number in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -92,9 +94,9 @@ def _numbered(path: Path) -> dict[int, str]:
 
 @functools.lru_cache(maxsize=100_000)
 def builds_of_tokens(names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
-    """Return all full builds with exactly these tokens of `PointsCode`, the one with the mains on the abilities with the most points first.
+    """Return all full builds that have exactly these tokens of `PointsCode`; () if there is none.
 
-    () if no build has them."""
+    The build whose main slots are on the abilities with the most points comes first."""
     base, tiers = empty_build(), dict[str, set[int]]()
     for name in names:
         if name in PIECE_OF:
@@ -116,7 +118,8 @@ def builds_of_tokens(names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
 
 
 def _slots_of_tiers(tiers: list[tuple[str, int]], mains: int, subs: int) -> Iterator[dict[str, tuple[int, int]]]:
-    """Yield ability -> (mains, subs) that use all slots, with points between the highest threshold of each ability and the next one."""
+    """Yield {ability: (main slots, sub slots)} for every way to use exactly `mains` main and `subs` sub slots in which the points of each
+    ability reach its first n thresholds and no more. tiers: (ability, n) of each ability."""
     if not tiers:
         if mains == subs == 0:
             yield {}

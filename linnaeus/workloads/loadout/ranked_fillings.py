@@ -1,7 +1,8 @@
 """Fill the free slots of builds in the N ways with the highest expected number of right slots.
 
 The expectation is a sum over items (`slot_filling.py`), so the ranking is exact: the items are taken one after the other, and for every
-number of slots used the N best fillings are kept. Mains and subs are ranked separately; the best sums of one of each are the result.
+number of slots used the N best fillings are kept. Main and sub slots are ranked separately; the N best combinations of a ranked filling of
+each are the result.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ NONE = -1e9  # value of a filling that does not exist: finite, because -inf - -i
 
 
 class Choice(NamedTuple):
-    """C ways to use slots for one item, or for the main-only abilities of one piece. items: int64 [C, 40]; value: float64 [B, C]."""
+    """C ways to use slots for one item, or for the main-only abilities of one piece. items: int64 [C, 40], the slots that each way adds.
+    value: float64 [B, C], its expected number of right slots."""
 
     items: Tensor
     value: Tensor
@@ -61,7 +63,8 @@ def _copies(gain: Tensor, item: int, most: int) -> Choice:
 
 
 def _ranked(choices: Iterable[Choice], free: Tensor, slots: int, number: int) -> tuple[Tensor, Tensor]:
-    """Return the items [B, N, 40] and values [B, N] of the best fillings of `free` [B] of at most `slots` slots."""
+    """Return (added items [B, N, 40], values [B, N]) of the N = `number` best ways to fill `free` [B] slots by one way of each of
+    `choices`. slots: the largest possible value of `free`."""
     size, device = len(free), free.device
     value = torch.full((size, slots + 1, number), NONE, dtype=torch.float64, device=device)  # by slots used
     value[:, 0, 0] = 0.0
@@ -80,6 +83,7 @@ def _ranked(choices: Iterable[Choice], free: Tensor, slots: int, number: int) ->
 
 
 def _highest(values: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Return the `number` highest values of the last dimension and their places; of equal ones the first."""
+    """Return the `number` highest values along the last dimension, in decreasing order, and their indices. Of equal values the first comes
+    first."""
     found, place = values.sort(dim=-1, descending=True, stable=True)
     return found[..., :number], place[..., :number]

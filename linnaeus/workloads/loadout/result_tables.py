@@ -26,7 +26,7 @@ def headline(final: Mapping[str, float]) -> list[str]:
 
 
 def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return {title: lines} of the last validation, from the newest result of each metric; {} before the first."""
+    """Return {title: lines} of the tables for the last validation; {} before the first one. final: the newest result of each metric."""
     key = _pass(final)
     if key is None:
         return {}

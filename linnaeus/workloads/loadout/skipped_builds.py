@@ -1,4 +1,4 @@
-"""Record of builds that a source leaves out: counted by reason, the first of each named, an error past `data.max_bad_fraction`."""
+"""Count the builds that a data source leaves out, by reason, with the place of the first one. Too many bad builds are an error."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from linnaeus.errors import ConfigError
 
 
 class SkippedBuilds:
-    """Builds left out of `name`, a file or folder. Builds with free slots are legal but not usable; the others are bad.
+    """Record of the builds that are left out of the file or folder `name`. A legal build with free slots is unusable; any other one left
+    out is bad.
 
-    `read`: builds so far; `shared`: builds whose tokens other builds have too."""
+    `read`: number of builds read so far. `bad`: number of bad ones. `shared`: number of builds whose tokens another build has, too."""
 
     def __init__(self, name: str) -> None:
         self.name, self.read, self.bad, self.shared = name, 0, 0, 0
@@ -16,17 +17,18 @@ class SkippedBuilds:
         self._first: dict[str, str] = {}
 
     def unusable(self, reason: str, where: str) -> None:
-        """Count a build that is legal but not full."""
+        """Count a build that is legal but not full. where: its place in the file, for messages."""
         self._counts[reason] = self._counts.get(reason, 0) + 1
         self._first.setdefault(reason, where)
 
     def wrong(self, reason: str, where: str) -> None:
-        """Count a build that cannot be read, or that is not legal."""
+        """Count a build that cannot be read, or that is not legal. where: its place in the file, for messages."""
         self.bad += 1
         self.unusable(reason, where)
 
     def notes(self) -> tuple[str, ...]:
-        """Return a line for each reason, the most frequent first."""
+        """Return a line for each reason, the most frequent first, and a line about `shared` builds if there are any; () if nothing was left
+        out."""
         reasons = sorted(self._counts.items(), key=lambda item: -item[1])
         lines = [f"{count} of {self.read} builds left out: {reason} (first: {self._first[reason]})" for reason, count in reasons]
         return (*lines, *([f"{self.shared} of {self.read} builds share their tokens with others"] if self.shared else []))

@@ -18,8 +18,10 @@ _PIECE = torch.from_numpy(ITEM_PIECE)
 
 
 class Filled(NamedTuple):
-    """Completions. items: int64 [B, 40], what was added. probability: [B, 12], of each added slot by falling probability, mains (at most
-    3) before subs (at most 9), 0 for slots that were not free. item: int64 [B, 12], the item of each, -1 for slots that were not free."""
+    """Completions of B builds. items: int64 [B, 40], how many of each item were added.
+
+    probability: [B, 12], of each added slot; item: int64 [B, 12], its item. Places 0 to 2 are for main slots and 3 to 11 for sub slots, in
+    decreasing probability; a place that is not needed has probability 0 and item -1."""
 
     items: Tensor
     probability: Tensor
@@ -27,8 +29,8 @@ class Filled(NamedTuple):
 
 
 def legal_tails(tails: Tensor, observed: Tensor) -> Tensor:
-    """Return `tails` [B, 40, 9] with -1 for copies of which no legal build has room: of each piece only the most probable main-only ability
-    is left, and none where `observed` [B, 40] has one or no main slot is free."""
+    """Return `tails` [B, 40, 9] with -1 for each main-only ability that cannot be added: all of a piece for which `observed` [B, 40] has
+    one, and otherwise all but the most probable one of the piece. Second and further copies of these abilities are -1, too."""
     found = tails.clone()
     piece = _PIECE.to(tails.device)
     for number in range(len(PIECES)):
@@ -42,9 +44,9 @@ def legal_tails(tails: Tensor, observed: Tensor) -> Tensor:
 
 
 def fill(tails: Tensor, observed: Tensor) -> Filled:
-    """Return the best completion of builds `observed` int [B, 40], given the probability of at least j more of each item, [B, 40, 9].
+    """Return the completion of `observed`, int [B, 40], with the highest expected number of right slots. All free slots are filled.
 
-    The observed gear must be legal. All free slots are filled."""
+    tails: [B, 40, 9], the probability of at least j = 1 to 9 more of each item. The observed gear must be legal."""
     legal = legal_tails(tails, observed)
     parts = (
         _fill_kind(legal[:, :MAIN_ITEMS, :MAIN_SLOTS], observed[:, :MAIN_ITEMS], MAIN_SLOTS),
@@ -58,7 +60,8 @@ def fill(tails: Tensor, observed: Tensor) -> Filled:
 
 
 def _fill_kind(tails: Tensor, observed: Tensor, slots: int) -> Filled:
-    """Fill the free slots of one kind: tails [B, I, J], observed [B, I]."""
+    """Fill the free slots of one kind, main or sub, with the most probable copies of its I items. tails: [B, I, J]. observed: int [B, I].
+    slots: number of slots of this kind in a build."""
     size, items, copies = tails.shape
     free = slots - observed.sum(1, dtype=torch.int64)
     value, place = tails.flatten(1).sort(dim=1, descending=True, stable=True)  # stable: equal values in the order of the items

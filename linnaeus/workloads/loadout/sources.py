@@ -15,7 +15,7 @@ from linnaeus.workloads.loadout.weapons import builtin_weapons, read_weapons
 
 
 def read_builds(config: Config) -> SplitBuilds:
-    """Return the builds of the configuration. Raise `ConfigError` for data that cannot be used."""
+    """Generate or read the builds that `config.data` describes, and split them. Raise `ConfigError` for data that cannot be used."""
     data = config.data
     return _generated(data) if isinstance(data, LoadoutsConfig) else _recorded(data)
 

@@ -39,7 +39,7 @@ LEVELS = SUB_SLOTS  # highest number of slots of an item
 
 
 class TokenCode(ABC):
-    """Names of V tokens, the two special ones first. `longest`: most tokens of a build."""
+    """Code of builds in V tokens. `names`: the tokens, the two special ones first. `longest`: largest number of tokens of a build."""
 
     names: tuple[str, ...]
     longest: int
@@ -52,15 +52,16 @@ class TokenCode(ABC):
 
     @abstractmethod
     def tails(self, probabilities: Tensor, observed: Tensor) -> Tensor:
-        """Return the probability that a build has at least j more of each item than `observed` [B, 40], for j = 1 to 9: [B, 40, 9].
+        """Return the probability that a build has at least j = 1 to 9 more of each item than `observed`, int [B, 40]: [B, 40, 9].
 
-        `probabilities` [B, V]: of the tokens. 0 where a legal build cannot have so many. The results fall with j."""
+        `probabilities` [B, V]: predicted probability of each token. The result is 0 where a legal build cannot have so many, and does not
+        increase with j."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     def multi_hot(self, builds: np.ndarray) -> np.ndarray:
-        """Return True at the tokens of builds [N, 40], bool [N, V]. The special tokens are False."""
+        """Return bool [N, V], True at the tokens of each build. The special tokens are False. builds: int8 [N, 40]."""
         return self.quantities(builds)[:, self.measured] >= self.levels
 
     def token_sets(self, builds: np.ndarray) -> np.ndarray:
@@ -79,7 +80,7 @@ def sets_of(multi_hot: np.ndarray, longest: int) -> np.ndarray:
 
 
 class SlotsCode(TokenCode):
-    """Levels are numbers of slots of each of the 40 items."""
+    """Code whose levels are numbers of slots of each of the 40 items."""
 
     longest = SLOTS
 
@@ -109,7 +110,7 @@ class SlotsCode(TokenCode):
 
 
 class PointsCode(TokenCode):
-    """Levels are ability points of each of the 26 abilities."""
+    """Code whose levels are ability points of each of the 26 abilities."""
 
     longest = 15  # nine subs of one token each and three mains of at most two
 
@@ -130,7 +131,7 @@ class PointsCode(TokenCode):
         return ability_points(builds)
 
     def tails(self, probabilities: Tensor, observed: Tensor) -> Tensor:
-        """Between two thresholds the probability is interpolated."""
+        """Return the result that `TokenCode.tails` describes. Between two thresholds the probability is interpolated linearly."""
         device, only, size = observed.device, len(PIECE_OF), len(observed)
         standard = probabilities[:, 2 + only :].view(size, len(STANDARD), len(THRESHOLDS)).cummin(2).values
         ends = standard.new_ones(size, len(STANDARD), 1), standard.new_zeros(size, len(STANDARD), 2)

@@ -16,7 +16,7 @@ from linnaeus.workloads.loadout.weapon_list import WEAPON_LIST
 
 @dataclass(frozen=True)
 class Weapon:
-    """One row of a vocabulary. `reskin_of`: key of the weapon that it counts as; its own key for most."""
+    """One weapon of the vocabulary. `reskin_of`: key of the weapon that stands for it in the model; its own key unless it is a reskin."""
 
     key: str
     number: str
@@ -26,7 +26,8 @@ class Weapon:
 
 @dataclass(frozen=True)
 class Weapons:
-    """Weapons of a model. `keys`: the W reference weapons in the order of their indices, sorted."""
+    """Weapons of a model. `rows`: all weapons, reskins included. `keys`: the W weapons that are not reskins, sorted; a weapon's index is
+    its place in `keys`, for a reskin that of the weapon that stands for it."""
 
     rows: Sequence[Weapon]
     keys: tuple[str, ...] = field(init=False)
@@ -43,11 +44,13 @@ class Weapons:
         return len(self.keys)
 
     def get(self, name: str) -> int | None:
-        """Return the index of a weapon by its exact key, number or name in lower case; None if unknown."""
+        """Return the index of a weapon by its exact key or number, or by its name in the form that `slug` returns; None if it is
+        unknown."""
         return self._index.get(name)
 
     def find(self, name: str) -> int:
-        """Return the index of a weapon by key, number or name, in any case. Raise `ConfigError` for an unknown one, with the nearest."""
+        """Return the index of a weapon by key, number or name, in any case. Raise `ConfigError`, with the most similar name, for an unknown
+        one."""
         for text in (name, slug(name)):
             if text in self._index:
                 return self._index[text]
@@ -55,7 +58,7 @@ class Weapons:
         raise ConfigError(f"unknown weapon {name[:40]!r}; {f'did you mean {near[0]}?' if near else 'use its name, such as splattershot'}")
 
     def name(self, index: int) -> str:
-        """Return the name of a weapon that a player reads."""
+        """Return the name of a weapon as the game shows it."""
         return next(row.name for row in self.rows if row.key == self.keys[index])
 
     def to_dict(self) -> list[list[str]]:
@@ -69,7 +72,7 @@ def slug(name: str) -> str:
 
 
 def weapons_from(rows: Iterable[Sequence[str]]) -> Weapons:
-    """Return the vocabulary of the values of `Weapons.to_dict`. Raise `ValueError` for other values."""
+    """Return the vocabulary that `Weapons.to_dict` returned as `rows`. Raise `ValueError` for other values."""
     found = [Weapon(*(str(value) for value in row)) for row in rows if len(row) == 4]
     keys = {row.key for row in found}
     if not found or len(keys) != len(found) or any(row.reskin_of not in keys for row in found):
@@ -84,7 +87,7 @@ def builtin_weapons() -> Weapons:
 
 
 def read_weapons(path: str) -> Weapons:
-    """Return the weapons of a `weapon.json` of the statistics site. Raise `ConfigError` for a file that is not one."""
+    """Return the weapons in a `weapon.json` of the statistics site stat.ink. Raise `ConfigError` for a file that is not one."""
     try:
         return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -67,11 +67,11 @@ class LoadoutWorkload(Workload):
 
     @functools.cached_property
     def baselines(self) -> Baselines:
-        """Return the statistics of the training builds; made once, by the first metrics."""
+        """Return the statistics of the training builds. They are computed at the first use."""
         return Baselines(self.split.train, len(self.split.weapons))
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the names of partial builds: the number of the build and of its example in an epoch."""
+        """Return the names of partial builds, such as build-17/3: the number of the build, and of its partial build in an epoch."""
         per_build = self.config.data.subsets + self.config.data.empty
         return [f"build-{sample // per_build}/{sample % per_build}" for sample in samples]
 

@@ -1,8 +1,9 @@
-"""Logits of tokens by their distance from the gear that the set shows.
+"""Logits of tokens by the distance of their level from the gear in the set.
 
-A token means "at least so many", so one step more of an item is another token for each number that the set shows. This layer has its
-weights per item and distance instead: the next level of an item has the same weights whichever it is. After 2,500 updates the completions
-of the default model have 96.3 % of the optimum's right slots at 1 of 12 removed, and 92.9 % without this layer; 98.4 and 97.7 % at 6.
+A token means "at least n of an item"; n is its level. In a plain output layer, "one more than the set shows" is another token for each
+number that the set shows, with other weights. This layer has its weights per item and distance (level minus the highest level in the set),
+so that "one more" always has the same weights. After 2,500 updates the completions of the default model have 96.3 % of the optimum's right
+slots with 1 of 12 removed, and 92.9 % without this layer; 98.4 and 97.7 % with 6 removed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from linnaeus.workloads.loadout.token_code import SPECIAL, TokenCode
 class LevelLogits(nn.Module):
     """Linear layer from H channels to the logits of V tokens.
 
-    The R outputs are the distances 0, 1, 2, ... of every item (of the points code: ability); 0 is for levels that are shown."""
+    It has one output for each item and distance 0, 1, 2, ... (see the module); levels that the set shows have distance 0. With `PointsCode`
+    an item is an ability."""
 
     tables: Tensor  # int64 [3, V]: item of each token, its level, and the output of distance 0 of its item
 
@@ -29,7 +31,7 @@ class LevelLogits(nn.Module):
         self.linear = nn.Linear(width, int((self._values[2] + self._values[1]).max()) + 1)
 
     def init_weights(self) -> None:
-        """Set the tables. The weights of `linear` are set by the network that has this layer."""
+        """Set the buffer `tables`. The network that contains this layer initialises `linear`."""
         self.tables.copy_(torch.from_numpy(self._values))
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:

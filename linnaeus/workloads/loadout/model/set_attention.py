@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 
 class AttentionBlock(nn.Module):
-    """Queries [B, Q, H] read keys [B, K, H]: x = norm(q + attention(q, k)); norm(x + feed_forward(x)). `norm=False`: without norms."""
+    """Attention block in which queries q [B, Q, H] attend to keys k [B, K, H]: x = norm(q + attention(q, k)), then norm(x +
+    feed_forward(x)).
+
+    `norm=False`: without the norms."""
 
     def __init__(self, width: int, heads: int, norm: bool, dropout: float) -> None:
         super().__init__()
@@ -22,7 +25,7 @@ class AttentionBlock(nn.Module):
         self.norm1, self.norm2 = layer_norm(width, norm), layer_norm(width, norm)
 
     def forward(self, queries: Tensor, keys: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return [B, Q, H]. `real` bool [B, K]: the keys that exist; None: all. Each set needs at least one."""
+        """Return [B, Q, H]. `real`, bool [B, K]: True for the keys that exist, at least one in each set; None: all exist."""
         q, k, v = (self._split(part(x)) for part, x in ((self.query, queries), (self.key, keys), (self.value, keys)))
         mask = None if real is None else real[:, None, None, :]
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
@@ -34,7 +37,8 @@ class AttentionBlock(nn.Module):
 
 
 class InducedBlock(nn.Module):
-    """Attention through M learned points: the points read the set, then the set reads the points. The last norm is always there."""
+    """Attention through M learned points: the points attend to the set, then the set attends to the points. The result is added to the set
+    and normalised, also with `norm=False`."""
 
     def __init__(self, width: int, heads: int, points: int, norm: bool, dropout: float) -> None:
         super().__init__()
@@ -48,8 +52,8 @@ class InducedBlock(nn.Module):
 
 
 class InducedLayer(nn.Module):
-    """Layer of the published model: the set reads M vectors that two induced blocks, a pooling and two attention blocks make from it;
-    then a feed-forward."""
+    """Layer of the published model. Two induced blocks, a pooling and two attention blocks reduce the set to M vectors; the elements of the
+    set attend to these vectors; a feed-forward network follows."""
 
     def __init__(self, width: int, heads: int, points: int, norm: bool, dropout: float) -> None:
         super().__init__()
@@ -75,7 +79,7 @@ class InducedLayer(nn.Module):
 
 
 class PlainLayer(nn.Module):
-    """Attention among the elements themselves. A set of up to 15 needs no inducing points."""
+    """Self-attention among the elements of the set, without inducing points, which a set of up to 15 does not need."""
 
     def __init__(self, width: int, heads: int, norm: bool, dropout: float) -> None:
         super().__init__()

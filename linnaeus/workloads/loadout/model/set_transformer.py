@@ -28,7 +28,7 @@ SUM_SCALE = 0.25  # of a pooling by the sum, so that a full set has about the sc
 
 
 class ResidualBlock(nn.Module):
-    """x + feed_forward(norm(x))."""
+    """Residual block: x + dropout(feed_forward(norm(x)))."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -39,10 +39,10 @@ class ResidualBlock(nn.Module):
 
 
 class SetTransformer(SeededModel):
-    """Network of the V tokens of a code and W weapons.
+    """Network that predicts the V tokens of a `TokenCode` for W weapons.
 
-    `model(batch)` reads `tokens` int64 [B, L], padded, and `weapon` int64 [B]; it returns logits [B, V]. The tokens are sorted first, so
-    their order does not change a bit."""
+    `model(batch)` reads `tokens` int64 [B, L], padded with `PAD`, and `weapon` int64 [B]; it returns logits [B, V]. The tokens are sorted
+    first, so their order does not change a bit of the result."""
 
     def __init__(self, config: SetTransformerConfig, code: TokenCode, weapons: int) -> None:
         super().__init__()
@@ -115,7 +115,8 @@ def _layer(size: Size, dropout: float) -> nn.Module:
 
 
 def model_size(config: SetTransformerConfig) -> Size:
-    """Return the named size, with the numbers that the configuration sets. Raise `ConfigError` if the heads do not divide the width."""
+    """Return the size that `config.size` names, with layers, width, heads and blocks replaced where `config` sets them. Raise `ConfigError`
+    if the heads do not divide the width."""
     given = {name: value for name in ("layers", "width", "heads", "blocks") if (value := getattr(config, name)) is not None}
     size = dataclasses.replace(SIZES[config.size], **given)
     if size.width % size.heads:

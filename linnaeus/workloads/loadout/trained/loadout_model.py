@@ -26,7 +26,9 @@ class LoadoutModel:
 
     @torch.inference_mode()
     def tails(self, builds: np.ndarray, weapon: np.ndarray) -> Tensor:
-        """Return the probability of at least j more of each item, j = 1 to 9, [N, 40, 9]. builds: int8 [N, 40]; weapon: int64 [N]."""
+        """Return the probability that a build has at least j = 1 to 9 more of each item than `builds`: [N, 40, 9], from one model call.
+
+        builds: int8 [N, 40], given gear. weapon: int64 [N], indices of weapons."""
         device = self.network.output.weight.device
         batch = {"tokens": self.code.token_sets(builds), "weapon": np.asarray(weapon, np.int64)}
         logits = self.network({name: torch.from_numpy(values).to(device) for name, values in batch.items()})
@@ -48,7 +50,7 @@ class LoadoutModel:
         return self.answers([request], method, top)[0]
 
     def answers(self, requests: Sequence[Request], method: str, top: int) -> list[list[Answer]]:
-        """Return the answers to each request, best first; none to one that cannot be met."""
+        """Return the answers to each request, best first, at most `top`; [] for a request that cannot be met."""
         found: list[list[Answer]] = [[] for _ in requests]
         able = [i for i, request in enumerate(requests) if request.given is not None]
         for start in range(0, len(able), BATCH):

@@ -144,16 +144,17 @@ def build_training(
 def build_update(
     config: Config, model: Model, optimizers: Optimizers, precision: Precision, ema: EMA | None, growth: Growth | None, rows: int
 ) -> Update:
-    """Return the optimizer update of the run. It calls `model.after_update` if the model defines that method. `rows`: number of updates
-    whose gradient norm is kept."""
+    """Return the `Update` of the run. It also calls `model.after_update` after each update if the model overrides that method.
+
+    `ema`, `growth`: None if the run does not use them. `rows`: number of the newest updates whose gradient norms are kept."""
     statistics = list(changing_buffers(model).values())
     after = None if type(model).after_update is Model.after_update else model.after_update
     return Update(optimizers, config.trainer.max_grad_norm, precision.scaler, ema, statistics, growth, after, rows)
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:
-    """Log a warning if a model with batch statistics runs a global batch as several micro-batches: the update then depends on the
-    division."""
+    """Log a warning if a model with unfrozen batch norm divides a global batch into several micro-batches, over processes or
+    accumulation. The update then depends on the division, because statistics are of one micro-batch."""
     names = batch_statistics(model)
     if names and context.world_size * plan.accumulation > 1:
         log.warning("%d layers have batch statistics (%s, ...): the update depends on how the global batch is split", len(names), names[0])
@@ -177,7 +178,9 @@ def build_weighting_meter(
 
 
 def build_sections(training: Training, directory: Path) -> Sections | None:
-    """Return the timer of the parts of updates, with its users; None if there are none."""
+    """Return the timer of the parts of an update (forward, backward, ...); None if nothing uses it.
+
+    Users are a `StepProfiler` on rank 0 if `profile` is set, and `training.ranks` with several processes. `directory`: run directory."""
     profile, context = training.config.profile, training.context
     profiler = StepProfiler(profile, directory, context.device) if profile is not None and context.is_master else None
     users = [user for user in (profiler, training.ranks.sampled) if user is not None]
@@ -188,7 +191,7 @@ def build_sections(training: Training, directory: Path) -> Sections | None:
 
 
 def validation_notes(config: Config, workload: Workload) -> list[str]:
-    """Return a line for the log if `trainer.limit_validation_samples` restricts validation to a part of the samples."""
+    """Return a list with one line for the log if `trainer.limit_validation_samples` leaves out validation samples; otherwise []."""
     size, limit = len(workload.validation_set), config.trainer.limit_validation_samples
     if limit is None or limit >= size:
         return []
@@ -196,16 +199,16 @@ def validation_notes(config: Config, workload: Workload) -> list[str]:
 
 
 def log_notes(plan: Plan, level: int, *groups: Iterable[str]) -> None:
-    """Log each line in `groups`, at a level of `logging`, unless the printed schedule already contains it."""
+    """Log each line of all `groups`, except lines that `plan.text` contains. `level`: a level of `logging`, such as `logging.INFO`."""
     for line in itertools.chain(*groups):
         if line not in plan.text:
             log.log(level, escaped(line))
 
 
 def compile_parts(model: Model, keep_graphs: bool) -> None:
-    """Compile the parts of the model that it names for this, in place and before DDP. Parameter names stay the same.
+    """Compile each module in `model.compiled_parts()` in place. Parameter names stay the same. Call this before DDP wraps the model.
 
-    `keep_graphs`: backward runs twice through a graph, because gradients are measured."""
+    `keep_graphs`: True if backward runs twice through a graph, because gradients are measured for the task weighting."""
     if keep_graphs:
         keep_compiled_graphs()
     for part in model.compiled_parts():
@@ -237,7 +240,7 @@ def check_datasets(workload: Workload, plan: Plan) -> None:
 def build_sampler(config: Config, context: DistributedContext, workload: Workload, plan: Plan) -> PositionSampler:
     """Return the sampler of this rank's training micro-batches.
 
-    Raise `ConfigError` if resampled data are limited to a part of the samples."""
+    Raise `ConfigError` if `trainer.limit_train_samples` leaves out samples of a training set that is resampled."""
 
     size, resampling = training_samples(config, workload.train_size), workload.train_set.resampling()
     if resampling is not None and size < workload.train_size:
@@ -288,14 +291,14 @@ def build_progress(config: Config, context: DistributedContext, plan: Plan) -> T
 
 
 def build_checker(config: Config, context: DistributedContext, workload: Workload, plan: Plan, loader: Any) -> TrainingConsistencyChecker:
-    """Return the checker of epoch lengths. It compares the length of the loader with the planned one, and warns before the first step."""
+    """Return the checker of epoch lengths. Log a warning now if `loader` yields another number of updates per epoch than planned."""
     checker = TrainingConsistencyChecker(config, context.world_size, plan.accumulation)
     checker.initialize_with_first_epoch(min(len(loader) // plan.accumulation, plan.length.total_steps), workload.train_size)
     return checker
 
 
 def build_early_stopping(config: Config) -> EarlyStopping | None:
-    """Return early stopping by patience; None if `schedule.early_stop.patience` is null."""
+    """Return the detector of a number (patience) of validations without improvement; None if `schedule.early_stop.patience` is null."""
     early = config.schedule.early_stop
     return EarlyStopping(early.patience, early.min_delta, early.mode) if early.patience is not None else None
 

@@ -1,4 +1,4 @@
-"""Propose another `trainer.max_grad_norm` in the log if the gradients are clipped in most updates."""
+"""Log a line that proposes another `trainer.max_grad_norm` if the gradients are clipped in most updates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ OUTLIER = 4.0  # proposed limit over the median norm
 
 
 class ClippedUpdates:
-    """Gradient norms of the first `ROWS` log rows of this launch. From them a notice may be logged, once."""
+    """Collector of the gradient norms of the first `ROWS` rows of metrics of this launch. It logs the proposal at most once."""
 
     def __init__(self) -> None:
         self._norms: list[float] = []
 
     def add(self, norm: float, limit: float | None) -> None:
-        """Add the gradient norm, before clipping, of a logged update. At row `ROWS` log the notice if most norms are above `limit`.
+        """Add `norm`, the gradient norm before clipping of the update of a row of metrics. At row number `ROWS`, log the proposal if more
+        than the share `MOST` of the norms is above `limit`. Later calls do nothing.
 
         `limit` is `trainer.max_grad_norm`; with None nothing is done."""
         if limit is None or len(self._norms) == ROWS:

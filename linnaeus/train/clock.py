@@ -19,8 +19,10 @@ KEPT = 1024  # newest updates between two reports whose times are kept
 
 
 class Clock:
-    """Wall time of this launch, in seconds. `starting`: start-up, until the first update, without the other parts. `validating`, `saving`:
-    spent on these so far. `waiting`: spent waiting for the loader, a part of the training time. `updates`: times of single updates."""
+    """Wall time of this launch, in seconds. `starting`: from the start to `start_training`, without compiling, validation and saving.
+    `validating`, `saving`: spent on these so far. `waiting`: spent waiting for the loader, a part of the training time.
+
+    `updates`: times of single updates. `device`: their times are measured by CUDA events on a GPU, otherwise by the clock of the host."""
 
     def __init__(self, device: torch.device | None = None, before: float = 0.0) -> None:
         """`before`: seconds of the launch that passed before this call."""
@@ -78,7 +80,7 @@ class UpdateTimes:
         self.now, self.moments = now, deque[Any](maxlen=KEPT + 1)
 
     def interrupt(self) -> None:
-        """Leave out the current update."""
+        """Mark the update in progress: `take` will leave it out."""
         if self.moments and self.moments[-1] is not None:
             self.moments.append(None)
 

@@ -44,7 +44,7 @@ def advice(share: float, workers: int, idle: float, disk: float, faster_data: Ca
     """Return the line of advice for the log.
 
     `share`: part of the training time spent waiting. `workers`: loader workers per process. `idle`: idle cores per process. `disk`: cores
-    per process that wait for the disk. `faster_data`: the method `Workload.faster_data`."""
+    per process that wait for the disk. `faster_data`: the method `Workload.faster_data`, which returns advice about the data, or None."""
     gain = f"{speed_without_waiting(share):.1f} x as fast"
     slow_disk = disk > (workers or share) / 2
     number, speed = more_workers(share, workers, 0.0 if slow_disk else idle)
@@ -69,12 +69,14 @@ class DataWait:
         self._start: tuple[float, int, float, CoreSeconds | None] | None = None
 
     def start(self, seconds: float, step: int) -> None:
-        """Start the measurement. `seconds`: training time of the run so far. `step`: the current step."""
+        """Start the measurement. `seconds`: training time of this launch so far. `step`: the current step."""
         self._start = seconds, step, time.monotonic(), core_seconds()
 
     def report(self, share: float, seconds: float, step: int, workers: int, faster_data: Callable[[bool], str | None]) -> None:
-        """Log the advice if it is due. `share`: part of the recent training time spent waiting. The other arguments are those of `start`
-        and `advice`."""
+        """Log the advice if the conditions in the class docstring are met. Before `start` and after the advice, do nothing.
+
+        `share`: part of the recent training time spent waiting, 0 to 1. `seconds`, `step`: as in `start`, now. `workers`, `faster_data`: as
+        in `advice`."""
         if self._start is None or share <= LIMIT:
             return
         first_seconds, first_step, began, before = self._start
@@ -88,7 +90,7 @@ class DataWait:
 def idle_cores(before: CoreSeconds | None, after: CoreSeconds | None, seconds: float) -> tuple[float, float]:
     """Return (idle cores, cores that waited for the disk), averages over `seconds` and per process of the run on this machine.
 
-    `before` and `after` are CPU times at the begin and the end. Return (0, 0) if one of them is unknown."""
+    `before`, `after`: results of `core_seconds` at the begin and the end of the measurement. Return (0, 0) if one of them is None."""
     if before is None or after is None:
         return 0.0, 0.0
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

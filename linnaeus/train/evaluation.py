@@ -35,7 +35,8 @@ class Variant(NamedTuple):
         return [f"{key}={value}" for key, value in keys.items() if value is not None]
 
     def folder(self, output: Path) -> Path:
-        """Return the folder for the results: `output` itself, or a subfolder named after the image size and tta if one is given."""
+        """Return the folder for the results, such as `output`/192px-flip for size 192 and tta `flip`. A part that is None is left out of
+        the name; if both are None, return `output`."""
         parts = [f"{self.image_size}px"] * (self.image_size is not None) + [str(self.tta)] * (self.tta is not None)
         return output / "-".join(parts)
 
@@ -79,7 +80,8 @@ def evaluate(
 
 
 def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, variant: Variant) -> Scored:
-    """Build the run with the settings of a variant, and return the results of its model."""
+    """Build the run with the settings `overrides` and those of `variant`, load `weights`, and run its validation passes on the samples of
+    `split`. Return the results."""
     from linnaeus.train.validation import validation_size
 
     given = [*overrides, *variant.overrides()]
@@ -133,7 +135,7 @@ def compare(scored: Sequence[Scored]) -> list[str]:
 def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, scratch: Path) -> Training:
     """Return the parts of the run with `weights` loaded, and with the samples of `split` in place of its validation samples.
 
-    `scratch`: an empty folder that is used in place of the run directory."""
+    `scratch`: temporary folder that is used in place of the run directory. It may contain a copy of the quarantine.jsonl of the run."""
     from linnaeus import train, workloads
     from linnaeus.workloads.opened_run import FIXED, load_run_weights, saved_configuration
 

@@ -26,7 +26,9 @@ log = logging.getLogger("linnaeus")
 
 
 def final_validations(t: Training) -> None:
-    """Run the final validation passes of a run that stopped early. After the last step of the schedule this does nothing: they have run."""
+    """Run the validation passes that are configured for the last step, for a run that stopped early. Save a checkpoint before and after.
+
+    Do nothing if these passes have already run at the current step, as after the last step of the schedule."""
     schedule_final_validations(t)
     if t.progress.has_pending_validations():
         saving.save(t)
@@ -36,7 +38,8 @@ def final_validations(t: Training) -> None:
 
 
 def finish(t: Training) -> str:
-    """Wait for the last checkpoint, write summary.json and report.html, and log the result. Return the status that summary.json contains.
+    """Wait for the last checkpoint, write summary.json and report.html, and log the result. Return the status in summary.json:
+    `finished`, `stopped_early` or `interrupted`.
 
     Raise `CheckpointNotWritten` on every rank if the last checkpoint could not be written, `RunFailed` if summary.json could not."""
     t.watchdog.activity, t.watchdog.long_timeout = "finishing", True
@@ -96,7 +99,9 @@ def show_result(t: Training) -> None:
 
 
 def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
-    """Return a line about the updates that are lost if the process exits now. Called by a signal handler just before the process exits."""
+    """Return a line with the newest checkpoint in the folder `checkpoints` and the number of updates after it, which are lost.
+
+    A signal handler calls this just before the process exits."""
     step, steps = progress.global_step, [step for step, _ in list_checkpoints(checkpoints)]
     if not steps:
         return f"left at once, before the first checkpoint; lost: {counted(step, 'update')}"
@@ -122,7 +127,9 @@ def write_summary(t: Training, status: str, **values: Any) -> None:
 
 
 def write_lost_results(t: Training) -> None:
-    """Write the validation results of the last step again, from the checkpoint, if their files are missing in the run directory."""
+    """Write the files of the validation results of this step again if a finished run has lost files. Existing files are kept.
+
+    The results are those in `t.tracker`, which was restored from the checkpoint."""
     step, results = t.progress.global_step, t.tracker.last
     if t.output.directory.missing and t.tracker.last_step == step:
         weights = saving.weights_hash(t)
@@ -144,7 +151,8 @@ def close(t: Training) -> None:
 def record_failure(t: Training, error: BaseException) -> None:
     """Record in summary.json that the run ended by `error`: status `failed` with the reason, or `interrupted` for a request to stop.
 
-    Raise `ProcessLost` if `error` only reports a broken connection and the process that caused it is found."""
+    Do nothing if the files of the run are not open yet. Raise `ProcessLost` if `error` only reports a broken connection and the watchdog
+    finds the process that caused it."""
     if not hasattr(t, "output"):
         return
     summary = t.output.directory.path / "summary.json"
@@ -164,9 +172,9 @@ def record_failure(t: Training, error: BaseException) -> None:
 
 
 def record_end(t: Training, status: str, **values: str) -> None:
-    """Write `status` and `values` to summary.json.
+    """Write `status` and `values` to summary.json, with the step and metrics of this run.
 
-    If the run was not restored yet, keep the step and the metrics that the file contains."""
+    If the run was not restored yet, keep the step and metrics that the file contains."""
     if t.output.resumed:
         write_summary(t, status, **values)
     elif t.context.is_master:

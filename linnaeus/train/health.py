@@ -44,8 +44,9 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
 
 
 def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, float], applied: bool) -> RowNumbers:
-    """Return the numbers with which lasting problems are found. ratios: result of `UpdateRatio.read`. applied: False if the last update
-    was skipped; the norms of the heads are then left out."""
+    """Return the input of `HealthMonitor.observe_row`: update ratios, head norms, and losses and weights of the tasks at this step.
+
+    row: row of metrics. ratios: result of `UpdateRatio.read`. applied: False if the last update was skipped; `head_norms` is then []."""
     tasks = t.workload.tasks
     losses = [row.get(f"train/{task}/loss", row["train/loss"]) for task in tasks]
     weights = [row[f"train/{task}/weight"] for task in tasks]
@@ -54,9 +55,9 @@ def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, floa
 
 
 def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
-    """Return the largest gradient norm of a parameter in each of T heads, [T]. This waits for the device.
+    """Return a list of T numbers: for each head, the largest of the gradient norms of its parameters. This waits for the device.
 
-    heads: parameters of each head. A head without a trained parameter has NaN. A trained parameter without a gradient has norm 0."""
+    heads: parameters of each of T heads. A head without a trained parameter has NaN. A trained parameter without a gradient has norm 0."""
     trained = [[parameter for parameter in head if parameter.requires_grad] for head in heads]
     grads = [parameter.grad for head in trained for parameter in head if parameter.grad is not None]
     values = iter(torch.stack(torch._foreach_norm(grads)).tolist() if grads else [])
@@ -73,8 +74,10 @@ def check_validation(t: Training, results: Mapping[str, float]) -> None:
 
 
 def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -> ValidationNumbers:
-    """Return the numbers of a validation with which problems are found. prefix: name of the normal pass, `val` or `val_ema`. With a
-    single task, keys without the name of the task are also read. The total loss is `val/loss`, None if only `val_ema` was measured."""
+    """Return the input of `HealthMonitor.observe_validation`, read from `results` (metric key -> value).
+
+    prefix: name of the pass without masks, `val` or `val_ema`. Task metrics are `<prefix>/<task>/loss` and `.../top1`; with a single
+    task also `<prefix>/loss` and `<prefix>/top1`. The total loss is `val/loss`, None if only `val_ema` was measured."""
 
     def of_tasks(name: str) -> dict[str, float]:
         tasks = t.workload.tasks
@@ -88,8 +91,10 @@ def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -
 
 
 def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
-    """Return the numbers of the newest updates, up to `step`. An older update without a row in `losses` or a value in `norms` is left
-    out."""
+    """Return the input of `HealthMonitor.observe` for the newest updates, of which the last one is `step`.
+
+    losses: sums of the newest updates, one row each. norms: gradient norms of the newest updates. Only updates that are in both are
+    included. `settled` is not set."""
     first = max(0, len(losses.sums) - len(norms))
     sums, valid, parts = (tensor[first:].tolist() for tensor in (losses.sums, losses.valid, losses.processes))
     means = [_means(*pair) for pair in zip(sums, valid)]
@@ -118,8 +123,8 @@ def _mean_of_present(means: Sequence[float]) -> float:
 def settled(t: Training, first_step: int, count: int) -> list[bool]:
     """Return a bool for each of `count` updates from `first_step` on: True if its losses are comparable with those of earlier updates.
 
-    They are if its batch has at least half of the global batch size, and if the share of each data source differs by less than
-    `SAME_MIXTURE` from the share `WINDOW` updates before."""
+    They are comparable if the batch has at least half of the global batch size, and if the share of each data source in the curriculum
+    differs by less than `SAME_MIXTURE` from its share `WINDOW` updates before."""
     half = t.sampler.global_batch_size / 2
     whole = [t.sampler.samples_in(step) >= half for step in range(first_step - 1, first_step - 1 + count)]
     if t.ops.resolved.phases is None or not t.workload.sources:

@@ -101,14 +101,15 @@ def convolution_backward_flops(
 
 
 class _Phase:
-    """Counter of the repeated operations. backward: True once the backward has started. repeated: number of operations repeated in it."""
+    """Counter of the forward operations that activation checkpointing repeats during the backward. backward: True once the backward has
+    started. repeated: their number so far."""
 
     def __init__(self) -> None:
         self.backward, self.repeated = False, 0
 
     def counting(self, formula: Callable[..., int]) -> Callable[..., int]:
-        """Return `formula`, a FLOP formula of `FlopCounterMode`, wrapped so that its result for a repeated operation is added to
-        `repeated`."""
+        """Return a function with the result of `formula`, a FLOP formula of `FlopCounterMode`, that also adds the result to `repeated` if
+        the operation is repeated."""
 
         def call(*args: Any, **kwargs: Any) -> int:
             flops = formula(*args, **kwargs)

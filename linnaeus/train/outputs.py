@@ -48,10 +48,10 @@ class CheckpointNotWritten(RunFailed):
 
 
 class Outputs:
-    """Log rows, reports, checkpoints and validation results of one run.
+    """Writer of one run: rows of metrics, reports, alarms, checkpoints, validation results, summary.json and notifications.
 
     seconds_before: wall time of earlier launches. last_row: the newest value of every metric. saved_step: step of the newest checkpoint
-    of this launch, -1 without one. resumed: True after `resume`, when rows, results and checkpoints of later steps are removed."""
+    of this launch, -1 without one. resumed: True after `resume`."""
 
     def __init__(
         self, config: Config, context: DistributedContext, directory: RunDirectory, sinks: LogSinks, display: ProgressDisplay
@@ -76,9 +76,9 @@ class Outputs:
         self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
-        """Continue the files at `step`: remove later rows and rename later checkpoints.
+        """Continue the files at `step`: remove later rows, reports and alarms, and rename later checkpoints.
 
-        saved: the `counters()` in the checkpoint; None for a new run and for a checkpoint of another run."""
+        saved: result of `counters` in the checkpoint; None for a new run and for a checkpoint of another run."""
         saved = saved if saved is not None else {"rows": {}, "seconds": 0.0}
         self.seconds_before, self.resumed = saved["seconds"], True
         if self.writer is not None:  # first: a kill before the rows are cut must not leave a checkpoint that counts more rows
@@ -93,7 +93,7 @@ class Outputs:
         self.notifier.start(f"{'continues at' if step else 'started; now at'} step {step:,} on {socket.gethostname()}")
 
     def counters(self, wall_seconds: float) -> dict[str, Any]:
-        """Return values for a checkpoint: the numbers of rows and reports written, the pending report, and the wall time of all launches.
+        """Return the argument of a later `resume`: numbers of written rows, reports and alarms, pending report, wall time of all launches.
 
         wall_seconds: wall time of this launch."""
         counts = {"rows": self.sinks.state_dict(), "alarms": self.alarms.counters(), **self.reports.counters()}
@@ -112,10 +112,9 @@ class Outputs:
     # -- validation results ----------------------------------------------------------------------------------------------
 
     def validation_result(self, step: int, key: str, weights: str) -> dict[str, float] | None:
-        """Return, on every rank, the result of the validation pass `key` at `step` if it has already run with these weights; None if it
-        must run.
+        """Return the stored result of the validation pass `key` at `step`, the same on every rank; None if the pass must run.
 
-        weights: the hash by `saving.weights_hash`."""
+        A result counts only if it was measured with the same weights. weights: result of `saving.weights_hash`."""
         return self.context.broadcast_object(self.results.read(step, key, weights) if self.context.is_master else None)
 
     def write_validation(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
@@ -128,7 +127,7 @@ class Outputs:
                 self.results.write(step, key, metrics, weights)
 
     def write_tables(self, step: int, key: str, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
-        """Write the tables of the validation pass `key`, name -> rows, as CSV."""
+        """Write each table of the validation pass `key` to a file <key>-<name>.csv. tables: name -> rows. A failed write is logged."""
         for name, rows in tables.items():
             path = self.results.path(step, key).with_name(f"{key}-{name}.csv")
             with log_write_errors(path):
@@ -190,14 +189,16 @@ class Outputs:
             write_summary(self.directory.path / "summary.json", status, global_step, **self._hidden(values))
 
     def _note_end(self, status: str, global_step: int, values: Mapping[str, Any]) -> None:
-        """Make the last message of the notifier from the values of summary.json."""
+        """Set the message that `close` sends: status, step, reason and best metrics. values: entries of summary.json."""
         best = [f"best {name} {entry['value']:.4g} at step {entry['global_step']:,}" for name, entry in (values.get("best") or {}).items()]
         reason = values.get("error") or values.get("stop_reason") or ""
         parts = [f"{status.replace('_', ' ')} at step {global_step:,}", *([str(reason)] if reason else []), *best]
         self._end = ("\n".join(parts), status == "failed")
 
     def fail(self, reason: str, global_step: int) -> None:
-        """Record a failure and log it. A thread of the watchdog calls this just before it ends the process. No collective is called."""
+        """Write status `failed` and `reason` to summary.json, send the notification, and log the reason, on rank 0 only.
+
+        A thread of the watchdog calls this just before it ends the process, so no collective operation is called."""
         if self.context.is_master:
             with log_write_errors(self.directory.path / "summary.json"):  # before the log: the console may block
                 step = max(global_step, self.saved_step) if self.resumed else None
@@ -208,8 +209,8 @@ class Outputs:
     def mark(self, status: str, global_step: int | None = None, **values: Any) -> None:
         """Write `status` and `values` to summary.json. Keep its other entries, except `error` and `interrupted_by`.
 
-        `global_step=None` keeps the step in the file. For a run that ends before its state is restored, and for a failure that the watchdog
-        found."""
+        `global_step=None` keeps the step in the file, 0 without a file. Use this in place of `summary` if the run ends before its state is
+        restored, or if the watchdog found the failure."""
         previous = read_summary(self.directory.path)
         kept = {name: value for name, value in previous.items() if name not in ("status", "global_step", "error", "interrupted_by")}
         step = previous.get("global_step", 0) if global_step is None else global_step
@@ -217,7 +218,7 @@ class Outputs:
         write_summary(self.directory.path / "summary.json", status, step, **(kept | self._hidden(values)))
 
     def _hidden(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entries for summary.json; in `error`, values of environment variables are hidden."""
+        """Return a copy of `values`; in `error`, each value that the configuration reads from an environment variable is replaced."""
         return {**values, "error": hide(values["error"])} if "error" in values else dict(values)
 
     def close(self) -> None:
@@ -234,7 +235,7 @@ class Outputs:
 
 @contextlib.contextmanager
 def log_write_errors(path: Path) -> Iterator[None]:
-    """Return a context manager that logs an `OSError` instead of raising it, for a file without which the run can go on."""
+    """Return a context manager that logs an `OSError` of its block instead of raising it. path: the file written, for the message."""
     try:
         yield
     except OSError as error:

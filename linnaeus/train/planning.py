@@ -44,7 +44,9 @@ FEW_UPDATES = 10  # a run of fewer updates trains almost nothing
 
 @dataclass(frozen=True)
 class Plan:
-    """Length and schedule of a run, exact before the first batch. `accumulation`: micro-batches per update on a process.
+    """Length and schedule of a run, exact before the first batch. `length`: steps of the run and of an epoch. `accumulation`: micro-batches
+    per update on a process. `resolved`: the schedule in steps. `ops`: methods that say which events are due at a step. `lr`: learning rate
+    at each step.
 
     `text`: the printed schedule, the content of schedule.txt."""
 
@@ -105,7 +107,7 @@ def resolve_schedule(config: Config, workload: Workload, context: DistributedCon
 
 
 def warn_if_short(config: Config, plan: Plan) -> None:
-    """Log a warning if `trainer.length` is in epochs and amounts to fewer than `FEW_UPDATES` updates, even if the run stops earlier."""
+    """Log a warning if `trainer.length` is in epochs and amounts to fewer than `FEW_UPDATES` updates. Early stopping is not considered."""
     updates, length = plan.length.total_steps, config.trainer.length
     if updates < FEW_UPDATES and Duration.parse(length).unit == "epochs":
         batch = config.trainer.global_batch_size
@@ -170,9 +172,9 @@ def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool)
 
 
 def _without_samples(metrics: Any, *totals: torch.Tensor) -> dict[str, float]:
-    """Return the metrics computed from totals and counts of 0.
+    """Return the results of `metrics.compute` for `totals` (zeros) and its counts, which are still 0.
 
-    Raise `ConfigError` if they divide by zero, are not numbers, or lack `loss`."""
+    Raise `ConfigError` if `compute` divides by zero, or if its results are not numbers or lack `loss`."""
     check_counts(metrics)
     try:
         results = check_results(metrics.compute(*totals, metrics.counts), metrics)

@@ -74,9 +74,10 @@ class StepProfiler:
         return self.first <= step <= self.last
 
     def add(self, t: Training, step: int, marks: Marks) -> None:
-        """Keep the marks of an update before the traced ones, or of the only update. After the last update of the range, write all files.
+        """Keep `marks` if update `step` is in the first half of the range, which is timed, or is the only update. After the last update of
+        the range, write all files.
 
-        If the run was resumed within the traced half, summary.txt and parts.json are not written."""
+        If the run was resumed within the second half, which is traced, summary.txt and parts.json are not written."""
         if step < self.traced_from or self.first == self.last:
             self._timed[step] = marks
         if step >= self.last:
@@ -113,8 +114,9 @@ class StepProfiler:
 
 
 def parts_record(updates: dict[int, dict[str, float]], traced: tuple[int, int]) -> dict[str, Any]:
-    """Return the content of parts.json: mean seconds of each part and of the update, and the seconds of each single update. updates:
-    step -> result of `part_seconds`, not empty. traced: (first, last) update of the trace."""
+    """Return the content of parts.json: mean seconds of each part and of the whole update, and all seconds of each single update.
+
+    updates: step -> result of `part_seconds` for the timed updates, not empty. traced: (first, last) update of the trace."""
     number = len(updates)
     means = {name: sum(update[name] for update in updates.values()) / number for name in (*PARTS, *ASIDE)}
     return {

@@ -1,5 +1,5 @@
 """Compare the processes of a run at each report: times of their updates, memory, and state of their GPUs. The processes exchange these
-values with one all-reduce of a table, W x len(`FACTS`).
+values with one all-reduce of a table [W, len(`FACTS`)] for W processes.
 
 `Sections` times only the first `SAMPLES` updates after each report, so the others take no extra time. Waiting for data is measured over all
 updates, because a slow file may be in any of them.
@@ -35,7 +35,8 @@ FACTS = (*TIMES, *MEMORY, *GPU_MEMORY, *GPU)
 
 
 class SampledTimes:
-    """Times of the first `SAMPLES` updates after each report. It is a user of `Sections`, in runs of several processes only."""
+    """Collector of the times of the first `SAMPLES` updates after each report. It is a user of `Sections`, in runs of several processes
+    only."""
 
     def __init__(self) -> None:
         self._marks: list[Marks] = []
@@ -49,8 +50,8 @@ class SampledTimes:
         self._marks.append(marks)
 
     def take(self) -> tuple[float, float]:
-        """Return (median seconds of `COMPUTE`, median seconds of `HOST`) over the updates timed since the last call; NaN if there are
-        none."""
+        """Return (median seconds of the parts `COMPUTE` together, median seconds of the parts `HOST` together) over the updates timed since
+        the last call; (NaN, NaN) if there are none."""
         parts, self._marks = [part_seconds(marks) for marks in self._marks], []
         if not parts:
             return math.nan, math.nan

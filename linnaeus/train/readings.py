@@ -1,6 +1,6 @@
 """Collect numbers of a run from its parts, for rows of metrics, rows of timings and progress reports.
 
-`training_row` is the only function on the step path that waits for the device.
+`training_row` waits for the device. Counters, times and memory are read without waiting.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def curriculum_numbers(t: Training) -> dict[str, float]:
 
 
 def timings(t: Training) -> dict[str, float]:
-    """Return the row of timings.jsonl: times in seconds, throughput, and peak memory in MiB, since the start of this launch. Only
-    `time/wall_seconds` includes earlier launches."""
+    """Return the row of timings.jsonl (key -> value) over this launch: times and throughput, in the units that the keys name, the share of
+    the training time spent waiting for data, and peak memory in MiB. Only `time/wall_seconds` includes earlier launches."""
     seconds = max(t.clock.training(), 1e-9)
     steps = t.progress.global_step - t.first_step
     samples = t.progress.samples_seen - t.first_sample
@@ -104,7 +104,8 @@ def reading(t: Training) -> Reading:
 
 
 def memory_now(device: torch.device) -> dict[str, float]:
-    """Return memory in MiB: resident in this process (on Linux), allocated by tensors on the GPU, and the size of the GPU's memory."""
+    """Return metric key -> MiB: resident memory of this process (on Linux only); on a GPU also memory allocated by tensors and the size of
+    the GPU's memory."""
     own = memory_of()
     found = {} if own is None else {"memory/host_now_MiB": own.resident}
     if device.type == "cuda":
@@ -179,10 +180,10 @@ def report_progress(t: Training) -> None:
 
 
 def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:
-    """Return the estimated seconds until the end of the run, and the parts for validation and saving, as `RunReports.time_left` does.
+    """Return `time/eta_seconds`, the estimated seconds until the end of the run, and its parts `time/eta_validation_seconds` and
+    `time/eta_saving_seconds`. A part without an estimate is left out.
 
-    clocks: result of `timings`, and of `Throughput.rates` if there are any. validated: True if the validation passes of this step are
-    done."""
+    clocks: result of `timings`, joined with that of `Throughput.rates`. validated: True if the validation passes of this step are done."""
     resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
     step, intervals = t.progress.global_step, resolved.checkpoint.seconds
     return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
@@ -262,7 +263,8 @@ def device_peak(t: Training) -> float | None:
 
 
 def _more_rows(t: Training) -> dict[str, Any]:
-    """Return the further entries of a report: phase and values of the curriculum, `Workload.report_rows`, and growth of the model."""
+    """Return name -> value of the further entries of a report: phase and numbers of the curriculum, `Workload.report_rows`, and growth of
+    the model. Parts that the run does not use are left out."""
     phases, rows = t.ops.resolved.phases, dict[str, Any]()
     if phases is not None:
         name, description = phases.at(max(0, t.progress.global_step - 1))
@@ -272,7 +274,7 @@ def _more_rows(t: Training) -> dict[str, Any]:
 
 
 def _validation(t: Training) -> dict[str, float]:
-    """Return the newest loss of each validation pass, and the newest values of the metrics in `Workload.report_metrics`."""
+    """Return metric key -> newest value, for the loss of each validation pass and for the metrics in `Workload.report_metrics`."""
     shown = {"loss", *t.workload.report_metrics}
     return {name: value for name, value in t.tracker.final.items() if name.partition("/")[2] in shown}
 

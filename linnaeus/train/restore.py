@@ -27,10 +27,10 @@ log = logging.getLogger("linnaeus")
 
 
 def restore(t: Training, weights: InitialWeights | None = None) -> None:
-    """Load the newest checkpoint that verifies into all parts. Without a checkpoint start the run, from the initial `weights` if given.
+    """Load the checkpoint found by `find_point` into all parts. Without one start the run, from `weights` if given.
 
-    Then remove rows and results of later steps, and log the steps that move because of an allowed change of the configuration. Raise
-    `ConfigError` if the checkpoint belongs to other data or another model."""
+    Then remove rows and results of later steps, log the steps that move because of an allowed change of the configuration, and end the
+    start-up time of the clock. Raise `ConfigError` if the checkpoint belongs to other data or another model."""
     point = find_point(t)
     for path, reason in point.skipped:
         log.warning("checkpoint %s was skipped: %s", path, reason)
@@ -44,7 +44,7 @@ def restore(t: Training, weights: InitialWeights | None = None) -> None:
 
 
 def find_point(t: Training) -> ResumePoint:
-    """Return the checkpoint from which the run continues, the same on every rank.
+    """Return the checkpoint from which the run continues (None: start at step 0), the same on every rank, and the skipped newer ones.
 
     Raise `ConfigError`, on all ranks, if one of them cannot read the checkpoint that rank 0 has verified."""
     point, refusal = ResumePoint(None), ""
@@ -66,7 +66,8 @@ def find_point(t: Training) -> ResumePoint:
 
 
 def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
-    """Load a checkpoint into all parts of the run and continue its files from there."""
+    """Load a checkpoint into all parts of the run, continue the files of the run at its step, and log this. If the run had stopped early,
+    `t.run` is stopped."""
     load_parts(t, found)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
     t.run.stop(saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step))
@@ -93,8 +94,8 @@ def load_parts(t: Training, found: LoadedCheckpoint) -> None:
 
 
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
-    """Remove rows and results of steps after the checkpoint `found`, and rename later checkpoints. If `found` is None, do this for all
-    steps."""
+    """Remove rows and validation results of steps after the checkpoint `found`, rename later checkpoints, and prepare the progress reports.
+    If `found` is None, the run starts at step 0."""
     own = found is not None and found.state["run_id"] == t.output.directory.run_id  # False for run.resume=PATH of another run
     t.output.resume(found.step if found is not None else 0, found.state["outputs"] if found is not None and own else None)
     start_reports(t, found.state["costs"] if found is not None and own else None)
@@ -153,7 +154,7 @@ def _next_start(t: Training, directory: RunDirectory) -> ResumePoint:
 
 
 def finish_pending_validations(t: Training) -> None:
-    """Run the validation passes that the checkpoint lists as pending, then save."""
+    """Run the validation passes that the restored checkpoint lists as pending. Then save, unless the run was interrupted in a pass."""
     if t.progress.has_pending_validations():
         log.info("finishing %s of step %d", counted(len(t.progress.pending_validations), "pending validation pass"), t.progress.global_step)
         run_pending_validations(t)
@@ -190,11 +191,12 @@ def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights
 
 
 def warm_start(t: Training, weights: InitialWeights | None) -> None:
-    """Copy the weights of `run.init_from` into the model and its moving average, for a run without a usable checkpoint.
+    """Copy `weights`, those of `run.init_from`, into the model and its moving average; do nothing if that key is null.
 
-    This is a new run, or one that has lost its checkpoints. Log which weights were loaded, and write the full list to
-    launches/<n>/init_from.txt. Raise `ConfigError` if the run has lost its checkpoints and `run.init_from` contains other weights than at
-    its first start."""
+    This is called for a run without a usable checkpoint. If the run has checkpoints, but none of them verifies, `weights` is None, and they
+    are read here. Raise `ConfigError` if they then differ from the weights at the first start of the run.
+
+    Log which weights were loaded, and write the full list to launches/<n>/init_from.txt."""
     path = t.config.run.init_from
     if path is None:
         return
@@ -216,9 +218,9 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
 
 
 def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
-    """Return the weights in the file `path`.
+    """Return the weights in the file `path`, after every rank has read them.
 
-    Raise the same `ConfigError` on every rank if a rank cannot use them or if the ranks differ."""
+    Raise the same `ConfigError` on every rank if a rank cannot read them, if they do not fit the model, or if they differ between ranks."""
     weights, refusal = None, ""
     try:
         weights = t.workload.adapt_initial_weights(read_initial_weights(path, choice=t.config.run.init_checkpoint), t.model)

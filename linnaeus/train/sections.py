@@ -44,8 +44,8 @@ class User(Protocol):
 
 
 class TimedCall:
-    """Proxy of `inner`: a call runs `call`, and attributes are read from `inner`. For `Training.runner` and `Training.update`, whose
-    attributes the loop reads, too."""
+    """Callable proxy of `inner`: calling the proxy calls `call`, and reading an attribute reads it from `inner`. It replaces
+    `Training.runner` and `Training.update`, which the loop calls and whose attributes it reads."""
 
     def __init__(self, inner: Any, call: Callable[..., Any]) -> None:
         self._inner, self._call = inner, call
@@ -91,7 +91,7 @@ class Sections:
         self._marks = [(WAITING, self._now())] if self._asking else []
 
     def window_ready(self) -> None:
-        """Mark the end of the wait for data."""
+        """Mark the end of the wait for data, if the update is timed."""
         if self._asking:
             self._mark(REST)
 

@@ -48,13 +48,14 @@ def apply_process_settings(config: Config) -> None:
 
 
 class CoreUse:
-    """Measurement, since construction, of the CPU time spent on the cores of this process, by all processes and by this one. Linux only."""
+    """Measurement of CPU time since construction, on the cores that this process may use: that of all processes and that of this process.
+    It works on Linux only; elsewhere `warn_if_busy` does nothing."""
 
     def __init__(self) -> None:
         self._time, self._start = time.monotonic(), core_seconds()
 
     def warn_if_busy(self, context: DistributedContext) -> None:
-        """Log a warning if other processes use cores that torch's threads of this run need.
+        """Log a warning if the run is on the CPU and other processes use cores that its torch threads need.
 
         The threads of an operation wait for each other: with two busy neighbours on two cores a run takes six times as long."""
         now, seconds = core_seconds(), time.monotonic() - self._time

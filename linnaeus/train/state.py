@@ -165,9 +165,9 @@ class Training:
         return parts | {name: part for name, part in optional.items() if part is not None}
 
     def broadcast_buffers(self) -> None:
-        """Copy batch statistics, and their moving averages, from rank 0 to every rank. They differ between ranks.
+        """Copy the batch statistics of the model, and their moving averages in `ema`, from rank 0 to every rank.
 
-        So the statistics of rank 0 are those that are validated and saved."""
+        Batch statistics differ between ranks during training. So those of rank 0 are validated and saved."""
         if not self.context.is_distributed:
             return
         averages = self.ema.averaged() if self.ema is not None else {}

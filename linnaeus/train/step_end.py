@@ -1,8 +1,8 @@
 """End each step: the only module that logs, saves, validates or stops.
 
-At most steps nothing is due. A resume depends on the order of the rest: training row, pending validations scheduled, report, check for a
-stop, checkpoint, validation passes and their results, checkpoint. The report of the last step comes after its validation passes. Which of
-these are due is a function of `global_step`, so a resumed run does the same.
+At the end of most steps nothing is due. What is due is done in this order, on which a resume depends: write the training row, add due
+validation passes to the pending ones, report, check for a stop, save, run the validation passes and apply their results, save. The report
+of the last step comes after its validation passes. What is due is a function of `global_step`, so a resumed run does the same.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def end_step(t: Training) -> None:
 
 
 def next_due(t: Training) -> int:
-    """Return the first step after this one at which anything is due by steps."""
+    """Return the first later step that has an event of the schedule or a milestone (25, 50 or 75 % of the run). Events due by wall
+    time or by a request are not considered."""
     step = t.progress.global_step
     marks = t.checker.calculate_expected_fractions().values()
     return min([t.ops.next_event(step), *(mark for mark in marks if mark > step)])
@@ -69,7 +70,8 @@ def due_by_request_or_clock(t: Training) -> bool:
 
 
 def notify_milestone(t: Training, name: str) -> None:
-    """Send a message with the loss of the newest row and the time left."""
+    """Send a notification with the milestone `name` (such as `50 %`), the step, the loss of the newest row of metrics and the time left.
+    Do nothing without notifications."""
     if t.output.notifier.active:
         loss, (left, _) = t.output.last_row.get("train/loss"), readings.seconds_left(t)
         facts = [f"{name} at step {t.progress.global_step:,}"]
@@ -91,7 +93,8 @@ def schedule_due_validations(t: Training) -> None:
 
 
 def log_metrics(t: Training) -> None:
-    """Write the row of metrics of this step. Stop the run if the learning rate or the gradient norm has reached a limit.
+    """Write the row of metrics of this step. Stop the run if the learning rate or the gradient norm has reached a limit of
+    `schedule.early_stop`.
 
     Raise `FloatingPointError` after too many skipped updates in a row."""
     step, row = t.progress.global_step, readings.metrics_row(t)
@@ -103,7 +106,7 @@ def log_metrics(t: Training) -> None:
 
 
 def report(t: Training) -> None:
-    """Print and write the progress report. At the last step defer it until the validation passes of that step are done."""
+    """Print and write the progress report. If validation passes are pending at the last step, defer the report until they are done."""
     step = t.progress.global_step
     if t.ops.resolved.report.due(step):  # on all ranks alike
         with t.output.reports.timed():

@@ -35,7 +35,7 @@ log = logging.getLogger("linnaeus")
 class PassTotals:
     """Sums and counts of a validation pass over all process ranks, from which `metrics` computes results.
 
-    `prefix`: first part of their names."""
+    `prefix`: first part of the names of the results, such as `val` or `val_ema`."""
 
     prefix: str
     metrics: Metrics
@@ -64,13 +64,14 @@ def _show_nothing(done: int) -> None:
 
 
 def schedule_final_validations(t: Training) -> None:
-    """Add the validation passes that are configured for the last step to the pending ones, for a run that stops early."""
+    """Add the validation passes that are configured for the last step to the pending ones, for a run that stops early. Passes that have
+    already run at this step are not added."""
     for name, index in t.ops.passes_at_end():
         t.progress.schedule_validation(STAGES[name], index)
 
 
 def find_pass(t: Training, stage: TrainingStage, index: int | None) -> ValidationPass:
-    """Return the validation pass with this stage and index.
+    """Return the validation pass with this stage and index. `index`: entry of `schedule.partial_combinations`; None for other stages.
 
     Raise `ConfigError` if a change of the configuration has removed it while it was pending."""
     for candidate in t.passes:
@@ -137,7 +138,7 @@ def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _s
     """Return the metrics of one validation pass; None if it was interrupted.
 
     Names begin with the key of the pass (`val/...`, or `val_ema/...` for averaged weights). `show` is called between batches, with the
-    number of batches done."""
+    number of batches done. If this may be the last validation, add the metrics of the end of a run, and write the tables as CSV."""
     totals, at_end = measure_pass(t, pass_, show), may_be_last(t)
     if totals is None:
         return None
@@ -147,7 +148,8 @@ def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _s
 
 
 def measure_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> PassTotals | None:
-    """Run a pass over the validation samples and return its totals; None if it was interrupted. `show` is that of `validate_one_pass`."""
+    """Run a pass over the validation samples, with the averaged weights if `trainer.ema_validate`, and return its totals; None if it was
+    interrupted. `show`: as in `validate_one_pass`."""
     batch = validation_batch_size(t.config)
     samples = validation_part(len(t.workload.validation_set), t.config.trainer.limit_validation_samples)
     own_batches = ValidationBatches(samples, batch, t.context.rank, t.context.world_size)
@@ -180,10 +182,10 @@ def number_of_batches(t: Training) -> int:
 def _run_batches(
     t: Training, own_batches: Sequence[Any], pass_: ValidationPass, show: ShowBatches
 ) -> tuple[Metrics, torch.Tensor, dict[str, torch.Tensor]] | None:
-    """Run this rank's batches.
+    """Run the validation batches of this rank, then add the results of all ranks.
 
-    Return (metrics, their sums over all ranks, their counts over all ranks); None if the pass was interrupted. Raise `ConfigError` if the
-    shape of `sums` is not [`width`]."""
+    Return (metrics, float64 [K] sums of all ranks, name -> counts of all ranks); None if the pass was interrupted. Raise `ConfigError` if
+    `Metrics.sums` does not return K = `Metrics.width` numbers."""
     metrics = t.workload.metrics(t.device)
     metrics.begin(pass_, t.passes)
     batch_size, batch_count = validation_batch_size(t.config), number_of_batches(t)

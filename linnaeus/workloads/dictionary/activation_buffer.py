@@ -9,8 +9,8 @@ from torch import Tensor
 class ActivationBuffer:
     """Ring of the newest `size` activations, each of `dim` numbers, on `device`.
 
-    Activation number n, counted from 0 in the order of `add`, is in row n mod `size` of `rows` until it is overwritten. ptr: row that the
-    next activation takes. added: number of activations added so far. `len` is the number that are present."""
+    Activation number n, counted from 0 in the order of `add`, is in row n mod `size` of `rows` until it is overwritten. ptr: index of
+    the row in which the next activation is stored. added: number of activations added so far. `len`: number of activations present."""
 
     def __init__(self, size: int, dim: int, device: torch.device | str = "cpu") -> None:
         if size < 1 or dim < 1:

@@ -48,7 +48,9 @@ def sparsity_ramp(step: np.ndarray, warmup: int) -> Tensor:
 
 
 class TrainingActivations(PositionedDataset):
-    """Activations of a model. window: number of blocks that are shuffled together. warmup: updates of the sparsity ramp; None: no ramp."""
+    """Training set of the activations of a model, read by `reader`. window: number of blocks that are shuffled together.
+
+    warmup: number of updates over which the sparsity penalty increases from 0; None: batches have no `ramp`."""
 
     def __init__(self, reader: Reader, window: int, warmup: int | None) -> None:
         self.reader, self.warmup = reader, warmup
@@ -72,7 +74,8 @@ class TrainingActivations(PositionedDataset):
         return batch if self.warmup is None else batch | {"ramp": sparsity_ramp(step, self.warmup)}
 
     def scale_sample(self) -> Tensor:
-        """Return at most `SAMPLE` activations [N, d] from evenly spaced blocks, on the device of the reader."""
+        """Return at most `SAMPLE` activations [N, d] from evenly spaced blocks, on the device of the reader. The scale of the dictionaries
+        is fitted to them. Activations without weight are left out."""
         blocks = len(self.reader.block_offsets) - 1
         chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, SAMPLE_BLOCKS)).astype(np.int64))
         buffer = None
@@ -87,7 +90,7 @@ class TrainingActivations(PositionedDataset):
 
 
 class PlantedActivations(PositionedDataset):
-    """Planted activations, `size` in an epoch. first: number of the first one.
+    """Dataset of planted activations, `size` in an epoch. first: number of its first sample in `planted`.
 
     new: True: each epoch has new activations; False: every epoch has the same. codes: True: batches also have `codes`, the planted
     activities [B, F]. warmup: as for `TrainingActivations`."""
@@ -113,7 +116,7 @@ class PlantedActivations(PositionedDataset):
         return {"activation": activation, "codes": codes}
 
     def scale_sample(self) -> Tensor:
-        """Return the first training activations, [N, d]."""
+        """Return the first N = min(`SAMPLE`, `size`) activations, [N, d]. The scale of the dictionaries is fitted to them."""
         buffer = ActivationBuffer(min(SAMPLE, self.size), self.planted.width, self.planted.device)
         for start in range(0, len(buffer.rows), PLANTED_BLOCK):
             buffer.add(self.planted.activations(self.first + start, min(PLANTED_BLOCK, len(buffer.rows) - start)))

@@ -85,12 +85,12 @@ class ActivationSource:
         return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 2})
 
     def host_batch(self, block: int) -> Batch:
-        """Return the samples of a block, on the host."""
+        """Return the samples of block number `block` as one batch on the host, before `Workload.prepare`."""
         first = block * self.source_batch
         return self.samples.__getitems__([SampleIndex(0, i, i, 0) for i in range(first, min(first + self.source_batch, self.count))])
 
     def tapped(self, host: Batch) -> Tap:
-        """Run the model on a host batch. Return the `Tap` that recorded the output of the module.
+        """Run the model on a host batch. Return the `Tap` that recorded the output of the module: its `rows` and `shape`.
 
         Raise `ConfigError` if the first dimension of the output is not the number of samples, as for a table of positions [T, d]: its rows
         cannot be assigned to samples."""
@@ -136,8 +136,9 @@ class ActivationSource:
         return np.searchsorted(self.offsets, np.asarray(rows, dtype=np.int64), side="right") - 1
 
     def _offsets(self, first: Batch, tap: Tap) -> np.ndarray:
-        """Return `offsets`. If outputs have padding, read all samples to count their real positions; the model runs for the first block
-        only."""
+        """Return the attribute `offsets`. If outputs have padding, read all samples to count their positions without padding.
+
+        first, tap: first batch and the recorded output for it. The model is not run again."""
         each = len(tap.rows) // len(first["sample"])
         if self.mask(first, tap) is None:
             return np.arange(self.count + 1, dtype=np.int64) * each

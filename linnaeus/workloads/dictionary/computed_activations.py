@@ -13,12 +13,12 @@ from linnaeus.workloads.dictionary.activation_source import ActivationSource, Bl
 class ComputedActivations:
     """Activations of `source`, computed block by block.
 
-    The newest are kept in a ring with room for two windows of the order, so each block is computed once per epoch. The ring is only a
-    cache: the returned values do not depend on it, and it is not part of a checkpoint. Each of several processes computes the blocks that
-    it reads."""
+    The newest activations are kept in an `ActivationBuffer` with room for two windows (blocks that are shuffled together), so each block is
+    computed once per epoch. The buffer is only a cache: the returned values do not depend on it, and it is not part of a checkpoint. Each
+    of several processes computes the blocks that it reads."""
 
     def __init__(self, source: ActivationSource, window: int) -> None:
-        """window: number of blocks in a window of the order."""
+        """window: number of blocks that are shuffled together."""
         self.source, self.width, self.block_offsets = source, source.width, source.block_offsets
         self._size = 2 * window * int(np.diff(source.block_offsets).max())
         self._buffer: ActivationBuffer | None = None  # made when it is first used: much memory
@@ -43,7 +43,8 @@ class ComputedActivations:
         return buffer.rows[at], counts
 
     def _with(self, blocks: np.ndarray) -> ActivationBuffer:
-        """Compute the missing ones of `blocks`, and return the ring, which then contains all of `blocks`."""
+        """Compute the activations of those of `blocks` (block numbers) that are not in the buffer. Return the buffer, which then contains
+        the activations of all of `blocks`; it is enlarged if it is too small."""
         needed = int((self.block_offsets[blocks + 1] - self.block_offsets[blocks]).sum())
         buffer = self._buffer
         if buffer is None or needed > len(buffer.rows):

@@ -14,7 +14,7 @@ DIRECTIONS: dict[str, str] = {"mcc": "max", "f1": "max"}
 
 @dataclass(frozen=True)
 class ReadRunConfig:
-    """The trained model whose activations a dictionary learns."""
+    """Settings of the trained model whose activations a dictionary learns to reconstruct."""
 
     run: str | None = setting("directory of the run whose model is read; null: none, for data=planted")
     module: str | None = setting("name of the module whose output is read, such as blocks.1; a wrong name lists the nearest ones")
@@ -29,7 +29,7 @@ class ReadRunConfig:
 
 @dataclass(frozen=True)
 class ActivationsConfig(DataConfig):
-    """Activations of a module of a trained model, for the samples of its own run."""
+    """Settings of data=activations: activations of a module of a trained model, for the samples of its own run."""
 
     samples: int | None = setting("training samples of the run to read, the first ones; null: all", low=1)
     source_batch: int = setting("consecutive samples of a block, for which the model runs once", low=1)
@@ -40,7 +40,7 @@ class ActivationsConfig(DataConfig):
 
 @dataclass(frozen=True)
 class PlantedConfig(DataConfig, PlantedSettings):
-    """Sums of planted features; each epoch has new samples."""
+    """Settings of data=planted: synthetic activations that are sums of known (planted) features; each epoch has new samples."""
 
     world: int = setting("seed of the planted features", low=0)
     train_samples: int = setting("training samples of an epoch", low=1)

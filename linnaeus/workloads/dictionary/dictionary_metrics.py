@@ -55,7 +55,8 @@ class DictionaryTrainingMetrics(TrainingMetrics):
 
 
 class DictionaryMetrics(Metrics):
-    """Metrics of one validation pass. inner: workload of the model that is read; None for planted activations."""
+    """Metrics of one validation pass; the module docstring defines them. inner: workload of the model that is read; None for planted
+    activations, for which the metrics that need the model are left out."""
 
     def __init__(
         self, names: Sequence[str], features: Sequence[int], width: int, device: torch.device, inner: Workload | None, model: Any
@@ -114,7 +115,9 @@ class DictionaryMetrics(Metrics):
         return results | {"loss": sum(losses) / len(losses)}
 
     def _of_model(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the metrics of the model that is read, and `loss_recovered`."""
+        """Return the metrics `original/`, `zero/`, `spliced/` and `loss_recovered`; {} without a model that is read.
+
+        sums: float64, the concatenated sums of the metrics in `self.inner`. counts: all counts of the pass."""
         results: dict[str, float] = {}
         for (run, metrics), part in zip(self.inner.items(), sums.split([metrics.width for metrics in self.inner.values()])):
             own = {name: counts[f"{run}/{name}"] for name in metrics.counts}
@@ -132,7 +135,9 @@ def prefix(name: str, names: Sequence[str]) -> str:
 
 
 def densities(active: Tensor, number: float) -> dict[str, float]:
-    """Return `dead`, `dense` and the `density/...` shares from the numbers of activations in which each feature is active, [F]."""
+    """Return the metrics `dead`, `dense` and `density/...`; NaN if `number` is 0.
+
+    active: number of activations in which each feature is active, [F]. number: number of all activations."""
     share = active / (number or math.nan)
     dead = float((share == 0).double().mean()) if number else math.nan
     found = {"dead": dead, "dense": float((share > DENSE).double().mean()) if number else math.nan, "density/0": dead}
@@ -144,8 +149,8 @@ def densities(active: Tensor, number: float) -> dict[str, float]:
 
 @torch.no_grad()
 def decoder_cosines(decoder: Tensor) -> Tensor:
-    """Return the mean, 90th percentile and maximum of the cosine of each decoder vector and the nearest other one, float64 [3]; NaN for a
-    single feature."""
+    """Return float64 [3]: mean, 90th percentile and maximum, over the decoder vectors, of the cosine with the most similar other decoder
+    vector. All are NaN for a single feature. decoder: [F, d]."""
     unit = torch.nn.functional.normalize(decoder.float(), dim=1)
     if len(unit) < 2:
         return torch.full((3,), math.nan, dtype=torch.float64, device=decoder.device)

@@ -158,7 +158,8 @@ def answers(
 
 
 def _strongest(trained: TrainedDictionary, tap: Any, question: Question, top: int, also: Sequence[int]) -> list[Active]:
-    """Return the `top` features with the largest activities above 0 on the rows recorded by `tap`, and then the features `also`."""
+    """Return at most `top` features with the largest activities above 0 on the rows recorded by `tap`, in descending order, then those
+    features of `also` that are not among them. Positions with the name None in `question.places` (padding) count as not active."""
     import torch
 
     activities, named = trained.encode(tap.rows), question.places if len(question.places) == len(tap.rows) else ()

@@ -108,9 +108,10 @@ class PlantedDictionary:
         return rows + start, columns, torch.maximum(mean + change, mean / 10)
 
     def _children(self, position: Tensor, factors: Tensor, rows: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (row, feature) of the active children, at most one for each active parent.
+        """Return (row, feature) of the active children, int64 [m] each, at most one for each active parent.
 
-        position: sample of each row. factors: common factors of each row. rows, parents: row and feature of each active parent."""
+        position: number of the sample of each of N rows, [N]. factors: common factors of each row, [N, rank]. rows, parents: row and
+        feature of each active parent, [M] each."""
         common = (factors[rows] * self._choice_weight[parents]).sum(1, keepdim=True)
         bound = (self._choice_threshold[parents] - common * self._step) * self._choice_own[parents].unsqueeze(1)
         score = self._normals_at(CHOICE, position[rows] * self._parents + parents)
@@ -130,24 +131,26 @@ class PlantedDictionary:
         return key(self.seed, SYNTHETIC, use)
 
     def _normals_of_rows(self, use: int, position: Tensor, number: int) -> Tensor:
-        """Return standard normal numbers float32 [N, number] for positions [N]. Each 64-bit hash gives four of them."""
+        """Return `number` standard normal numbers for each position, float32 [N, number]. use: stream of random numbers, such as `SCORE`.
+        position: int64 [N]. Each 64-bit hash gives four numbers."""
         words = -(-number // 4)
         index = position.unsqueeze(1) * words + torch.arange(words, device=self.device)
         bits = hashes_on(self._stream(use), index.flatten()).view(torch.int16).view(len(position), 4 * words)[:, :number]
         return self._normals.index_select(0, bits.to(torch.int32).bitwise_and_(0xFFFF).flatten()).view(bits.shape)
 
     def _normals_at(self, use: int, index: Tensor) -> Tensor:
-        """Return a standard normal number for each index, float32 in the shape of `index`."""
+        """Return a standard normal number for each index, float32 in the shape of `index`. use: stream of random numbers."""
         return self._normals[hashes_on(self._stream(use), index) & 0xFFFF]
 
     def _drawn(self, use: int, rows: int, columns: int) -> Tensor:
         return self._normals_of_rows(use, torch.arange(rows, device=self.device), columns).cpu().double()
 
     def _weights(self, use: int, number: int) -> tuple[Tensor, Tensor]:
-        """Return the weights of the common factors in `number` scores, float32 [number, rank], as multiples of a step, and 1 / standard
-        deviation of the part of each score that is not common, float32 [number].
+        """Return (weights of the common factors in `number` scores, float32 [number, rank]; 1 / standard deviation of the part of each
+        score that is not common, float32 [number]). use: stream of random numbers.
 
-        Set `_step`, by which the product of weights and factors, both whole numbers, must be multiplied."""
+        The weights are divided by a step and rounded to whole numbers; so are the factors. Set `_step`: the sum of weight x factor, times
+        `_step`, is the common part of a score."""
         weight = self.config.correlation * self._drawn(use, number, self.config.correlation_rank)
         weight *= ((1 - OWN) / weight.square().sum(1, keepdim=True).clamp(min=1 - OWN)).sqrt()
         largest = 2.0**24 / (LARGEST_FACTOR * self.config.correlation_rank**0.5)  # sums stay below 2^24
@@ -176,8 +179,8 @@ def _tree_sizes(config: PlantedSettings) -> tuple[int, int]:
 def _frequencies(config: PlantedSettings) -> tuple[Tensor, Tensor]:
     """Return the frequencies [F], and the probabilities [parents, children] of each child while its parent is active.
 
-    The Zipf law gives the frequencies. If those of the children of a parent add up to more than that of the parent, they are scaled down to
-    this sum. Raise `ConfigError` if `rarest` is above `frequency`."""
+    The Zipf law gives the frequencies. If the frequencies of the children of a parent add up to more than the frequency of the parent, they
+    are scaled down so that the sum equals it. Raise `ConfigError` if `rarest` is above `frequency`."""
     if config.rarest > config.frequency:
         raise ConfigError(f"data.rarest is {config.rarest:g}; set it to at most data.frequency ({config.frequency:g})")
     rank = torch.arange(1, config.features + 1, dtype=torch.float64)

@@ -104,7 +104,7 @@ def matched_mean(similarity: Tensor) -> float:
 
 
 def assign(cost: np.ndarray) -> np.ndarray:
-    """Return the column of each row in the assignment with the smallest sum of costs, int64 [n]. cost: [n, m] with n <= m.
+    """Return the column assigned to each row, all different, so that the sum of their costs is smallest, int64 [n]. cost: [n, m], n <= m.
 
     Rows are assigned one after another, each along the shortest augmenting path of reduced costs (Jonker and Volgenant 1987, "A Shortest
     Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems"): at most n^2 operations on vectors of m columns."""

@@ -71,8 +71,8 @@ class RecoveryMetrics(DictionaryMetrics):
 
     @torch.no_grad()
     def _compare(self) -> None:
-        """Compare the decoder vectors with the planted features, once, at the first batch: after the pass the model may have other
-        weights."""
+        """At the first batch, compute the nearest planted feature of each decoder vector, and mcc and uniqueness of each dictionary. Later
+        calls do nothing. This is done during the pass because afterwards the model may have other weights."""
         if self._nearest:
             return
         planted = F.normalize(self.planted.features, dim=1)

@@ -35,7 +35,8 @@ class Spliced(NamedTuple):
 
 
 def splice(source: ActivationSource, dictionaries: DictionarySet, batch: Batch) -> Spliced:
-    """Return the outputs of the model of `source` for a prepared batch, with and without the dictionaries."""
+    """Run the model of `source` on a batch after `Workload.prepare`: unchanged, with zeros, and with the reconstruction by each dictionary
+    in place of the activations. Return all outputs, the activations and their reconstructions."""
 
     def outputs(edit: Edit | None) -> tuple[Any, Tap]:
         with Tap(source.module, edit, source.channels) as tap, source.run.autocast():

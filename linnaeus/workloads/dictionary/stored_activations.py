@@ -33,10 +33,11 @@ OTHERS = "activations of another model, module or data"
 
 
 class StoredActivations:
-    """Activations in a folder that `store_activations` has written. width: d. block_offsets: those of `ActivationSource`."""
+    """Activations in a folder that `store_activations` has written. width: d. block_offsets: int64 [blocks + 1], number of the first
+    activation of each block."""
 
     def __init__(self, folder: Path) -> None:
-        """Raise `ConfigError` if the folder is not complete."""
+        """Open the folder. Raise `ConfigError` if store.json or a shard is missing, or if a shard is cut off."""
         content = read_json(folder / STORE)
         sizes = [] if content is None else [(rows, int(content["width"])) for rows in content["shards"]]
         if content is None or not all(_is_shard(folder, number, size) for number, size in enumerate(sizes)):
@@ -52,8 +53,8 @@ class StoredActivations:
         return Block(*self.rows(np.arange(*self.block_offsets[number : number + 2])))
 
     def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the activations `numbers`, int64 [N], as (float32 [N, d], bool [N]) on the host. The second is False for those left
-        out."""
+        """Return the activations `numbers`, int64 [N], as (float32 [N, d], bool [N]) on the host. The second is False for an activation
+        without weight in the loss, because its sample cannot be decoded."""
         found = np.empty((len(numbers), self.width), dtype=np.float32)
         shards = np.searchsorted(self.shard_offsets, numbers, side="right") - 1
         for shard in np.unique(shards):
@@ -95,7 +96,7 @@ def store_activations(source: ActivationSource, folder: Path) -> StoredActivatio
 
 
 def _shards(source: ActivationSource) -> list[range]:
-    """Return the blocks of each shard."""
+    """Return the block numbers of each shard. A shard has at most about `SHARD_BYTES` bytes, but at least one block."""
     rows = int(np.diff(source.block_offsets).max())
     each = max(1, SHARD_BYTES // (4 * source.width * rows))
     return [range(first, min(first + each, source.blocks)) for first in range(0, source.blocks, each)]

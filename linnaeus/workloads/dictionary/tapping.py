@@ -97,8 +97,8 @@ class Tap:
         return None if self.edit is None else from_rows(self.edit(rows), output, self.channels)
 
     def _check_channels(self, module: nn.Module, output: Tensor) -> None:
-        """Raise `ConfigError` if `output` has four dimensions and the type of the module shows that its channels are not where `channels`
-        says."""
+        """Raise `ConfigError` if `output` has four dimensions and the type of `module` (such as Conv2d) shows that the channels are not in
+        the dimension given by `self.channels`."""
         known = "last" if isinstance(module, CHANNELS_LAST) else "first" if isinstance(module, CHANNELS_FIRST) else self.channels
         if output.dim() == 4 and known != self.channels:
             found = f"the module ({class_name(type(module))}) returns {list(output.shape)}, with its channels {known}"

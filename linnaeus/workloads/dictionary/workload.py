@@ -39,7 +39,8 @@ TABLE = ("l0", "explained_variance", "cosine", "loss_recovered", "dead", "dense"
 
 
 class DictionaryWorkload(Workload):
-    """Activations, dictionaries and metrics of one configuration. activations: the module that is read; None for data=planted."""
+    """Workload that trains sparse dictionaries. activations: reader of the module of the trained model; None for data=planted. planted:
+    source of planted activations; None for data=activations."""
 
     def __init__(self, config: Config) -> None:
         self.config: Any = config
@@ -95,7 +96,9 @@ class DictionaryWorkload(Workload):
         self.fingerprint = content_digest({"planted": 1, **{name: getattr(data, name) for name in names}})
 
     def _read_run(self, split: str) -> None:
-        """Open the run and set `activations`. Samples of `split` are used for validation. Raise `ConfigError` if the run cannot be read."""
+        """Open the run `dictionary.run` and set `activations`. Raise `ConfigError` if the run or the module cannot be read.
+
+        split: "validation" or "test", the samples of that run that are used for validation."""
         dictionary, data = self.config.dictionary, self.config.data
         device = DistributedContext().device or torch.device("cpu")
         try:
@@ -141,7 +144,8 @@ class DictionaryWorkload(Workload):
         self.validation_set = self.activations.run.workload.validation_set
 
     def _reader(self, source: ActivationSource, window: int) -> Reader:
-        """Return the training activations, stored or computed when they are read. A plan and an evaluation do not store them."""
+        """Return the reader of the training activations: of files, written here if they do not exist, if `data.stored` is true; otherwise,
+        and always for plan=true and an evaluation, one that computes them when they are read. window: blocks that are shuffled together."""
         data = self.config.data
         if not data.stored or self.config.plan or self._evaluates:
             return ComputedActivations(source, window)
@@ -165,7 +169,8 @@ class DictionaryWorkload(Workload):
     # -- model -----------------------------------------------------------------------------------------------------------------
 
     def build_model(self) -> DictionarySet:
-        """Return the dictionaries. Their scale and bias are fitted to activations, unless trained weights will be loaded."""
+        """Return the new dictionaries. Their scale and bias are fitted to training activations, except in an evaluation, which loads
+        trained weights afterwards."""
         self.model = build_dictionary_set(self.config.model, self.width, self.config.seed)
         if not self._evaluates:
             assert isinstance(self.train_set, TrainingActivations | PlantedActivations)
@@ -201,13 +206,15 @@ class DictionaryWorkload(Workload):
         return DictionaryTrainingMetrics(self.tasks, device)
 
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
-        """Return the share of features that were not active in the last `model.dead_after` training activations."""
+        """Return `dead` (with several dictionaries `<name>/dead`) -> share of the features of the dictionary, 0 to 1, that were not active
+        in the last `model.dead_after` training activations."""
         assert isinstance(model, DictionarySet)
         shares = [float(model[number].dead.double().mean()) for number in range(len(model))]
         return {f"{prefix(name, self.tasks)}dead": share for name, share in zip(self.tasks, shares, strict=True)}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the name of each activation: the name of its sample, a slash, and the number of the activation within the sample."""
+        """Return the name of each activation: the name of its sample, a slash, and the number of the activation within the sample, from 0;
+        `planted-<number>` for planted activations. samples: numbers of activations."""
         if self.activations is None:
             return [f"planted-{sample}" for sample in samples]
         owners = self.activations.samples_of(samples)
@@ -229,7 +236,8 @@ class DictionaryWorkload(Workload):
         write_atomic(directory / RECORD, to_json(facts))
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        """Return the lines of a table with a row for each dictionary."""
+        """Return the lines of a table with a row for each dictionary and a column for each metric of `TABLE` in `final` (key -> value).
+        Without metrics there is only an empty header."""
         found = next((name.partition("/")[0] for name in final), "val")
         columns = [name for name in TABLE if any(key.endswith(f"/{name}") for key in final)]
         lines = [f"{'':14s}" + "".join(f"{name.replace('_', ' '):>19s}" for name in columns)]
@@ -239,7 +247,8 @@ class DictionaryWorkload(Workload):
         return lines
 
     def headline(self, final: Mapping[str, float]) -> list[str]:
-        """Return a line for each of the first three dictionaries: active features, explained variance, loss recovered."""
+        """Return a line for each of the first three dictionaries: active features, explained variance, and loss recovered if it was
+        measured. A dictionary without the first two metrics in `final` (key -> value) is left out."""
         found = next((name.partition("/")[0] for name in final), "val")
         lines = []
         for name in self.tasks[:3]:
@@ -252,7 +261,10 @@ class DictionaryWorkload(Workload):
         return lines
 
     def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
-        """Write the sections of the features, which read the model and its samples, to feature_sections.json."""
+        """Write the sections about features for report.html to feature_sections.json in the folder of the validation at `step`.
+
+        The dictionaries are loaded from a checkpoint in `run`; `model` is not used. Do nothing for planted activations and if
+        `dictionary.report_features` is 0."""
         features, source = self.config.dictionary.report_features, self.activations
         if source is None or not features:
             return

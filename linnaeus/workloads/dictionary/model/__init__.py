@@ -1,1 +1,1 @@
-"""Sparse dictionaries: `variants.py` has the six variants, `sparse_dictionary.py` what they share."""
+"""Sparse dictionaries: `variants.py` has the six variants, `sparse_dictionary.py` has their base class."""

@@ -7,8 +7,8 @@ from linnaeus.config.setting import setting
 
 @dataclass(frozen=True)
 class DictionaryConfig:
-    """Settings that all variants of a dictionary share. Coefficients of losses apply to scaled activations: their mean distance from their
-    geometric median is sqrt(width)."""
+    """Settings that all variants of a dictionary share. Coefficients of losses apply to activations that are scaled so that their mean
+    distance from their geometric median is sqrt(width)."""
 
     name: str = setting(
         "variant of the dictionary", choices=("relu", "gated", "topk", "batch_topk", "jumprelu", "matryoshka")
@@ -46,7 +46,7 @@ class MatryoshkaConfig(BatchTopKConfig):
 
 @dataclass(frozen=True)
 class PenalisedConfig(DictionaryConfig):
-    """Settings of the variants whose sparsity is a penalty."""
+    """Settings of the variants in which a penalty in the loss makes the activities sparse (relu, gated, jumprelu)."""
 
     sparsity: float = setting(
         "coefficient of the sum of activities, x sqrt(width) (relu, gated), or of the number of active features, x width (jumprelu)",

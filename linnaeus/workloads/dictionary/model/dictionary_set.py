@@ -20,7 +20,8 @@ from linnaeus.workloads.dictionary.model.variants import build_dictionary
 
 
 class DictionarySet(Model):
-    """Dictionaries of the same activations. `model(batch)` returns a `Reconstruction` of each; `batch` as for `SparseDictionary`."""
+    """Dictionaries of the same activations. `model(batch)` returns a list with the `Reconstruction` by each dictionary. The batch is that
+    of `SparseDictionary`."""
 
     def __init__(self, dictionaries: Sequence[SparseDictionary]) -> None:
         super().__init__()
@@ -44,8 +45,8 @@ class DictionarySet(Model):
             self[number].after_update(skipped)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return the decoder and bias of the first dictionary. The dictionaries have no common parameters, and the list must not be
-        empty."""
+        """Return [decoder, bias] of the first dictionary, because the list must not be empty. In fact no parameter is shared by several
+        dictionaries (tasks)."""
         return self[0].shared_parameters()
 
     @property
@@ -58,7 +59,7 @@ class DictionarySet(Model):
 
 
 def frontier_key(config: DictionaryConfig) -> str:
-    """Return the name of the key whose values `model.frontier` lists."""
+    """Return the name of the setting whose values `model.frontier` lists: "sparsity" for a variant with a penalty, otherwise "k"."""
     return "sparsity" if isinstance(config, PenalisedConfig) else "k"
 
 
@@ -76,7 +77,8 @@ def members(config: DictionaryConfig) -> dict[str, DictionaryConfig]:
 
 
 def build_dictionary_set(config: DictionaryConfig, width: int, seed: int) -> DictionarySet:
-    """Return new dictionaries on the CPU for activations of `width` dimensions. All start from the weights of `seed`.
+    """Return new dictionaries on the CPU for activations of `width` dimensions, one for each of `members`. All start from the same weights,
+    which are a function of `seed`.
 
     Raise `ConfigError` for impossible settings."""
     return DictionarySet([build_dictionary(member, width, seed) for member in members(config).values()])

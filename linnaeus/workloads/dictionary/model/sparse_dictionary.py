@@ -36,8 +36,8 @@ SLOPE = 0.01  # of negative activities in the auxiliary loss, so that a feature 
 class Reconstruction(NamedTuple):
     """Result of a forward pass over N samples.
 
-    In training all fields are of `training_activities`. In evaluation the reconstruction and the activities are of `encode` and `decode`,
-    and the losses are still of `training_activities`, whose number of active features is limited to k or penalised."""
+    In training all fields are computed from the result of `training_activities`. In evaluation the losses are still computed from it, but
+    `reconstruction`, `activities` and `active` from that of `encode`. The two differ in BatchTopK and Matryoshka."""
 
     reconstruction: Tensor  # [N, d], in the units of the activations
     activities: Tensor | None  # [N, F], 0 for a feature that is not active; None in training through the active features only
@@ -91,7 +91,8 @@ class SparseDictionary(Model):
         raise NotImplementedError
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
-        """Return the sparsity penalties [N] by name. scaled: z [N, d]. decoder: [F, d]."""
+        """Return name -> penalty [N] of each sample, to add to the loss; {} for a variant without a penalty. scaled: scaled activations
+        [N, d]. decoder: [F, d]."""
         return {}
 
     # -- use -------------------------------------------------------------------------------------------------------------------
@@ -147,12 +148,13 @@ class SparseDictionary(Model):
         return Reconstruction(found / self.scale, None, losses, torch.bincount(active.sample, minlength=len(scaled)))
 
     def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return what `reconstruct` returns, from the activities `values` [P] at the active places."""
+        """Return the scaled reconstruction [N, d] and its losses [N] by name, as `reconstruct` does. values: [P], activities at the places
+        `active`; all others are 0. scaled: scaled activations [N, d]. decoder: [F, d]."""
         found = weighted_sum(active, values, decoder) + self.bias
         return found, {"reconstruction": squared_error(scaled, found)}
 
     def reconstruct(self, activities: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scaled reconstruction [N, d] and its losses [N] by name."""
+        """Return the scaled reconstruction [N, d], and name -> loss [N], its squared error. scaled: scaled activations [N, d]."""
         found = (activities @ decoder + self.bias).to(scaled.dtype)
         return found, {"reconstruction": squared_error(scaled, found)}
 
@@ -189,14 +191,15 @@ class SparseDictionary(Model):
 
     @property
     def dead(self) -> Tensor:
-        """Return True for the features that were not active in the last `dead_after` training samples, bool [F]."""
+        """Return bool [F], True for a feature that was not active in the last `dead_after` training samples."""
         return self.silent >= self.config.dead_after
 
     @torch.no_grad()
     def after_update(self, skipped: Tensor) -> None:
-        """Normalise the decoder vectors and update `silent` and `usage`.
+        """Normalise the decoder vectors, and update `silent` (samples since each feature was active) and `usage` (moving average of the
+        share of samples in which it is active) from the counts of all processes since the last update.
 
-        After a skipped update only reset the counts since the last update."""
+        skipped: above 0 if the update was skipped; then only reset these counts."""
         norm = self.decoder.norm(dim=1, keepdim=True)
         self.decoder.div_(torch.where(skipped > 0, torch.ones_like(norm), norm))
         counts = DistributedContext().all_reduce(self._fired)
@@ -214,10 +217,11 @@ class SparseDictionary(Model):
         self._fired[-1] += real.sum()
 
     def _auxiliary_loss(self, scaled: Tensor, error: Tensor, decoder: Tensor, pre: Tensor | None = None) -> Tensor:
-        """Return the squared distance [N] of the error from its reconstruction by the most active dead features.
+        """Return the squared distance [N] of `error` [N, d] from its reconstruction by the dead features with the largest pre-activations,
+        at most `auxiliary_features` per sample. With fewer dead features the loss is reduced in proportion; without any it is 0.
 
-        Negative activities hardly count. In full, they would train the features to be linear components, which find less: on planted
-        features a matryoshka dictionary had 0.03 lower MCC. pre: pre-activations [N, F]; None: those of dead features are computed."""
+        A negative pre-activation is multiplied by `SLOPE`, so that it has a gradient, but hardly contributes. With a factor of 1, a
+        matryoshka dictionary had 0.03 lower MCC on planted features. pre: pre-activations [N, F]; None: they are computed here."""
         dead, most = self.dead, self.config.auxiliary_features or max(self.width // 2, 1)
         share = (dead.sum() / most).clamp(max=1)
         if scaled.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
@@ -236,10 +240,10 @@ class SparseDictionary(Model):
         return share * squared_error(error.detach(), found)
 
     def _usage_loss(self, pre: Tensor) -> Tensor:
-        """Return the mean over the features of KL(usage_target || usage), [N], the same for each sample.
+        """Return the mean over the features of KL(usage_target || usage), [N], the same value for each sample.
 
-        The usage is a moving average. Its gradient is that of a smooth activity of this sample, sigmoid(p), so that it is a sum over
-        samples."""
+        `usage` is a moving average without a gradient. The gradient of a sample is the derivative of KL with respect to usage, times the
+        gradient of sigmoid(p), a smooth measure of activity. p: `pre` [N, F]."""
         target = self.config.usage_target
         usage = self.usage.clamp(target / 100, 1 - (1 - target) / 100)
         divergence = target * (target / usage).log() + (1 - target) * ((1 - target) / (1 - usage)).log()

@@ -40,7 +40,7 @@ def active_places(places: Tensor, samples: int, features: int) -> Active:
 
 
 class Scratch:
-    """Memory for pre-activations, which each pass uses again. A new tensor of 4 MB costs 3 ms of page faults, as much as its
+    """Reusable memory for the pre-activations of a forward pass. A new tensor of 4 MB costs 3 ms of page faults, as much as its
     computation."""
 
     def __init__(self) -> None:
@@ -58,7 +58,9 @@ class Scratch:
 
 
 class SparseEncode(torch.autograd.Function):
-    """Return the pre-activations [P] at the active places. x: input of the encoder [N, d]. pre: its result [N, F], without a graph."""
+    """Autograd function that returns the pre-activations [P] at the places `active`, with gradients for `x`, `encoder` and `bias`.
+
+    x: input of the encoder, [N, d]. encoder: [F, d]. bias: [F]. pre: x encoder^T + bias, [N, F], already computed without a graph."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, encoder: Tensor, bias: Tensor, pre: Tensor, active: Active) -> Tensor:
@@ -75,7 +77,7 @@ class SparseEncode(torch.autograd.Function):
 
 
 class SparseDecode(torch.autograd.Function):
-    """Return for each sample the sum of activity x vector over its active features, [N, d].
+    """Autograd function that returns for each sample the sum of activity x vector over its active features, [N, d].
 
     values: activities [P], in the order of `active`. vectors: one for each feature, [F, d]. active: indices of the activities."""
 

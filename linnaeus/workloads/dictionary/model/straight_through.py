@@ -1,4 +1,4 @@
-"""Functions whose exact gradient is 0 or undefined where training needs one."""
+"""Autograd functions whose backward is not the exact gradient, which is 0, undefined or unwanted in training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class Jump(torch.autograd.Function):
-    """Compute JumpReLU: z where z > theta, otherwise 0, for z [N, F] and theta [F].
+    """Autograd function JumpReLU: z where z > theta, otherwise 0, for z [N, F] and theta = `threshold` [F].
 
     Source: Rajamanoharan et al. 2024, arXiv 2407.14435, equations 9 and 11.
 
-    The gradient of theta is estimated with a rectangular kernel of width `bandwidth`: it is -theta / bandwidth where
-    |z - theta| < bandwidth / 2, otherwise 0."""
+    The derivative with respect to z is 1 where z > theta, otherwise 0. The derivative with respect to theta is estimated with a rectangular
+    kernel of width `bandwidth`: it is -theta / bandwidth where |z - theta| < bandwidth / 2, otherwise 0."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
@@ -30,7 +30,9 @@ class Jump(torch.autograd.Function):
 
 
 class Step(torch.autograd.Function):
-    """Return 1 where z > theta, otherwise 0 (the same paper, equation 12). z gets no gradient, theta gets -1 / bandwidth near the step."""
+    """Autograd function: 1 where z > theta, otherwise 0, for z [N, F] and theta = `threshold` [F] (source as for `Jump`, equation 12).
+
+    z has no gradient. The derivative with respect to theta is -1 / bandwidth where |z - theta| < bandwidth / 2, otherwise 0."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, threshold: Tensor, bandwidth: float) -> Tensor:
@@ -46,8 +48,8 @@ class Step(torch.autograd.Function):
 
 
 class OnSphere(torch.autograd.Function):
-    """Return unit vectors [F, d] unchanged. Their gradient has no component along the vectors, because that would only change their norms
-    (Bricken et al. 2023, "Towards Monosemanticity")."""
+    """Autograd function that returns unit vectors [F, d] unchanged. Backward removes the component of each gradient along its vector, which
+    would only change the norm (Bricken et al. 2023, "Towards Monosemanticity")."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

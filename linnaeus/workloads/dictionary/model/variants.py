@@ -36,9 +36,11 @@ class ReLUDictionary(SparseDictionary):
 
 
 class GatedDictionary(SparseDictionary):
-    """Open the gate of a feature where p > 0. Its activity is then max(exp(r) (p - c) + m, 0), with learned r and m [F].
+    """Dictionary with gates: a feature is active where its pre-activation p > 0. Its activity is then max(exp(r) (p - c) + m, 0), with
+    learned r and m [F] and the encoder bias c.
 
-    The gate gets its gradient from the penalty of max(p, 0) and from the reconstruction by max(p, 0) with a fixed decoder."""
+    p > 0 has no gradient. So two losses train p: a penalty of the sum of max(p, 0), and the squared error of the reconstruction from
+    max(p, 0) by the decoder and bias, which are constants in it."""
 
     folds = (*SparseDictionary.folds, "magnitude_bias")
 
@@ -78,10 +80,10 @@ class TopKDictionary(SparseDictionary):
 
 
 class BatchTopKDictionary(SparseDictionary):
-    """Keep the k n largest activities of each block of n samples, and set the others to 0.
+    """Dictionary that keeps the k n largest activities of each block of n training samples, and sets the others to 0.
 
     A micro-batch consists of whole blocks, so the choice does not depend on the division of a global batch. threshold: moving average of
-    the smallest activity that is kept in a block; in evaluation a feature is active above it."""
+    the smallest kept activity of a block. In evaluation the activities above `threshold` are kept, independently of other samples."""
 
     threshold: Tensor
     updates: Tensor
@@ -115,8 +117,8 @@ class BatchTopKDictionary(SparseDictionary):
         return 0.8 * float(self.threshold) if pre.device.type == "cpu" else 0.0
 
     def _keep(self, smallest: Tensor) -> None:
-        """Add the smallest kept activities of blocks to the sum since the last update, and the number of those above 0 to its count. Do
-        nothing in evaluation. smallest: one for each block."""
+        """Add the sum of `smallest` and the number of its values above 0 to the totals since the last update, from which `threshold` is
+        updated. Do nothing in evaluation. smallest: smallest kept activity of each block, [number of blocks]."""
         if self.training:
             self._smallest += torch.stack([smallest.detach().sum(), (smallest > 0).sum()]).to(self._smallest.dtype)
 
@@ -133,7 +135,8 @@ class BatchTopKDictionary(SparseDictionary):
 
 
 class MatryoshkaDictionary(BatchTopKDictionary):
-    """Sum the errors of the reconstructions by the first features, for each of the nested widths."""
+    """BatchTopK dictionary whose loss is the sum of several squared errors: for each width w in `config.widths` and for all features, that
+    of the reconstruction by the first w features alone."""
 
     def __init__(self, config: MatryoshkaConfig, width: int, features: int) -> None:
         super().__init__(config, width, features)
@@ -156,7 +159,8 @@ class MatryoshkaDictionary(BatchTopKDictionary):
 
 
 class JumpReLUDictionary(SparseDictionary):
-    """Set activities below a learned threshold of their feature to 0. The parameter is the threshold divided by `THRESHOLD_SPEED`.
+    """Dictionary that sets activities up to a learned threshold of their feature to 0. The parameter `slow_threshold` is the threshold
+    divided by `THRESHOLD_SPEED`.
 
     Thresholds must move by several units, but a step of Adam has about the size of the learning rate, whatever the sparsity coefficient is.
     Without the division, the final thresholds would depend on the number of updates instead of the coefficient. With the logarithm of the
@@ -215,7 +219,8 @@ def build_dictionary(config: DictionaryConfig, width: int, seed: int) -> SparseD
 
 
 def check_settings(config: DictionaryConfig, features: int) -> None:
-    """Raise `ConfigError` for settings that are impossible with so many features."""
+    """Raise `ConfigError` if `k` is above `features`, if `k` of topk is not a whole number from 1 on, or if the widths of matryoshka do not
+    ascend or are not below `features`."""
     if isinstance(config, TopKConfig) and config.k > features:
         raise ConfigError(f"model.k is {config.k:g}, but there are {features} features; set model.k to at most that")
     if config.name == "topk" and isinstance(config, TopKConfig) and (config.k < 1 or config.k % 1):

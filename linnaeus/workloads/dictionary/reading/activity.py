@@ -34,7 +34,8 @@ class Activity(NamedTuple):
 
 
 class Reader:
-    """Reader of the activities of a dictionary: opened run, module whose output is recorded, and trained dictionary of this output."""
+    """Reader of the activities of a dictionary on samples. run: opened run of the model. module: module of the model whose output is
+    recorded. trained: dictionary of this output."""
 
     def __init__(self, run: OpenedRun, module: nn.Module, trained: TrainedDictionary) -> None:
         self.run, self.trained, self.module = run, trained, module

@@ -57,8 +57,8 @@ def dictionary_sections(
 
 
 class _Dictionary(NamedTuple):
-    """Parts of the report about one dictionary. density: histogram as HTML. sections: (title, HTML) each. detectors: the best detector of
-    each class; [] if the samples have no classes."""
+    """Parts of report.html about one dictionary. density: histogram as HTML. sections: (title, HTML) of each section. detectors: the best
+    detector of each class; [] if the samples have no classes."""
 
     density: str
     sections: list[tuple[str, str]]

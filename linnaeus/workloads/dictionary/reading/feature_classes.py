@@ -36,7 +36,7 @@ class Detector(NamedTuple):
     f1: float
 
     def row(self) -> dict[str, Any]:
-        """Return the row of feature_taxa.csv."""
+        """Return column -> value of the row of this detector in feature_taxa.csv. `group` is the column `rank`, `name` is `taxon`."""
         return dict(zip(COLUMNS, self, strict=True))
 
 

@@ -94,7 +94,8 @@ def _examples(reader: Reader, host: Batch, found: Activity, feature: int) -> str
 
 def _effect(found: Sequence[Effect]) -> str:
     """Return two columns of outputs as HTML: those whose probability the feature raises on the left, those whose probability it lowers on
-    the right, the largest changes first. found: effects in descending order of the change."""
+    the right, the largest changes first. If `found` is empty, return a sentence that says so. found: effects in descending order of the
+    change."""
     if not found:
         return '<p class="near">no output changes by more than 0.01 percentage points without the feature</p>'
     columns = [[one for one in found if one.change > 0], [one for one in found if one.change < 0][::-1]]

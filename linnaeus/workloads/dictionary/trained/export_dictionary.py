@@ -24,7 +24,7 @@ REFUSED = ("form", "tokenizer", "plugins")  # options of `linnaeus export` witho
 
 
 def export_model(options: argparse.Namespace) -> list[str]:
-    """Write the folder `options.out` in the layout of SAELens. Return the lines to print.
+    """Write all dictionaries of the run `options.run` to the new folder `options.out`, in the layout of SAELens. Return the lines to print.
 
     `options`: options of `linnaeus export`: `run`, `out`, `checkpoint`, and the options in `REFUSED`, which must not be set. Raise
     `ConfigError` if one of these is set, if the run cannot be loaded, and if the folder exists or cannot be written."""

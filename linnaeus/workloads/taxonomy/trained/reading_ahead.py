@@ -24,7 +24,7 @@ AHEAD = 3  # batches that are read in advance
 class ReadBatch:
     """Batch of `inputs` that begins with photograph number `first`.
 
-    `found`: for each photograph its pixels as `TrainedClassifier.read` returns them, or the reason why it cannot be read."""
+    `found`: for each photograph its central square, uint8 [S, S, 3], or the reason why it cannot be read."""
 
     inputs: Inputs
     first: int
@@ -71,7 +71,7 @@ def read_batches(
     """Yield batches of `size` photographs, and show their progress. The first `done` photographs are skipped.
 
     `activity`: shown beside the progress, such as "predicting". `ends`: number of photographs before the end of each batch, in ascending
-    order, in place of `size`. The pixels are scaled for `model`."""
+    order, in place of `size`. The central squares have the image size of `model`."""
     stops = [*range(size, len(inputs), size), len(inputs)] if ends is None else list(ends)
     parts = [range(first, last) for first, last in zip([0, *stops], stops, strict=False) if done <= first < last]
     with ThreadPoolExecutor(threads) as pool, PreparationProgress(activity, len(inputs), counted(len(inputs), "photograph")) as progress:
@@ -91,9 +91,9 @@ def read_batches(
 
 
 def _read(model: TrainedClassifier, inputs: Inputs, row: int) -> np.ndarray | str:
-    """Return the pixels of photograph `row` as `TrainedClassifier.read` does, or the reason why it cannot be read."""
+    """Return the central square of photograph `row`, uint8 [S, S, 3], or the reason why it cannot be read."""
     try:
-        return inputs.files.decode(row, model.short_side, model.description.max_image_pixels)
+        return model.crop(inputs.files.decode(row, model.short_side, model.description.max_image_pixels))
     except OSError as error:
         return error.strerror or one_line(error)
     except NotAnImage as error:

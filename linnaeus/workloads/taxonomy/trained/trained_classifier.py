@@ -186,6 +186,11 @@ class TrainedClassifier:
         except NotAnImage as error:
             raise NotAnImage(f"{name_of(photograph) or 'photograph'}: {error}") from None
 
+    def crop(self, pixels: np.ndarray) -> np.ndarray:
+        """Return the central square of a photograph, resized to uint8 [S, S, 3]. `batch` does not change it further."""
+        square: Tensor = self.pipeline([pixels], np.empty(0))[0]
+        return np.ascontiguousarray(square.permute(1, 2, 0).numpy())
+
     def predict_pixels(
         self, images: Sequence[np.ndarray], metadata: Metadata, names: Sequence[str | None], asked: Asked
     ) -> list[Prediction]:

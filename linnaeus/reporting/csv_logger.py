@@ -20,7 +20,7 @@ STREAMS = ("metrics", "timings")
 
 
 class CsvTable:
-    """Table of rows in the file `path`. A row with a new name rewrites the file with one more column; other rows are appended."""
+    """Table of rows in the file `path`. Rows are appended; for a row with a new name, the file is written again with one more column."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -89,7 +89,8 @@ def _step(view: View) -> str:
 
 
 def time_left(view: View) -> str:
-    """Return the time left of the whole run as `, 3m05s left`; "" without an estimate."""
+    """Return the time left of the whole run as `, 3m05s left`, or `, 3m05s + validation left` if the estimate excludes validation passes;
+    "" without an estimate."""
     if view.left is None:
         return ""
     return f", {format_duration(max(0.0, view.left))}{' + validation' * view.left_without_validation} left"

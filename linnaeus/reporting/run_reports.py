@@ -30,7 +30,8 @@ log = logging.getLogger("linnaeus")
 
 
 class RunReports:
-    """Progress reports of a run, shown and written on rank 0; other ranks only count validation passes and checkpoints.
+    """Maker of the progress reports of a run, which are shown and written on rank 0. Other ranks only count validation passes and
+    checkpoints.
 
     `pending`: the training metrics of a report that is made after the validation passes of its step; None without such a report. `passes`,
     `saves`: numbers of validation passes and checkpoints made in this launch. `planned`: (steps of all validation passes, steps of all
@@ -67,7 +68,8 @@ class RunReports:
             self.seconds += perf_counter() - start
 
     def counters(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the numbers of rows and of rows of the newest step, and the pending report."""
+        """Return the state to save in a checkpoint: `reports`, the number of rows of reports.jsonl; `reports_of_step`, the number of these
+        rows with the newest step; `pending_report`, the value of `pending`."""
         of_step = self.file.of_step if self.file is not None else 0
         return {"reports": self.rows, "reports_of_step": of_step, "pending_report": self.pending}
 
@@ -82,7 +84,8 @@ class RunReports:
                 log.warning("reports.jsonl lacks %d rows that had been written when the checkpoint was saved", missing)
 
     def defer(self, row: Mapping[str, Any]) -> None:
-        """Make the report of this step pending. `row`: the newest row of metrics, of which the training metrics are kept."""
+        """Set `pending`, because the report of this step is made after its validation passes. `row`: newest row of metrics.jsonl; only its
+        training metrics (`train/...`) are kept."""
         self.pending = {name: value for name, value in row.items() if name.startswith("train/")}
 
     def time_left(

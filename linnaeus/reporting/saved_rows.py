@@ -37,8 +37,8 @@ class SavedRows:
     def timed(self) -> Iterator[tuple[Row, float]]:
         """Yield (element of `rows`, time in seconds since 1970) for each row: `created` plus the newest `time/wall_seconds`.
 
-        Rows of metrics.jsonl do not contain a time. Their time is that of the last row of timings.jsonl up to their step, which is a little
-        early. Before the first row of timings.jsonl, the time is `created`."""
+        Rows of metrics.jsonl do not contain a time. Their time is the time of the last row of timings.jsonl up to their step, which is a
+        little early. Before the first row of timings.jsonl, the time is `created`."""
         clock = [(row["global_step"], row["time/wall_seconds"]) for _, _, row in self.rows if row.get("time/wall_seconds") is not None]
         for found in self.rows:
             index = bisect.bisect_right(clock, found[2]["global_step"], key=lambda entry: entry[0])

@@ -43,7 +43,7 @@ class Throughput:
         self._readings.append(reading)
 
     def update(self, reading: Reading) -> None:
-        """Add the reading of a report. It is ignored if its step is not greater than that of the last reading."""
+        """Add the reading of a report. Ignore it if its step is not greater than the step of the last reading."""
         if not self._readings or reading.step > self._readings[-1].step:
             self._readings.append(reading)
 
@@ -78,7 +78,7 @@ class Throughput:
 
 
 class Costs(NamedTuple):
-    """Mean seconds of an update, a validation pass and a checkpoint in a launch; None if unknown. `processes`: its world size."""
+    """Mean seconds of an update, a validation pass and a checkpoint in a launch; None if unknown. `processes`: world size of the launch."""
 
     update: float | None = None
     validation: float | None = None
@@ -86,8 +86,8 @@ class Costs(NamedTuple):
     processes: int = 1
 
     def on(self, processes: int) -> "Costs":
-        """Return the estimated costs with another number of processes: updates and validations scale inversely with it, checkpoints do not
-        change."""
+        """Return the estimated costs with `processes` processes: the seconds of updates and validation passes are inversely proportional to
+        the number of processes, the seconds of checkpoints do not change."""
         update, validation = (None if cost is None else cost * self.processes / processes for cost in (self.update, self.validation))
         return Costs(update, validation, self.checkpoint, processes)
 
@@ -95,9 +95,9 @@ class Costs(NamedTuple):
 def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int, earlier: float | None = None) -> float | None:
     """Return the estimated seconds of the remaining events, such as validation passes: 0 if none remains, None if there is no estimate.
 
-    steps: steps of all events, sorted. The remaining ones are those at `step` or later. spent: seconds of the `done` events of this launch.
-    earlier: mean seconds of an event in an earlier launch, None if unknown; it counts as one more event. The estimate is the mean over
-    these events x the number of remaining ones."""
+    steps: steps of all events of the run, sorted; events at `step` or later remain. done: number of events of this launch so far. spent:
+    total seconds of these events. earlier: mean seconds of an event in an earlier launch, None if unknown; it counts as one more event. The
+    estimate is the mean seconds of these events x the number of remaining events."""
     left = len(steps) - bisect_left(steps, step)
     if not left:
         return 0.0

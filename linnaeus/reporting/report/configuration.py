@@ -35,8 +35,8 @@ def configuration(run: RunFiles) -> str:
 
 def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return dotted key -> (default, value), both as text, for the keys of the saved configuration `config` that differ from their
-    defaults. The defaults are those of the options that `config` has chosen, such as its model. For a key without a default, the first text
-    is an en dash.
+    defaults. The defaults are composed with the options that `config` has chosen, such as its model. For a key without a default, the first
+    text is an en dash.
 
     Keys in `UNINTERESTING` are left out, and `min` or `max` where the default is `auto`. Return {} if `config` is empty, or if its defaults
     cannot be composed, for example because a plugin is missing."""

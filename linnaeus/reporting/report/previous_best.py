@@ -1,4 +1,4 @@
-"""Find the best earlier run of the same experiment on the same data, whose results are shown beside those of a run."""
+"""Find the best earlier run of the same experiment on the same data. Its results are shown beside the results of a run."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -23,9 +23,9 @@ class Entry(NamedTuple):
 
 
 def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
-    """Return the entries on the Pareto front in ascending order of cost. An entry is on the front if its quality is better than that of
-    every other entry of the same or a lower cost. Of entries with equal cost and quality, only the first is returned. `higher`: True if a
-    higher quality is better."""
+    """Return the entries on the Pareto front in ascending order of cost. An entry is on the front if its quality is better than the quality
+    of every other entry with the same or a lower cost. Of entries with equal cost and quality, only the first is returned. `higher`: True
+    if a higher quality is better."""
     best: list[Entry] = []
     for entry in sorted(entries, key=lambda e: (e.cost, -e.quality if higher else e.quality)):
         if not best or (entry.quality > best[-1].quality if higher else entry.quality < best[-1].quality):

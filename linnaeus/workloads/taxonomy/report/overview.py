@@ -56,10 +56,8 @@ def _groups(tables: AnswerTables, facts: dict) -> str:
 
 
 def _cards(tables: AnswerTables) -> str:
-    """Return the HTML of the cards with the main figures, without those that were not computed.
-
-    They are the accuracies of the two finest ranks and, for the finest rank, the accuracy without place and date, the mean accuracy over
-    classes and the calibration error."""
+    """Return the HTML of the cards with the main figures: the accuracies of the two finest ranks and, for the finest rank, the accuracy
+    without place and date, the mean accuracy over classes and the calibration error. Figures that were not computed are left out."""
     figures = []
     for rank in reversed(tables.ranks[-2:]):
         key = f"{tables.normal}/{rank}/top1"
@@ -133,10 +131,9 @@ def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> 
 
 
 def _failures(tables: AnswerTables) -> str:
-    """Return an HTML list of weaknesses; "" if there are none.
-
-    They are the clade with the lowest accuracy, the classes that are never right (or the class with the lowest accuracy), the most frequent
-    confusion, and the number of wrong predictions with a confidence of 90 % or more."""
+    """Return an HTML list of weaknesses of the model: the clade with the lowest accuracy, the classes that are never right (or the class
+    with the lowest accuracy), the most frequent confusion, and the number of wrong predictions with a confidence of 90 % or more. Return ""
+    if none of these can be computed."""
     items = [*_worst_clade(tables), *_worst_class(tables), *_worst_pair(tables), *_confident(tables)]
     return f'<h3>Weaknesses</h3><ul class="fails">{"".join(f"<li>{item}</li>" for item in items)}</ul>' if items else ""
 

@@ -43,9 +43,10 @@ def _scores(found: dict[int, Path]) -> dict[int, float]:
 
 
 def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
-    """Return the validated checkpoints, the best first. Of two with equal scores the newer one is first, as in `retention`.
+    """Return (path, a phrase such as "the best of 3 by val/loss (0.41)") of each validated checkpoint in `found` (step -> path), the best
+    first.
 
-    Raise `ConfigError` if no checkpoint was validated."""
+    Of two with equal scores the newer one is first, as in `retention`. Raise `ConfigError` if no checkpoint was validated."""
     monitor, mode = _monitored(run)
     scores, sign = _scores(found), 1 if mode == "max" else -1
     ranked = sorted(((sign * score, step) for step, score in scores.items()), reverse=True)

@@ -85,8 +85,8 @@ def _of_directory(path: Path, choice: str | None) -> InitialWeights:
 
 
 def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
-    """Return the weights of a checkpoint that the run validated: the averaged ones if it has results named `val_ema/...`, else the raw
-    ones."""
+    """Return the weights in the checkpoint `path` that were validated: the averaged ones if it has results named `val_ema/...`, else the
+    raw ones. `notes`: lines for the log, to which a line is added if the checkpoint has both."""
     files = verify(path)["files"]
     best = json.loads((path / STATE).read_text()).get("best", {})
     averaged = EMA in files and any(name.startswith("val_ema") for name in best)

@@ -19,9 +19,10 @@ ASIDE = ".aside"
 
 
 def choose_kept(scores: Mapping[int, float | None], keep_last: int, keep_best: int, best_mode: str = "max") -> set[int]:
-    """Return the steps of the checkpoints to keep. `scores` is {step: score} of the intact checkpoints, None if one was not validated.
+    """Return the steps of the checkpoints to keep: the newest `keep_last` and the best `keep_best`. `best_mode`: "max" or "min".
 
-    Of two equal scores the newer one is better. A score of NaN does not count as best."""
+    `scores` is {step: score} of the intact checkpoints, None if one was not validated. Of two equal scores the newer one is better. A score
+    of NaN does not count as best."""
     sign = 1 if best_mode == "max" else -1
     ranked = [(sign * score, step) for step, score in scores.items() if score is not None and not math.isnan(score)]
     return set(sorted(scores)[-keep_last:]) | {step for _, step in sorted(ranked, reverse=True)[:keep_best]}
@@ -51,7 +52,8 @@ def rename_newer(directory: Path, step: int) -> list[str]:
 
 
 def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_mode: str = "max") -> list[str]:
-    """Delete the checkpoints that need not be kept, after the one of step `committed` is on the disk. Return the names of the deleted ones.
+    """Delete the checkpoints of steps up to `committed` that `choose_kept` does not keep, and those renamed to `step-N.aside`. Return their
+    names. Call this after the checkpoint of step `committed` is on the disk.
 
     Damaged checkpoints (with wrong sizes) do not count towards `keep_last` and `keep_best`. A checkpoint that cannot be deleted is logged
     and retried the next time. Raise `OSError` and delete nothing if the disk cannot be read, `CheckpointDamaged` if step `committed` is

@@ -150,7 +150,9 @@ def _check_tied_skips(tied: Mapping[str, list[str]], skipped: Sequence[str]) -> 
 
 
 def _mismatch_message(source: str, total: int, matched: Sequence[str], wrong: Sequence[list[str]], reasons: Mapping[str, str]) -> str:
-    """Return the error message for `wrong`: three lists of names that are missing, unexpected or mismatched and not allowed."""
+    """Return the error message for `wrong`: three lists of names that are missing, unexpected or mismatched and not allowed.
+
+    source: name of the file. total: number of the model's weights. matched: names that fit. reasons: mismatched name -> reason."""
     missing, unexpected, mismatched = wrong
     found = [f"{counted(len(missing), 'weight')} of the model missing ({shorten(missing)})"] if missing else []
     found += [f"{counted(len(unexpected), 'weight')} not in the model ({shorten(unexpected)})"] if unexpected else []

@@ -1,5 +1,6 @@
-"""`linnaeus edit RUN --feature N --scale S INPUT...`: answer with a model while features of a dictionary are edited. See `linnaeus edit
---help`."""
+"""`linnaeus edit RUN --feature N --scale S INPUT...`: show a model's outputs while features of a sparse dictionary are scaled. See
+`linnaeus edit --help`.
+"""
 
 from linnaeus.workloads.dictionary.edit_cli import main
 

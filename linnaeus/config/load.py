@@ -261,7 +261,7 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
 
 
 def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: dict[str, dict[str, type]]) -> str:
-    """Return a hint for an unknown key: the option of the group that has this key, the name in this program, or a similar key."""
+    """Return a hint for an unknown key: the option of its group that has it, this program's name of a foreign setting, or a similar key."""
     if (prefix, name) == ("run", "from"):
         return "run.from must be given on the command line, not in a file"
     if (prefix, name) == ("", "experiment"):

@@ -178,7 +178,9 @@ def _parse_group(spec: Any, key: str) -> tuple[Filter, float, float | None]:
 def _split(
     label: str, parameters: list[Parameter], lr_scale: float, decay: float | None, default_decay: float, no_decay_names: set[str]
 ) -> list[ParamGroup]:
-    """Split the parameters of a group by weight decay and dtype, since a fused kernel takes a list with one dtype and one weight decay."""
+    """Split the parameters of a group by weight decay and dtype, since a fused kernel takes a list with one dtype and one weight decay.
+
+    decay: weight decay that the group sets; None: 0 for parameters in `no_decay_names`, `default_decay` for the others."""
     parts: dict[tuple[float, Any], list[Parameter]] = {}
     for parameter in parameters:
         own_decay = decay if decay is not None else 0.0 if parameter.name in no_decay_names else default_decay

@@ -245,8 +245,8 @@ class RecentNorms:
         return {**counts, "norms": {"count": self.count, "values": self.values.cpu().clone()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the result of `state_dict`. If the saved buffer has another size, keep the newest norms that fit. All loaded norms count as
-        counted."""
+        """Load the result of `state_dict`. If the saved buffer has another size, keep the newest norms that fit. `count_skipped` does not
+        count the loaded norms again."""
         values, self.count = state["norms"]["values"], state["norms"]["count"]
         if len(values) != len(self._slots):
             values = values.roll(-(self.count % len(values))) if self.count > len(values) else values[: self.count]

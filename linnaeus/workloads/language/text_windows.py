@@ -49,7 +49,10 @@ class TextWindows(PositionedDataset):
         dimensions: Sequence[str] = (),
         schedule: OpsSchedule | None = None,
     ) -> None:
-        """Raise `ConfigError` for a text of fewer than two tokens."""
+        """`array`: tokens of the split. `block`: number of input tokens of a window. `seed`: seed of the run. `fingerprint`: hash of the
+        data.
+
+        Raise `ConfigError` for a text of fewer than two tokens."""
         if array.size < 2:
             split = "validation" if order is None else "training"
             raise ConfigError(f"data.path: the {split} part has {counted(array.size, 'token')}; it needs at least 2, use a longer text")

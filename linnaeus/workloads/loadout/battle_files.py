@@ -115,9 +115,9 @@ def to_points(text: str) -> dict[str, int]:
 
 
 def share_winners(builds: Builds, won: np.ndarray, share: float | None, seed: int) -> Builds:
-    """Return as many of `builds` as possible such that the fraction `share` of them is of winning teams; None: all builds.
+    """Return as many of `builds` as possible such that the fraction `share` of them is of winning teams. `share=None`: return all builds.
 
-    won: bool [N]. Builds are left out by a hash of `seed` and their row number."""
+    won: bool [N], True for a build of a winning team. The builds to leave out are chosen by a hash of `seed` and their row number."""
     if share is None:
         return builds
     winners, losers = (np.flatnonzero(side) for side in (won, ~won))

@@ -32,7 +32,7 @@ class LanguageModel:
     """Trained network in evaluation mode, with its tokenizer. `source`: the file of the weights. `notes`: lines for the user."""
 
     def __init__(self, network: GPT, tokenizer: Tokenizer, source: str, notes: Sequence[str] = (), batch: int | None = None) -> None:
-        """`batch`: number of text windows that are scored at once; None: as many as fit.
+        """`batch`: number of text windows that are scored at once; None: at most `MOST_ROWS`, with at most `LOGITS` logits in total.
 
         With the batch size of the run's validation, scores have the same digits as the validation results."""
         self.network, self.tokenizer, self.source, self.notes = network.eval(), tokenizer, source, list(notes)

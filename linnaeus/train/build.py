@@ -145,7 +145,6 @@ def build_update(
     config: Config, model: Model, optimizers: Optimizers, precision: Precision, ema: EMA | None, growth: Growth | None, rows: int
 ) -> Update:
     """Return the `Update` of the run. It also calls `model.after_update` after each update if the model overrides that method.
-
     `ema`, `growth`: None if the run does not use them. `rows`: number of the newest updates whose gradient norms are kept."""
     statistics = list(changing_buffers(model).values())
     after = None if type(model).after_update is Model.after_update else model.after_update
@@ -179,7 +178,6 @@ def build_weighting_meter(
 
 def build_sections(training: Training, directory: Path) -> Sections | None:
     """Return the timer of the parts of an update (forward, backward, ...); None if nothing uses it.
-
     Users are a `StepProfiler` on rank 0 if `profile` is set, and `training.ranks` with several processes. `directory`: run directory."""
     profile, context = training.config.profile, training.context
     profiler = StepProfiler(profile, directory, context.device) if profile is not None and context.is_master else None

@@ -168,8 +168,8 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
 
 @torch.no_grad()
 def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
-    """Return this process's loss sums per task, float64 [T], for the window of update `step`, with the updated weights and the same
-    dropout.
+    """Return the sum of the losses of each task over `window` on this process, float64 [T], with the weights after update `step` and the
+    same dropout as in this update.
 
     Buffers that a forward pass changes (batch statistics) are restored."""
     buffers = list(changing_buffers(t.model).values())

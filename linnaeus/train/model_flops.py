@@ -102,7 +102,7 @@ def convolution_backward_flops(
 
 class _Phase:
     """Counter of the forward operations that activation checkpointing repeats during the backward. backward: True once the backward has
-    started. repeated: their number so far."""
+    started. repeated: number of floating-point operations in the repeated ones so far."""
 
     def __init__(self) -> None:
         self.backward, self.repeated = False, 0

@@ -197,7 +197,6 @@ class Outputs:
 
     def fail(self, reason: str, global_step: int) -> None:
         """Write status `failed` and `reason` to summary.json, send the notification, and log the reason, on rank 0 only.
-
         A thread of the watchdog calls this just before it ends the process, so no collective operation is called."""
         if self.context.is_master:
             with log_write_errors(self.directory.path / "summary.json"):  # before the log: the console may block

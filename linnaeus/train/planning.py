@@ -1,4 +1,5 @@
-"""Compute the plan of a run, before anything is trained: its length, accumulation, schedule and learning rate, all in steps."""
+"""Compute the plan of a run before anything is trained: length, gradient accumulation, schedule and learning rate. Durations are in
+steps."""
 
 from __future__ import annotations
 

@@ -127,7 +127,8 @@ class ActivationSource:
         return Block(rows, counts)
 
     def mask(self, host: Batch, tap: Tap) -> Tensor | None:
-        """Return a mask of the positions of an output [B, T, d], bool [B, T], False for padding; None if no position is padding."""
+        """Return a mask of the positions of the output [B, T, d] that `tap` recorded for the batch `host`, bool [B, T], False for padding.
+        Return None for an output of another number of dimensions, and if the workload has no mask of this shape."""
         real = self.run.workload.real_positions(host) if len(tap.shape) == 3 else None
         return real if real is not None and real.shape == tap.shape[:2] else None
 

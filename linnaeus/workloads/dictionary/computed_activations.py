@@ -26,7 +26,7 @@ class ComputedActivations:
         self._counts: dict[int, Tensor] = {}
 
     def block(self, number: int) -> Block:
-        """Return the activations of a block."""
+        """Return the activations of block `number`, computed now."""
         return self.source.read(number)
 
     def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:

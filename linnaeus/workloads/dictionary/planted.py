@@ -41,10 +41,10 @@ CHUNK = 1 << 17  # scores at a time on a CPU, so that they stay in its cache: 0.
 
 
 class PlantedDictionary:
-    """Planted features and the activations made of them. All tensors are on `device`.
+    """Planted features and the activations made of them. Tensors are on `device`.
 
-    width: d. features: float32 [F, d], rows of norm 1. bias: float32 [d]. frequencies: float64 [F], shares of samples in which each
-    feature is active, exact without correlations."""
+    width: d. features: float32 [F, d], rows of norm 1. bias: float32 [d]. frequencies: float64 [F] on the CPU, share of samples in which
+    each feature is active, exact without correlations."""
 
     def __init__(self, config: PlantedSettings, seed: int, device: torch.device | str = "cpu") -> None:
         self.config, self.seed, self.device = config, seed, torch.device(device)

@@ -54,8 +54,8 @@ def splice(source: ActivationSource, dictionaries: DictionarySet, batch: Batch) 
 
 
 def reconstruct(dictionary: Any, device: str) -> Edit:
-    """Return a function that reconstructs activations [N, d] with a dictionary, under the autocast state of this call. The model that calls
-    the function may run under another one."""
+    """Return a function from activations [N, d] to their reconstructions [N, d] by a dictionary. The function uses the autocast setting
+    that is active now, not the one that is active when the model calls it. device: type of the device, such as "cuda"."""
     dtype, precision = dictionary.decoder.dtype, torch.get_autocast_dtype(device)
     enabled = torch.is_autocast_enabled(device)
 

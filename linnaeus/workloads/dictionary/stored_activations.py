@@ -49,7 +49,7 @@ class StoredActivations:
         self._shards: dict[int, np.ndarray] = {}  # opened by each process when it reads them first
 
     def block(self, number: int) -> Block:
-        """Return the activations of a block, on the host."""
+        """Return the activations of block `number`, on the host."""
         return Block(*self.rows(np.arange(*self.block_offsets[number : number + 2])))
 
     def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -278,12 +278,12 @@ class SparseDictionary(Model):
 
 
 def squared_error(target: Tensor, found: Tensor) -> Tensor:
-    """Return the squared error summed over the dimensions, [N], at least float32."""
+    """Return the squared error of `found` [N, d] summed over the d dimensions, [N], in the dtype of `target` [N, d]."""
     return (target - found.to(target.dtype)).square().sum(1)
 
 
 def geometric_median(points: Tensor) -> Tensor:
-    """Return the point with the smallest sum of distances to `points` [N, d], [d], by the algorithm of Weiszfeld (1937)."""
+    """Return the geometric median [d]: the point with the smallest sum of distances to `points` [N, d], by Weiszfeld's algorithm (1937)."""
     median = points.mean(0)
     for _ in range(WEISZFELD_STEPS):
         closeness = 1 / (points - median).norm(dim=1).clamp(min=1e-8)

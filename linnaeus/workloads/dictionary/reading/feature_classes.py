@@ -1,9 +1,9 @@
 """Find for each class of the samples, such as a taxon, the feature that detects it best.
 
 A detector is a feature with a threshold. It predicts its class for a sample if the maximum activity over the places is above the threshold.
-If samples have few tokens, such as one class token for each rank, a detector uses the activity at one of them instead. For each class, the
-feature, place and threshold with the best F1 on training samples are chosen. Precision, recall and F1 are then measured on validation
-samples. Candidate thresholds are 0 and quantiles of the activities above 0.
+If samples have few tokens, such as one class token for each taxonomic rank, a detector uses the activity at one of them instead. For each
+class, the feature, place and threshold with the best F1 on training samples are chosen. Precision, recall and F1 are then measured on
+validation samples. Candidate thresholds are 0 and quantiles of the activities above 0.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ COLUMNS = ("rank", "taxon", "feature", "place", "threshold", "training_rows", "v
 
 
 class Detector(NamedTuple):
-    """Best detector of a class. group: group of outputs, such as a rank. name: name of the class. place: number of the token whose activity
-    is used, from 1; None: the maximum over all places. training_rows, validation_rows: number of samples of the class in each set.
+    """Best detector of a class. group: group of outputs, such as a taxonomic rank. name: name of the class. place: number of the token
+    whose activity is used, from 1; None: the maximum over all places. training_rows, validation_rows: number of samples of the class in
+    each set.
 
     precision, recall, f1: on validation samples. Precision is NaN without positive predictions; recall and F1 are NaN without samples of
     the class."""

@@ -16,7 +16,7 @@ from tests.runs import TINY
 from tests.test_extending import write_package
 
 TAXONOMY = ["plugins=[mylab]", "data.train_samples=64", "data.validation_samples=16", "data.image_size=16", "model.size=micro"]
-TILES = ["plugins=[mylab]", "data=tiles", "schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]"]
+TILES = ["plugins=[mylab]", "data=tiles"]
 LINES = ["experiment=lines"]
 CURVES, ERRORS, POINTS = "mylab.lines.LinesWorkload", "mylab.lines.metrics.Errors", "mylab/lines/data.py"
 PART = "linnaeus.workloads.taxonomy"
@@ -246,7 +246,7 @@ WRONG_VALUES = [
         r"data.ranks is \['genus'\], but data=tiles has the ranks \['genus', 'species'\]",
     ),
     (
-        *("mylab/data.py", ["plugins=[mylab]", "data=tiles"], "", ""),
+        *("mylab/data.py", [*TILES, "schedule.partial_combinations=[[SPATIAL]]"], "", ""),
         r"names SPATIAL, .*; remove it, or set schedule.partial_combinations=\[\] schedule.validate_partial_mask_meta=\[\]",
     ),
 ]

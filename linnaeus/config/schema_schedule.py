@@ -56,7 +56,9 @@ class ScheduleConfig:
     validate: Durations = setting("when the normal validation pass runs", duration="update")
     validate_mask_meta: Durations = setting("when validation with all metadata masked runs", duration="update")
     validate_partial_mask_meta: Durations = setting("when validation with each listed combination masked runs", duration="update")
-    partial_combinations: list[list[str]] = setting("combinations of components that partial passes mask: [[SPATIAL], [SPATIAL, TEMPORAL]]")
+    partial_combinations: list[list[str]] | None = setting(
+        "combinations of components that partial passes mask: [[SPATIAL], [SPATIAL, TEMPORAL]]; null: each of several components alone"
+    )
     validate_at_end: bool = setting("run the normal pass, and the other scheduled ones, at the last step too")
     all_combinations_at_end: bool = setting("at the end, validate with every combination of masked components")
     checkpoint: Durations = setting("when a checkpoint is written", duration="any")

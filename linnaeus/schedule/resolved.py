@@ -127,7 +127,7 @@ def resolve_all_schedule_params(
     listed = listed_combinations(schedule.partial_combinations, components, declared) if has_metadata else ()
     every_combination = schedule.all_combinations_at_end and bool(components)
     combinations = all_combinations(listed, components or ()) if every_combination else listed
-    if schedule.validate_partial_mask_meta and has_metadata and not schedule.partial_combinations:
+    if schedule.validate_partial_mask_meta and has_metadata and schedule.partial_combinations == []:
         key = "schedule.validate_partial_mask_meta"
         raise ConfigError(f"{key} needs schedule.partial_combinations, such as [[SPATIAL]]; or set {key}=[]")
     events = _events(config, *lengths, last, {"validate": True, "validate_mask_meta": has_metadata, PARTIAL: bool(combinations)})

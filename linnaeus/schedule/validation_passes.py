@@ -19,13 +19,17 @@ PASSES = ("validate", "validate_mask_meta", PARTIAL)
 
 
 def listed_combinations(
-    listed: Sequence[Sequence[str]], components: Sequence[str] | None, declared: Sequence[str] = ()
+    listed: Sequence[Sequence[str]] | None, components: Sequence[str] | None, declared: Sequence[str] = ()
 ) -> tuple[Combination, ...]:
     """Return the combinations of `schedule.partial_combinations`, each in the order of `components`, the metadata of the validation data.
 
+    `listed=None` means each component alone, and no combination if there is only one component: the pass without metadata is the same.
     `components=None` means that the data are not known yet; the combinations then keep their order. A combination with a component that
     `data.components` declares (`declared`) and the validation data lack is left out. Raise `ConfigError` for an empty or repeated
     combination, and for an unknown component."""
+    if listed is None:
+        single = declared if components is None else components
+        return tuple((name,) for name in single) if len(single) > 1 else ()
     found: list[Combination] = []
     for i, names in enumerate(listed):
         key = f"schedule.partial_combinations[{i}]"

@@ -40,6 +40,14 @@ def test_all_combinations_at_end() -> None:
     assert one.combinations == () and one.validate_partial_mask_meta.steps() == [] and one.validate_mask_meta.steps() == [100]
 
 
+@pytest.mark.parametrize("components", [COMPONENTS, COMPONENTS[1:], ("TEMPORAL",), ()])
+def test_each_of_several_components_is_masked_by_default(components: tuple[str, ...]) -> None:
+    resolved = resolve(partial_combinations=None, validate_partial_mask_meta=["50%"], components=components)
+    several = len(components) > 1
+    assert resolved.combinations == (tuple((name,) for name in components) if several else ())
+    assert resolved.validate_partial_mask_meta.steps() == ([50, 100] if several else [])
+
+
 def test_gradnorm_starts_after_its_warm_up() -> None:
     resolved = resolve(60, 10, gradnorm=(["10steps"], "3epochs"))
     assert resolved.weighting.steps() == [30, 40, 50, 60]

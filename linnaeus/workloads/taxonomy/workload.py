@@ -144,7 +144,7 @@ class TaxonomyWorkload(Workload):
             f"no validation row has %s: {unmasked}": [name for name in absent if name not in untrained],
         }
         lines = [f"data.components: {text % ' or '.join(names)}" for text, names in found.items() if names]
-        combinations = ["+".join(n) for n in self.config.schedule.partial_combinations if len(n) > 1 and set(n) & set(absent)]
+        combinations = ["+".join(n) for n in self.config.schedule.partial_combinations or () if len(n) > 1 and set(n) & set(absent)]
         return lines + [f"schedule.partial_combinations: left out for this reason: {list_some(combinations, 3)}"] * bool(combinations)
 
     def build_model(self) -> Classifier:

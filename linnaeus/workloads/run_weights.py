@@ -47,6 +47,8 @@ def read_run_file(file: Path, convert: Callable[[Any], T]) -> T:
     """Return the content of a JSON file of a run, converted by `convert`. Raise `ConfigError` if the file is missing or damaged."""
     try:
         return convert(json.loads(file.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ConfigError(f"RUN: {file} is missing; copy it from another run with the same data and model") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         line = " ".join(str(error).split())
         raise ConfigError(f"RUN: {file} is damaged ({line}); copy it from another run with the same data and model") from None

@@ -168,7 +168,7 @@ def test_runs_that_cannot_generate_are_refused(run, refused, tmp_path):
     (copy / "dimensions.json").write_text('{"calm": 1}')
     assert "dimensions.json is damaged ('wide')" in refused(at=copy)
     (copy / "dimensions.json").unlink()
-    assert "dimensions.json is damaged" in refused(at=copy)
+    assert "dimensions.json is missing; copy it from another run" in refused(at=copy)
     shutil.copy(run / "dimensions.json", copy)
     (copy / "tokenizer.json").write_text("{}")
     assert "tokenizer.json is damaged" in refused(at=copy)

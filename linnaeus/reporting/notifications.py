@@ -73,8 +73,9 @@ class Notifier:
                 self._queue.put_nowait((TYPES.get(kind or event, "info"), hide(text)))
 
     def milestone(self, name: str, text: str) -> None:
-        """Queue the message `text` about the milestone `name`, unless this launch or an earlier one has done so (notified.json)."""
-        if self._thread is None or self._record is None:
+        """Queue the message `text` about the milestone `name`, unless this launch or an earlier one has done so (notified.json). Do nothing
+        if `milestones` is not one of the chosen events."""
+        if self._thread is None or self._record is None or "milestones" not in self._events:
             return
         sent = list((read_json(self._record) or {}).get("milestones", []))
         if name not in sent:

@@ -86,6 +86,14 @@ def test_a_milestone_is_sent_once_over_all_launches(tmp_path: Path, sent: Sent) 
     assert texts(sent) == ["25 %"]
 
 
+def test_a_milestone_that_was_not_to_be_sent_is_not_counted_as_sent(tmp_path: Path, sent: Sent) -> None:
+    for events in ("end", "milestones"):  # killed after the milestone, and continued with other messages
+        notifier = started(tmp_path, events)
+        notifier.milestone("25 %", "25 %")
+        notifier.close()
+    assert texts(sent) == ["25 %"]
+
+
 def test_only_the_chosen_events_are_sent(tmp_path: Path, sent: Sent) -> None:
     notifier = started(tmp_path, "end")
     notifier.send("best", "best")

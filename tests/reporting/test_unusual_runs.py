@@ -16,7 +16,8 @@ from linnaeus.reporting.report import configuration
 from linnaeus.reporting.report.comparison.compared_runs import Compared
 from linnaeus.reporting.report.comparison.comparison_page import comparison_page
 from linnaeus.reporting.report.metric_names import direction
-from linnaeus.reporting.report.run_charts import learning_charts, speed_charts
+from linnaeus.reporting.report.pass_differences import paired_intervals
+from linnaeus.reporting.report.run_charts import by_task, learning_charts, speed_charts
 from linnaeus.reporting.report.run_files import RunFiles, read_table
 from linnaeus.reporting.report.run_report import report_page
 from linnaeus.reporting.report.time_breakdown import time_breakdown, time_parts
@@ -93,6 +94,13 @@ def test_charts_of_other_metrics_are_the_first_of_the_workload(tmp_path: Path) -
     write_summary(tmp_path / "summary.json", "finished", 2, final={f"val/{name}": 2.0 for name in names})
     titles = re.findall("<figcaption>(?:<span[^>]*>)?([^<]*)", "".join(learning_charts(RunFiles(tmp_path))))
     assert titles == ["Perplexity", "z1", "z2", "z3", "z4", "z5"]
+
+
+def test_of_many_tasks_the_finest_are_drawn(tmp_path: Path) -> None:
+    tasks = [f"t{number:02d}" for number in range(1, 21)]
+    rows(tmp_path, *[{"step": step, **{f"train/{task}/loss": 1.0 for task in tasks}} for step in (1, 2)])
+    write_summary(tmp_path / "summary.json", "finished", 2, final={f"val/{task}/top1": 0.5 for task in tasks})
+    assert list(by_task(RunFiles(tmp_path), "loss")) == tasks[-12:]
 
 
 def test_the_length_of_a_first_launch_is_that_of_its_reports(resumed: Path) -> None:
@@ -197,6 +205,17 @@ def test_a_damaged_file_costs_its_section_and_not_the_page(resumed: Path, caplog
     (resumed / "metrics.jsonl").unlink()
     (resumed / "metrics.jsonl").mkdir()
     assert "No rows have been logged yet." in report_page(RunFiles(resumed), [])
+
+
+def test_a_run_without_a_metric_of_a_rank_has_a_page(resumed: Path) -> None:
+    write_summary(resumed / "summary.json", "finished", 80, final={"val/loss": 0.5, "val/odd": False})
+    run = RunFiles(resumed)
+    assert run.final == {"val/loss": 0.5}  # a flag is no metric
+    assert sections_of(run) == [] and 'data-key="val/loss" data-value="0.5"' in report_page(run, sections_of(run))
+
+
+def test_empty_tables_of_samples_have_no_differences() -> None:
+    assert paired_intervals([], [], ["order/top1"]) == {}
 
 
 def test_a_plugin_whose_sections_fail_does_not_fail_the_run(resumed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

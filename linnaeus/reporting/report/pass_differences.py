@@ -29,11 +29,12 @@ def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
 def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Intervals:
     """Return column -> (lower, upper) end of the 95 % interval of the difference of the means of the column, second minus first.
 
-    first, second: tables of samples. Return {} if their samples are not the same, in the same order. A column is left out if in at least
-    one of the tables fewer than two groups of samples have a number in it. Without the column `group`, each sample is a group."""
+    first, second: tables of samples. Return {} if they are empty, or if their samples are not the same, in the same order. A column is left
+    out if in at least one of the tables fewer than two groups of samples have a number in it. Without the column `group`, each sample is a
+    group."""
     from linnaeus.metrics.bootstrap import difference_intervals, group_sums
 
-    if not columns or [row["sample"] for row in first] != [row["sample"] for row in second]:
+    if not columns or not first or [row["sample"] for row in first] != [row["sample"] for row in second]:
         return {}
     group = np.array([int(row["group"]) for row in first]) if "group" in first[0] else None
     sums = [group_sums({column: _terms(rows, column) for column in columns}, group, len(rows)) for rows in (first, second)]

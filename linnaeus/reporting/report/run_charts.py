@@ -109,20 +109,20 @@ def speed_charts(run: RunFiles) -> list[str]:
 
 
 def by_task(run: RunFiles, metric: str, of: str = "train") -> Lines:
-    """Return task -> curve of `<of>/<task>/<metric>`. Tasks are in the order of the final metrics; other tasks come last. Only the first
-    `MOST_LINES` of these curves in metrics.jsonl are used. of: `train`, or the name of a validation pass."""
-    found = matching(run.metrics, rf"{re.escape(of)}/([^/]+)/{metric}")
+    """Return task -> curve of `<of>/<task>/<metric>`. Tasks are in the order of the final metrics; other tasks come last. Of more than
+    `MOST_LINES` tasks, the last, which are the finest, are used. of: `train`, or the name of a validation pass."""
+    found = matching(run.metrics, rf"{re.escape(of)}/([^/]+)/{metric}", most=None)
     tasks = passes_and_tasks(run.final)[1]
     ordered = [*(task for task in tasks if task in found), *(task for task in found if task not in tasks)]
     return {task: found[task] for task in ordered[-MOST_LINES:]}
 
 
-def matching(curves: Lines, pattern: str) -> dict[str, Curve]:
+def matching(curves: Lines, pattern: str, most: int | None = MOST_LINES) -> dict[str, Curve]:
     """Return text of the first group of `pattern` -> curve, for the curves whose whole key matches the regular expression `pattern`. The
-    text is None if the group is not in the match. Curves without values are left out. At most the first `MOST_LINES` curves are
-    returned."""
+    text is None if the group is not in the match. Curves without values are left out. Only the first `most` curves are returned;
+    None: all."""
     found = {match[1]: curve for key, curve in curves.items() if curve.count and (match := re.fullmatch(pattern, key))}
-    return dict(list(found.items())[:MOST_LINES])
+    return dict(list(found.items())[:most])
 
 
 def _present(names: dict[str, str], curves: Lines) -> dict[str, Curve]:

@@ -186,11 +186,11 @@ def open_run(path: Path) -> RunFiles:
 
 
 def _numbers(metrics: Any) -> Final:
-    """Return key -> number for the entries of `metrics` that are a number or null. null, NaN and infinity become None. Return {} if
-    `metrics` is not a dict."""
+    """Return key -> number for the entries of `metrics` that are a number or null; booleans and texts are left out. null, NaN and infinity
+    become None. Return {} if `metrics` is not a dict."""
     if not isinstance(metrics, dict):
         return {}
-    known = {name: value for name, value in metrics.items() if value is None or (isinstance(value, (int, float)) and value is not True)}
+    known = {name: value for name, value in metrics.items() if value is None or type(value) in (int, float)}
     return {name: value if value is not None and math.isfinite(value) else None for name, value in known.items()}
 
 

@@ -31,7 +31,7 @@ class Taxon(NamedTuple):
 
 
 class AnswerTables:
-    """Tables of the last validation and final metrics of a taxonomy run, which needs at least one validation.
+    """Tables of the last validation and final metrics of a taxonomy run, which needs a validation metric of at least one rank.
 
     `final`: metric key -> final value. `ranks`: names of the taxonomic ranks, the coarsest first. `finest`: the last of `ranks`. `passes`:
     names of the validation passes, the normal pass first. `normal`: name of the normal pass. A pass with EMA weights is called `val_ema...`

@@ -14,9 +14,9 @@ from linnaeus.workloads.taxonomy.report.reliability import reliability
 
 
 def taxonomy_sections(run: RunFiles) -> list[Section]:
-    """Return the sections of report.html for the taxonomy run `run`; [] before the first validation. Sections without content, such as
-    those whose files are missing, are left out."""
-    if not passes_and_tasks(run.final)[0]:
+    """Return the sections of report.html for the taxonomy run `run`; [] without a metric of a rank, as before the first validation.
+    Sections without content, such as those whose files are missing, are left out."""
+    if not passes_and_tasks(run.final)[1]:
         return []
     tables = AnswerTables(run)
     finest = tables.finest

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.loadout.weapons import Weapons
 
 METHODS = ("beam", "closure", "direct")
+MOST_BUILDS = 1000  # of a request: the memory and the time of all methods grow with them
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,8 +56,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="print a JSON object for each request")
     add("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: CUDA if available (%(default)s)")
     options = parser.parse_args(arguments)
-    if options.top < 1:
-        parser.error(f"--top is {options.top}; it must be at least 1")
+    if not 1 <= options.top <= MOST_BUILDS:
+        parser.error(f"--top is {options.top}; it must be from 1 to {MOST_BUILDS}")
     if options.top > 1 and options.method == "closure":
         parser.error("--method=closure gives one build; use --top 1, or --method direct")
     if (options.weapon is None) == (options.requests is None):

@@ -98,11 +98,15 @@ def is_full(build: np.ndarray) -> bool:
 def from_points(points: Mapping[str, Any]) -> np.ndarray:
     """Return the gear, int8 [40], with exactly these ability points, such as {"swim_speed_up": 13}.
 
-    Points determine the slots: 10 m + 3 s has one solution with at most 3 mains and 9 subs. Raise `ConfigError` for an unknown ability, a
-    number that is not whole or not such a sum, a main-only ability without 10 points, and more than 57 points or too many slots."""
-    build = empty_build()
+    Points determine the slots: 10 m + 3 s has one solution with at most 3 mains and 9 subs. Raise `ConfigError` for an unknown ability, one
+    that has two of the names, a number that is not whole or not such a sum, a main-only ability without 10 points, and more than 57 points
+    or too many slots."""
+    build, seen = empty_build(), set[str]()
     for name, value in points.items():
         ability = find_ability(name)
+        if ability in seen:
+            raise ConfigError(f"points of {ability} are given twice; give them once")
+        seen.add(ability)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{ability} has {value!r} points; points are whole numbers, 10 for a main and 3 for a sub")
         if ability in PIECE_OF:

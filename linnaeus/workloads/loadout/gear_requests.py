@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,8 +47,12 @@ def make_request(weapons: Weapons, weapon: str, have: str = "", points: Mapping[
 
 def _given(have: str, points: Mapping[str, Any]) -> np.ndarray:
     gear = parse_gear(have) if have else empty_build()
-    minimums = {find_ability(name): value for name, value in points.items()}
-    for ability, value in minimums.items():
+    minimums: dict[str, Any] = {}
+    for name, value in points.items():
+        ability = find_ability(name)
+        if ability in minimums:
+            raise ConfigError(f"points of {ability} are given twice; give them once")
+        minimums[ability] = value
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= FULL_POINTS:
             raise ConfigError(f"points of {ability} are {str(value)[:20]!r}; they must be a whole number from 0 to {FULL_POINTS}")
     found = allocate(minimums, gear)
@@ -58,13 +63,16 @@ def _given(have: str, points: Mapping[str, Any]) -> np.ndarray:
 
 
 def parse_points(text: str) -> dict[str, int]:
-    """Return ability -> points of a text such as `swim_speed_up: 29, special_saver: 6`. Raise `ConfigError` for another form."""
-    found = {}
+    """Return ability -> points of a text such as `swim_speed_up: 29, special_saver: 6`. Raise `ConfigError` for another form, and for a
+    name that occurs twice."""
+    found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        name, _, number = part.partition(":")
-        if not number.strip().isdigit():
+        name, _, number = (word.strip() for word in part.partition(":"))
+        if not re.fullmatch("[0-9]{1,9}", number):
             raise ConfigError(f"points: {part[:40]!r} is not an ability and a whole number, as in 'swim_speed_up: 29'")
-        found[name.strip()] = int(number)
+        if name in found:
+            raise ConfigError(f"points of {name[:40]} are given twice; give them once")
+        found[name] = int(number)
     return found
 
 
@@ -81,16 +89,25 @@ def read_requests(path: Path, weapons: Weapons) -> list[Request]:
         if not line.strip():
             continue
         try:
-            entry = json.loads(line)
-        except ValueError:
+            entry = json.loads(line, object_pairs_hook=_with_distinct_keys)
+        except (ValueError, RecursionError):
             entry = None
         if not _is_request(entry):
             raise ConfigError(
-                f'--requests: line {number} of {path} is not a request; write {{"weapon": "splattershot", "have": "swim_speed_up: main"}}'
+                f"--requests: line {number} of {path} is not a request; write each key once, as in "
+                '{"weapon": "splattershot", "have": "swim_speed_up: main"}'
             )
         found.append(make_request(weapons, entry["weapon"], entry.get("have", ""), entry.get("points")))
     if not found:
         raise ConfigError(f"--requests: {path} has no request; write a JSON object on each line")
+    return found
+
+
+def _with_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary. Raise `ValueError` if a key occurs twice: `json.loads` alone would use the last value."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
     return found
 
 

@@ -1,6 +1,7 @@
 """`linnaeus complete`: legal builds that keep the given gear, in batches as alone, and one line for every mistake."""
 
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from linnaeus.workloads.loadout.archetypes import make_world
 from linnaeus.workloads.loadout.build_decoding import METHODS
 from linnaeus.workloads.loadout.gear import count_items, is_full, parse_gear, slot_items, to_text
 from linnaeus.workloads.loadout.gear_requests import make_request
-from linnaeus.workloads.loadout.trained import load_model
+from linnaeus.workloads.loadout.trained import load_model, loadout_model
 from linnaeus.workloads.loadout.trained.loadout_model import LoadoutModel
 from tests import runs
 
@@ -79,6 +80,17 @@ def test_batched_answers_equal_single_ones(model, method):
         assert [answer.build.tolist() for answer in answers] == [answer.build.tolist() for answer in alone]
 
 
+def test_many_answers_are_computed_for_fewer_requests_at_once(model):
+    """The memory of the ranking grows with both."""
+    part = LoadoutModel(model.network, model.code, model.weapons, "")
+    for top, wanted in ((8, [4, 1]), (16, [2, 2, 1])):
+        sizes = []
+        part.tails = lambda builds, weapon, sizes=sizes: (sizes.append(len(builds)), model.tails(builds, weapon))[1]
+        with mock.patch.object(loadout_model, "BATCH", 4):
+            part.answers(requests(5, model), "direct", top)
+        assert sizes == wanted
+
+
 def test_builds_are_printed_as_a_player_reads_them(run, capsys):
     assert complete_cli.main([str(run), "--weapon", "splattershot", "--have", "swim_speed_up: main sub sub", "--top", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -109,8 +121,12 @@ def test_a_file_of_requests_is_answered_as_json(run, tmp_path, capsys):
         (["--weapon", "52gal", "--have", "swim_speed_up: sub", "--points", "swim_speed_up: 58"], "whole number from 0 to 57"),
         (["--weapon", "52gal", "--have", "haunt", "--points", "thermal_ink: 10"], "no legal build with the given gear reaches"),
         (["--weapon", "52gal", "--points", "swim_speed_up: 2.5"], "not an ability and a whole number"),
+        (["--weapon", "52gal", "--points", "swim_speed_up: \u00b2"], "not an ability and a whole number"),
+        (["--weapon", "52gal", "--points", "swim_speed_up: 29, swim_speed_up: 3"], "swim_speed_up are given twice"),
+        (["--weapon", "52gal", "--points", "swim_speed_up: 29, Swim Speed Up: 3"], "swim_speed_up are given twice"),
+        (["--weapon", "52gal", "--top", "1000000"], "--top is 1000000; it must be from 1 to 1000"),
         (["--weapon", "52gal", "--top", "2", "--method", "closure"], "gives one build"),
-        (["--weapon", "52gal", "--top", "0"], "at least 1"),
+        (["--weapon", "52gal", "--top", "0"], "--top is 0; it must be from 1 to 1000"),
         ([], "either --weapon NAME or --requests FILE"),
         (["--requests", "nowhere.jsonl"], "cannot be read"),
         (["--requests", "nowhere.jsonl", "--have", "haunt"], "no effect with --requests"),
@@ -126,6 +142,8 @@ def test_a_file_of_another_form_is_one_line(refused, tmp_path):
         '{"weapon": 3}': "line 1",
         '{"weapon": "52gal"}\nnot json': "line 2",
         '{"weapon": "52gal", "top": 1}': "line 1",
+        '{"weapon": "52gal", "points": {"haunt": 10, "haunt": 0}}': "line 1",
+        "[" * 100_000: "line 1",
         "": "no request",
     }.items():
         (tmp_path / "requests.jsonl").write_text(text)

@@ -58,6 +58,7 @@ def test_points_determine_the_slots():
         ({"haunt": 3}, "main-only"),
         ({"swim_speed_up": 57, "haunt": 10}, "67 points; a build has 57"),
         ({"swim_speed_up": 27, "special_saver": 3}, "10 sub abilities"),
+        ({"swim_speed_up": 10, "Swim Speed Up": 3}, "swim_speed_up are given twice"),
     ],
 )
 def test_points_that_no_build_has_are_one_line(points, line):

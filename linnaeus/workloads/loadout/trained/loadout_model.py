@@ -15,7 +15,8 @@ from linnaeus.workloads.loadout.model.set_transformer import SetTransformer
 from linnaeus.workloads.loadout.token_code import TokenCode
 from linnaeus.workloads.loadout.weapons import Weapons
 
-BATCH = 512  # requests at once
+BATCH = 512  # requests at once, fewer if more than `FEW_ANSWERS` builds are wanted for each
+FEW_ANSWERS = 8
 
 
 class LoadoutModel:
@@ -53,8 +54,9 @@ class LoadoutModel:
         """Return the answers to each request, best first, at most `top`; [] for a request that cannot be met."""
         found: list[list[Answer]] = [[] for _ in requests]
         able = [i for i, request in enumerate(requests) if request.given is not None]
-        for start in range(0, len(able), BATCH):
-            part = able[start : start + BATCH]
+        size = max(1, BATCH * FEW_ANSWERS // max(top, FEW_ANSWERS))
+        for start in range(0, len(able), size):
+            part = able[start : start + size]
             given = np.stack([requests[i].given for i in part])  # type: ignore[misc]
             weapon = np.array([requests[i].weapon for i in part])
             for i, rows in zip(part, complete(self.tails, given, weapon, method, top), strict=True):

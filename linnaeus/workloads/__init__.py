@@ -1,5 +1,5 @@
-"""Build the workload of a run: the research program (data, model, losses and metrics) that is plugged into the training loop. The loop uses
-it only through the abstract classes of `workloads.base`."""
+"""Build the workload of a run. A workload is the research program (data, model, losses and metrics) that is plugged into the training loop.
+The loop uses a workload only through the abstract classes of `workloads.base`."""
 
 from __future__ import annotations
 

@@ -41,26 +41,28 @@ class Model(nn.Module, ABC):
         """Return the parameters of the last layer that all tasks share. Gradients of single tasks are measured there."""
 
     def trunk_parameters(self) -> list[nn.Parameter]:
-        """Return all parameters that all tasks share, for `weighting.place=trunk`. If the list is empty, that setting is refused."""
+        """Return all parameters that all tasks share, for `weighting.place=trunk`. If the list is empty, `weighting.place=trunk` is
+        refused."""
         return []
 
     def head_parameters(self) -> Sequence[Sequence[nn.Parameter]]:
-        """Return the parameters of the output layer of each task, in the order of the tasks. A task whose output layer has no gradient is
-        reported. If the list is empty, this is not checked."""
+        """Return the parameters of the output layer of each task, in the order of the tasks. The loop reports a task whose output layer has
+        no gradient. If the list is empty, this check is left out."""
         return []
 
     def compiled_parts(self) -> list[nn.Module]:
         """Return the parts that `trainer.compile` compiles one by one.
 
-        The layers after the last shared one must be separate parts, otherwise the gradient of a task at that layer runs the whole backward.
-        Each part must be of a class with its own `forward`: torch 2.11 leaves a bare `nn.Sequential` uncompiled without a warning."""
+        The layers after the last shared layer must be separate parts. Otherwise the gradient of one task at the last shared layer runs the
+        whole backward pass. Each part must be of a class with its own `forward`: torch 2.11 leaves a bare `nn.Sequential` uncompiled
+        without a warning."""
         return [self]
 
     def after_update(self, skipped: Tensor) -> None:
         """Change parameters or buffers after each optimizer update, on every process alike and before the moving average of the weights.
 
         skipped: float32 [] on the device, 1 if the update was skipped because of non-finite gradients. The method must not wait for the
-        device. Values that it counts in forward passes must be reduced over the processes."""
+        device. If the model counts values in forward passes, this method must reduce the counts over the processes."""
         return None
 
     def maskable_parameters(self) -> list[str]:
@@ -68,11 +70,12 @@ class Model(nn.Module, ABC):
         return []
 
     def flops_per_sample(self) -> float | None:
-        """Return the floating-point operations of forward and backward for one sample, for MFU; None: they are counted."""
+        """Return the floating-point operations of forward and backward for one sample, for the model FLOPs utilisation (MFU). None: the
+        loop counts the operations itself."""
         return None
 
     def active_parameters(self) -> int | None:
-        """Return the number of parameters that one forward uses; None if it uses all trained parameters."""
+        """Return the number of parameters that one forward pass uses; None if a forward pass uses all trained parameters."""
         return None
 
 
@@ -103,8 +106,8 @@ class Workload(ABC):
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Set `train_set` and `validation_set`.
 
-        schedule: source of the probabilities that the datasets read, pickled for loader workers. directory: the run directory, which may
-        not exist yet."""
+        schedule: object from which the datasets read probabilities that change during the run (it is pickled for loader workers).
+        directory: the run directory, which may not exist yet."""
 
     @abstractmethod
     def build_model(self) -> Model:
@@ -112,7 +115,8 @@ class Workload(ABC):
 
     @abstractmethod
     def valid_counts(self, batch: Batch) -> Tensor:
-        """Return the total weight of valid labels per task in a host batch, float64 [T] on the host. The loss is divided by it."""
+        """Return the sum of the weights of the valid labels per task in a host batch, float64 [T] on the host. The loop divides the losses
+        by these sums."""
 
     @abstractmethod
     def loss_sums(self, outputs: Any, batch: Batch) -> Tensor:
@@ -125,8 +129,8 @@ class Workload(ABC):
     # -- what has a default ----------------------------------------------------------------------------------------------
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise `ConfigError` if a part of `model` or of the losses returns results of a wrong form. Called once before the training, with
-        the model on its device."""
+        """Raise `ConfigError` if a part of `model`, or the loss, returns results of a wrong type or shape. Called once before the training,
+        with the model on its device."""
         return None
 
     def training_metrics(self, device: torch.device) -> TrainingMetrics:
@@ -144,8 +148,8 @@ class Workload(ABC):
         return model(batch)
 
     def reading_set(self) -> PositionedDataset:
-        """Return the training samples as validation reads them: without augmentation, mixing and masking. Activations of the model are read
-        on these samples. Called after `build_datasets`. The default is the training set."""
+        """Return the training samples without augmentation, mixing and masking, as validation reads its samples. The program reads
+        activations of the model on them. Called after `build_datasets`. The default is the training set."""
         return self.train_set
 
     def real_positions(self, batch: Batch) -> Tensor | None:
@@ -154,8 +158,8 @@ class Workload(ABC):
         return None
 
     def sample_view(self) -> SampleView:
-        """Return the object that shows samples of the validation set and outputs on a page about single samples. The default shows names
-        only."""
+        """Return the object that formats samples of the validation set and the model's outputs for an HTML page about single samples. The
+        default shows names only."""
         return SampleView()
 
     def check_batch(self, batch: Batch) -> None:
@@ -163,13 +167,13 @@ class Workload(ABC):
         return None
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
-        """Return the objective [], the sum over tasks of weight x sum / denominator, all [T]. The loop logs it as
-        `train/weighted_loss` and uses the derivative of this formula in closed form."""
+        """Return the objective, a scalar: the sum over tasks of weight x sum / denominator. All arguments are [T]. The loop logs the
+        objective as `train/weighted_loss` and uses the derivative of this formula in closed form."""
         return (weights * sums / denominators.clamp(min=1)).sum()
 
     def separate_loss_sums(self, outputs: Any) -> Sequence[Tensor] | None:
-        """Return the result of the last `loss_sums` as T scalars, so that backward of one task runs through its own head only. If it is
-        None, the loop indexes the result of `loss_sums` instead."""
+        """Return the result of the last `loss_sums` as T scalars, so that the backward pass of one task runs through its own head only. If
+        this method returns None, the loop indexes the result of `loss_sums`."""
         return None
 
     def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
@@ -179,7 +183,7 @@ class Workload(ABC):
 
     def label_counts(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
         """Return task -> (training counts [C], validation counts [C]): the numbers of labels of each of C classes, for tasks with mutually
-        exclusive classes. The health checks compare metrics with values that follow from them. The default is {}."""
+        exclusive classes. From the counts the health checks compute chance levels to compare metrics with. The default is {}."""
         return {}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
@@ -218,8 +222,8 @@ class Workload(ABC):
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
         """Return values to add to a progress report, by name. Called on rank 0 only.
 
-        They must be functions of the configuration and the state at this step, not of clocks. Values whose names begin with `phase` are
-        shown together."""
+        The values must be functions of the configuration and the state at this step, not of the time. Values whose names begin with `phase`
+        are shown together."""
         return {}
 
     def prepare_evaluation(self, run: Path, split: str) -> None:
@@ -230,8 +234,8 @@ class Workload(ABC):
             raise ConfigError(f"--split={split}: the data of this workload have no {split} rows; use validation")
 
     def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
-        """Write examples for report.html, such as photographs or generated text, to `run`/validation/step-N/. The report is made from files
-        alone. Called on rank 0 at the end of a run whose last validation was made at `step`. The default writes nothing."""
+        """Write examples for report.html, such as photographs or generated text, to `run`/validation/step-N/, so that the report can be
+        made from files. Called on rank 0 at the end of a run; `step` is the step of its last validation. The default writes nothing."""
         return None
 
 

@@ -1,8 +1,7 @@
 """Open a run of any workload, to evaluate its model or to read its activations.
 
-`linnaeus evaluate` and the dictionary workload use it. The data are read again as the configuration of the run describes them, so they must
-still be there.
-"""
+`linnaeus evaluate` and the dictionary workload use it. The data that the configuration of the run describes are read again, so they must
+not have been deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def open_run(
     """Return the run in or around the directory `run`, with its model on `device`.
 
     scratch: folder for files that the datasets write, such as a list of unreadable photographs. checkpoint: "best", "newest" or a step;
-    None: the best one, or the newest if the run was not validated. settings: KEY=VALUE that replace settings of the run, such as
+    None: the best checkpoint, or the newest if the run was not validated. settings: KEY=VALUE that replace settings of the run, such as
     data.path=FOLDER. split: "validation" or "test", the rows of the validation set. Raise `ConfigError` for a path that is not a run, and
     for data, settings or a checkpoint that do not agree with the run."""
     from linnaeus import workloads
@@ -81,7 +80,7 @@ def saved_configuration(run: Path, settings: Sequence[str] = ()) -> Config:
 
 
 def load_run_weights(weights: InitialWeights, workload: Workload, model: Model) -> None:
-    """Load the weights of a run into its model. Raise `ConfigError` if they are not those of this model."""
+    """Load the weights of a run into its model. Raise `ConfigError` if the names or shapes of the weights are not the ones of the model."""
     from linnaeus.checkpoint.weight_matching import load_matched, match_weights
 
     weights = workload.adapt_initial_weights(weights, model)
@@ -89,5 +88,6 @@ def load_run_weights(weights: InitialWeights, workload: Workload, model: Model) 
 
 
 def named_key(error: ConfigError, key: str) -> ConfigError:
-    """Return a copy of an error of `open_run` whose text begins with `key`, the key or argument that contains the path."""
+    """Return a copy of an error of `open_run` whose text begins with `key`, the configuration key or argument that contains the wrong
+    path."""
     return ConfigError(f"{key}: {str(error).removeprefix('RUN: ').removeprefix('run.from: ')}")

@@ -28,8 +28,8 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One input. `name`: its name for the user. `ask`: runs the model and returns the answer. `places`: if the watched module returns [1,
-    T, d], names of its T positions, None for padding; () if they have no names."""
+    """One input. `name`: its name for the user. `ask`: runs the model and returns the answer. `places`: names of the T positions of the
+    input if the watched module returns [1, T, d], None for padding; () if the positions have no names."""
 
     name: str
     ask: Callable[[], Answer]
@@ -46,8 +46,8 @@ class Questions(NamedTuple):
 
 
 def refuse_options(options: argparse.Namespace, used: Sequence[str], model: str) -> None:
-    """Raise `ConfigError` if one of `INPUT_OPTIONS` is given that is not in `used`. `model`: the kind of model for the message, such as "a
-    language model"."""
+    """Raise `ConfigError` if an option in `INPUT_OPTIONS` is given that is not in `used`. `model`: the kind of model for the message, such
+    as "a language model"."""
     for name in INPUT_OPTIONS:
         if name not in used and getattr(options, name) is not None:
             raise ConfigError(f"--{name} has no effect with {model}; leave it out")

@@ -15,8 +15,8 @@ from linnaeus.data.samples import Batch
 
 
 class SampleView:
-    """Object that shows samples and outputs of a workload. `outputs`: group of outputs -> names of its C outputs. `classes`: the groups
-    whose outputs are classes of the samples, coarse to fine."""
+    """Object that formats samples and outputs of a workload for an HTML page. `outputs`: group of outputs -> names of its C outputs.
+    `classes`: the groups whose outputs are classes of the samples, coarse to fine."""
 
     outputs: Mapping[str, Sequence[str]] = {}
     classes: tuple[str, ...] = ()
@@ -39,5 +39,5 @@ class SampleView:
     def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:
         """Return the sample in row `row` of a host batch as HTML.
 
-        heat: strength from 0 to 1 at each place of the sample, [T] for tokens or [H, W] for a feature map; None: no places."""
+        heat: strength from 0 to 1 at each position of the sample, [T] for tokens or [H, W] for a feature map; None: no heat is shown."""
         return f"<code>{escape(self.name(int(batch['sample'][row])))}</code>"

@@ -1,8 +1,7 @@
 """Networks whose initial weights are a function of a seed.
 
-A network is made on the meta device, which skips torch's own initialisation, then on the CPU, and its `init_weights` sets every parameter
-and buffer. Until then they are NaN, so one that `init_weights` leaves out cannot go unnoticed.
-"""
+A network is made on the meta device, which skips torch's own initialisation, and then moved to the CPU. All parameters and buffers are set
+to NaN, and `init_weights` must set each of them. So a parameter that `init_weights` leaves out is found as NaN."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from linnaeus.workloads.base import Model
 
 
 class SeededModel(Model):
-    """A model that initialises itself."""
+    """Model that initialises its own parameters and buffers in `init_weights`."""
 
     @abstractmethod
     def init_weights(self) -> None:

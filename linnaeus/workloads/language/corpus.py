@@ -1,9 +1,9 @@
 """Read text files, cut them into documents and select the validation documents, before anything is tokenized.
 
-`scan_texts` reads every file once and keeps its hash and those of its documents, not the text. Some files are left out: empty files, files
-that match no source, and files in another encoding (at most `data.max_bad_fraction` of all files). Notes contain their numbers and
-dataset.json their names; for a file in another encoding a note has its name and the offset of the error.
-"""
+`scan_texts` reads every file once. It keeps a hash of the file and of each of its documents, not the text. It leaves out empty files, files
+that match no source, and files in another encoding (at most `data.max_bad_fraction` of all files). Messages to the user ("notes") give the
+numbers of these files, and dataset.json gives their names. For a file in another encoding a note also gives its name and the offset of the
+error."""
 
 import codecs
 import hashlib
@@ -112,8 +112,8 @@ class Scan:
         self._arrays = self._digests, self._lengths, self._sources = array("Q"), array("q"), array("q")
 
     def read(self, path: Path, source: int) -> TextFile | None:
-        """Add the documents of the file `path` of source number `source`. Return the file, or None if it is empty. Raise `UnicodeError` if
-        it is in another encoding; none of its documents are added then."""
+        """Add the documents of the file `path` of source number `source`. Return the file, or None if the file is empty. Raise
+        `UnicodeError` if the file is not in the configured encoding; then no document of the file is added."""
         digest, before, read = hashlib.sha256(), len(self._digests), self._progress.done
         try:
             for pieces in split_documents(read_pieces(path, self.config.encoding, digest, self._progress), self.config.separator):
@@ -140,7 +140,8 @@ def held_out(corpus: Corpus) -> np.ndarray:
     """Return bool [D], True for the documents that are for validation.
 
     A hash of each document's own text decides, so other documents do not change the choice, and equal documents are in the same split. If
-    by chance all documents of a source are in one split, the document nearest to the threshold is moved to the other."""
+    by chance all documents of a source are in one split, the document whose hash is nearest to the threshold is moved to the other
+    split."""
     draws = randomness.uniforms(randomness.key(corpus.config.split_seed, randomness.SPLIT), corpus.digests)
     chosen = draws < corpus.config.validation_fraction
     for source in range(max(1, len(corpus.sources))):

@@ -111,8 +111,8 @@ def _prompts(options: argparse.Namespace) -> list[str]:
 
 
 def dimension_weights(names: Sequence[str], given: Sequence[str]) -> list[float]:
-    """Return the weight of each dimension in `names`, scaled to sum to 1. `given`: values of the option `--dimension`, NAME=WEIGHT. A
-    dimension that is not given has weight 1 before scaling.
+    """Return the weight of each dimension (a named adapter of the model) in `names`, scaled to sum to 1. `given`: values of the option
+    `--dimension`, NAME=WEIGHT. A dimension that is not given has weight 1 before scaling.
 
     Raise `ConfigError` for an unknown name, for a weight that is not a number of at least 0, and if all weights are 0."""
     from linnaeus.schedule.phases import normalised_weights

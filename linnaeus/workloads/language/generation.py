@@ -11,9 +11,8 @@ so prompts may be batched in any way. No random generator with a state is used.
 position 0. `window_start` is a function of the row's length alone. With `slide=1` every token has a full block of context, and each new
 token costs reading a block. A larger slide costs less and leaves at least `block - slide + 1` tokens of context.
 
-**Sampling.** Probabilities are float64 and in the order of the vocabulary, so rounding errors of the logits shift the bounds between tokens
-by no more than those errors.
-"""
+**Sampling.** Probabilities are float64, and their cumulative sums run in the order of the vocabulary. So rounding errors of the logits
+change each cumulative sum by no more than the rounding errors themselves."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -145,7 +144,8 @@ class IncrementalDecoder:
         return self._logits(features[:, 0])
 
     def _logits(self, features: Tensor) -> Tensor:
-        """Return the logits of features, without those of the padding rows of the embedding, which are not tokens."""
+        """Return the logits of the tokens from `features`. Logits of rows that only pad the embedding are left out, since they are not
+        tokens."""
         return self.model.logits(features)[:, : self.model.vocabulary]
 
 

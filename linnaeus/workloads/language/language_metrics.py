@@ -4,10 +4,9 @@ The metrics are `loss` in nats per token, `perplexity`, `bits_per_byte`, and in 
 divided by the UTF-8 bytes of the predicted tokens, so that models with different tokenizers can be compared. The end marker has no bytes,
 but its loss counts.
 
-With named sources, validation adds `source/NAME/loss`, the loss of that source's tokens. With D dimensions in the model, validation adds
-`dimension/NAME/score`: the loss in nats per token without that dimension, minus the loss with it. It is measured on every D-th window, for
-which the loss without the dimension is computed as well.
-"""
+With named sources of text, validation adds `source/NAME/loss`, the loss of that source's tokens. If the model has D dimensions (named
+adapters), validation adds `dimension/NAME/score`: the loss in nats per token without that dimension, minus the loss with it. Each score is
+measured on every D-th window, where the loss without that dimension is computed as well."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -47,8 +46,8 @@ class LanguageMetrics(Metrics):
     def __init__(
         self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()
     ) -> None:
-        """`byte_lengths` is that of `LanguageTrainingMetrics`. `dimensions`: names of the model's D dimensions. `sources`: names of the
-        text's S sources."""
+        """`byte_lengths`: as for `LanguageTrainingMetrics`. `dimensions`: names of the model's D dimensions (named adapters). `sources`:
+        names of the text's S sources."""
         self.dimensions, self.sources = tuple(dimensions), tuple(sources)
         self.width = 2 + 2 * len(self.sources) + 2 * len(self.dimensions)
         self._byte_lengths = torch.as_tensor(byte_lengths, device=device) if byte_lengths is not None else None
@@ -103,8 +102,8 @@ def _mean(total: float, number: float) -> float:
 
 
 def result_tables(final: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return the tables of a run's results, {title: lines}: one of the validation passes and, if the run has them, one of the sources and
-    one of the dimensions.
+    """Return the tables of a run's results, {title: lines}: a table of the validation passes and, if the run has them, a table of the text
+    sources and a table of the dimensions (named adapters).
 
     `final`: the newest result of each validation metric. `weights`: dimension -> its weight in the last update."""
     tables = {"Prediction of the next token": [f"{'':12s}" + "".join(f"{column:>12s}" for column in COLUMNS.values())]}

@@ -81,7 +81,7 @@ def _token(text: str, loss: float | str | None) -> str:
 
 
 def _parts(run: RunFiles, passes: list[str]) -> str:
-    """Return two tables as HTML: the loss of each source, and the score and weight of each dimension.
+    """Return two tables as HTML: the loss of each text source, and the score and weight of each dimension (named adapter).
 
     `passes`: names of the validation passes; each is a column. A table without rows is left out."""
     found = ""

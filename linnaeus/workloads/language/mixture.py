@@ -1,12 +1,13 @@
 """Select the text window at each position of an epoch when phases of the schedule mix named sources.
 
-The mixture is the probability of each source at each update. A position draws its source from the mixture at its update, with a uniform
-number keyed by (seed, epoch, position). The windows of a source are used in passes: each pass is a permutation of all its windows, keyed by
-(seed, source, pass), and the k-th draw of the source in the run takes the k-th window of these passes. So a window repeats only after all
-windows of its source were used. If the mixture of an epoch is proportional to the numbers of windows, nothing is drawn: the epoch has every
-window once, in the usual order, and the passes do not advance.
+The mixture is the probability of each source at each update. Each position draws its source from the mixture at its update, with a uniform
+number that is a hash of (seed, epoch, position). The windows of a source are used in passes: each pass is a permutation of all its windows,
+determined by (seed, source, pass), and the k-th draw of the source in the run takes the k-th window of these passes. So a window repeats
+only after all windows of its source were used. If the mixture of an epoch is proportional to the numbers of windows, nothing is drawn: the
+epoch has every window once, in the usual order, and the passes do not advance.
 
-An epoch is a pure function of seed, epoch and schedule; where the numbers of draws in earlier epochs are needed, they are counted again."""
+An epoch is a function of seed, epoch number and schedule alone. The numbers of draws in earlier epochs are not stored, but counted again
+when they are needed."""
 
 from collections.abc import Sequence
 
@@ -56,7 +57,7 @@ class Mixture:
 
 
 def draw_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: int, size: int) -> np.ndarray:
-    """Return the source of each position of an epoch, int64 [size], by inverting the cumulative distribution at the position's update.
+    """Return the source of each position of an epoch, int64 [size]: the inverse of the cumulative mixture at the position's uniform number.
 
     `mixture`, float64 [updates, S]: the probability of each source at each update of the epoch. An update uses `global_batch_size`
     positions."""
@@ -87,8 +88,8 @@ def assign_windows(seed: int, source: np.ndarray, before: np.ndarray, window_cou
 
 
 def _permuted(stream: int, count: int, start: int, draws: int) -> np.ndarray:
-    """Return elements `start` to `start + draws` (exclusive) of an endless sequence of keyed permutations of range(count), int64 [draws].
-    Only the permutations that are needed are computed."""
+    """Return elements `start` to `start + draws` (exclusive) of an endless sequence of permutations of range(count), int64 [draws].
+    `stream` determines the permutations. Only the permutations that are needed are computed."""
     first, last = start // count, (start + draws - 1) // count
     orders = hashes(stream, np.arange(first * count, (last + 1) * count)).reshape(-1, count).argsort(axis=1, kind="stable")
     return orders.reshape(-1)[start - first * count :][:draws]

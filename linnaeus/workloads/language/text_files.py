@@ -1,9 +1,8 @@
 """Find the text files of `data=text`: one file, the matching files of a folder, or modules of Python's standard library.
 
-With `data.sources`, a file belongs to the first source with a matching pattern. A file that matches no source is left out; its name is
-listed if it has the suffix of a file that is read, or the default suffix (.txt; in the standard library .py). Patterns that match no file
-are listed too.
-"""
+With `data.sources`, a file belongs to the first source with a matching pattern. A file that matches no source is not read. Its name is
+reported if it looks like text: if it has the same suffix as a file that is read, or the default suffix (.txt; in the standard library .py).
+Patterns that match no file are reported too."""
 
 import os
 import re
@@ -39,8 +38,8 @@ class FoundFiles:
 
 
 def find_files(config: TextConfig) -> FoundFiles:
-    """Return the files that `config` selects. Raise `ConfigError` if nothing matches (with named sources: if nothing matches one of them),
-    or if settings contradict each other."""
+    """Return the files that `config` selects. Raise `ConfigError` if no file matches (with named sources: if no file matches one of them),
+    if `data.path` does not exist, if the name of a source is invalid, and if `data.files` or `data.sources` have no effect."""
     path = LIBRARY if config.path is None else Path(config.path).expanduser()
     _check_settings(config, path)
     if path.is_file():
@@ -98,7 +97,8 @@ def _find_by_source(folder: Path, sources: Mapping[str, Sequence[str]]) -> tuple
 
 
 def _without_source(folder: Path, source_of: Mapping[Path, int]) -> list[str]:
-    """Return the names of text files that match no source. A text file has the suffix of a file that is read, or the default suffix."""
+    """Return the names of text files that match no source. A file is taken for text if it has the same suffix as a file that is read, or
+    the default suffix."""
     suffixes = {path.suffix for path in source_of} | {Path(pattern).suffix for pattern in (MODULES if folder == LIBRARY else TEXT_FILES)}
     files, _ = _matching(folder, [f"**/*{suffix}" for suffix in suffixes], "data.sources")
     return [_name(path, folder) for path in files if path.suffix in suffixes and path not in source_of]

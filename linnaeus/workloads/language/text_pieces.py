@@ -102,8 +102,8 @@ def halves(pieces: Iterable[str], length: int) -> Iterator[tuple[bool, Iterator[
 
 
 def recut(pieces: Iterable[str], boundary: re.Pattern[str], size: int) -> Iterator[str]:
-    """Yield the text in pieces of `size` characters or a little more, each of which ends where `boundary` matches. The pattern may look one
-    character beyond the first character after its match."""
+    """Yield the text in pieces of `size` characters or a little more. Each piece ends where `boundary` matches. To decide about a match,
+    `boundary` may need at most one character after the first character of the match."""
     text, searched = "", 0
     for piece in pieces:
         text, start = text + piece, 0

@@ -17,7 +17,7 @@ BEFORE, AFTER = 160, 60  # characters around the strongest token
 
 
 class TextView(SampleView):
-    """Windows of a language run. The outputs are the tokens that may follow."""
+    """View of the text windows of a language run. The model's outputs are the probabilities of the next token."""
 
     def __init__(self, tokenizer: Tokenizer | None, vocabulary: int, name: Callable[[int], str]) -> None:
         super().__init__(name)

@@ -3,17 +3,16 @@
 A sample has `block` input tokens, and as targets the same tokens shifted by one. Targets beyond the end of the text are `IGNORED`.
 
 With `order=windows` training reads the text once per epoch. Window n starts at n x block + shift; the shift, below `block`, is a function
-of (seed, epoch). The tokens before the first window and after the last one are left out; they differ from epoch to epoch. With
-`order=random` a window starts at an offset drawn from (seed, epoch, position), as in nanoGPT: about 37 % of the text do not occur in an
-epoch of the same length.
+of (seed, epoch). The tokens before the first window and after the last window are left out; they differ from epoch to epoch. With
+`order=random` a window starts at an offset drawn from (seed, epoch, position), as in nanoGPT; an epoch of the same length then misses about
+37 % of the text.
 
 Named sources are separate texts, whose windows are numbered together. An epoch has every window once, unless phases of the schedule mix the
 sources in another proportion: then `mixture.py` selects the window of a position. The shift is then a function of (seed, pass through the
 source), so that no token is predicted twice in a pass. With `order=random` the selected window only determines the source; the offset in
 the source is drawn.
 
-Validation reads each text from its first token: each token but the first is a target exactly once, for any block.
-"""
+Validation reads each text from its first token: each token but the first is a target exactly once, for any block."""
 
 from collections.abc import Sequence
 
@@ -97,8 +96,8 @@ class TextWindows(PositionedDataset):
         """Return the batch of `indices`, which must belong to one epoch.
 
         `input` int64 [B, block]; `target` int64 [B, block], `IGNORED` beyond the text and in placeholders; `weight` float32 [B]; `sample`
-        int64 [B], the window numbers. Training with dimensions adds `dimensions` float32 [B, D], their weights; validation with named
-        sources adds `source` int64 [B]."""
+        int64 [B], the window numbers. Training with dimensions (named adapters) adds their weights, `dimensions` float32 [B, D]; validation
+        with named sources adds `source` int64 [B]."""
         epoch, position, window, step, real = np.array(indices, dtype=np.int64).reshape(-1, 5).T
         if self.order is None:
             source = self.source_of(window)

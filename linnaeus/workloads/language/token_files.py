@@ -47,8 +47,8 @@ def load_plain_pickle(path: Path) -> Any:
 
 
 def check_token_files(config: TokensConfig) -> dict[str, Any]:
-    """Read and check the token files that `config` selects. Return the content of dataset.json, with which every process can open them.
-    Called on one process."""
+    """Read and check the token files that `config` selects. Return the content of dataset.json, from which every process can open the
+    files. Called on one process."""
     folder = Path(config.path).expanduser()
     found = find_token_files(folder, config)
     tokenizer = read_tokenizer(folder, config)
@@ -106,7 +106,8 @@ def _split_facts(files: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
-    """Return the token store of the files whose description `facts` `check_token_files` has returned."""
+    """Return the token store of the token files that `config` selects. `facts`: the description of these files that `check_token_files`
+    returned."""
     folder = Path(config.path).expanduser()
     tokenizer = read_tokenizer(folder, config)
     numbers = ", ".join(f"{counted(len(facts['splits'][split]['files']), 'file')} for {split}" for split in SPLITS)

@@ -1,13 +1,13 @@
 """Write and open token stores. A token store is a tokenized text on disk, written once and memory-mapped by every process that trains on
 it.
 
-It is a folder with `train.bin` and `val.bin` (little-endian uint16, uint32 for vocabularies above 65,536, without a header: nanoGPT's
-layout) and `store.json` (tokenizer, hashes of the text files and of the token files, versions, settings of the split). Its name is a hash
-of all inputs. It gets this name only when it is complete, and it is refused if its content does not match store.json.
+A store is a folder with `train.bin` and `val.bin` (little-endian uint16, uint32 for vocabularies above 65,536, without a header: nanoGPT's
+layout) and `store.json` (tokenizer, hashes of the text files and of the token files, versions, settings of the split). The name of the
+folder is a hash of all inputs. The folder gets this name only when it is complete. A store whose content does not match store.json is
+refused.
 
 Several documents are split by document, and an end marker follows each. A single document is split by position, and its end is used for
-validation. Each named source is split in this way separately and is contiguous in both files; store.json contains its number of tokens.
-"""
+validation. Each named source is split in this way separately and is contiguous in both files; store.json contains its number of tokens."""
 
 from __future__ import annotations
 
@@ -83,7 +83,8 @@ def text_store(corpus: Corpus, folder: Path) -> str:
 
 
 def _inputs(corpus: Corpus) -> dict[str, Any]:
-    """Return all inputs that determine the content of the store. Raise `ConfigError` for tokenizer settings that contradict each other."""
+    """Return all inputs that determine the content of the store. Raise `ConfigError` if `data.tokenizer=bpe` has neither `data.vocabulary`
+    nor `data.tokenizer_file`, and for a `data.vocabulary` that has no effect."""
     config = corpus.config
     tokenizer: dict[str, Any] = {"kind": config.tokenizer}
     if config.tokenizer_file is not None:
@@ -158,7 +159,8 @@ def _fill(folder: Path, corpus: Corpus, tokenizer: Tokenizer, inputs: dict[str, 
 
 
 def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dict[str, Any]:
-    """Return the entry of one split in store.json. `counts` int64 [sources, 4]: the numbers named in `COUNTS`, for each source."""
+    """Return the entry of one split in store.json. `counts` int64 [sources, 4]: numbers of documents, characters, bytes and tokens
+    (`COUNTS`) of each source."""
     by_source = {name: dict(zip(COUNTS, row, strict=True)) for name, row in zip(sources, counts.tolist())}
     return dict(zip(COUNTS, counts.sum(0).tolist(), strict=True)) | ({"sources": by_source} if sources else {}) | {"sha256": digest}
 
@@ -186,8 +188,8 @@ def _read_facts(store: Path) -> dict[str, Any]:
 
 
 def open_store(store: Path, notes: Sequence[str] = (), left_out: dict[str, list[str]] | None = None) -> TokenStore:
-    """Return the token store in the folder `store`, which one process has verified. `notes` and `left_out` are those of the corpus, since
-    the store does not contain them."""
+    """Return the token store in the folder `store`, which one process has verified. `notes` (messages for the user) and `left_out` (reason
+    -> names of text files that were not read) come from the corpus, since the store does not contain them."""
     facts = _read_facts(store)
     tokenizer = tokenizer_from(facts.pop("tokenizer"))
     return TokenStore(store, facts | ({"left_out": left_out} if left_out else {}), tokenizer, tokenizer.size, notes)

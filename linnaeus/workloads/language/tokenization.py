@@ -31,7 +31,7 @@ BATCH = 1 << 20  # characters that are encoded together; a BPE needs about 60 by
 
 
 class Part(NamedTuple):
-    """Text for one of the two splits: a document, or the beginning or end of one. `pieces` must be read before the next part."""
+    """Text for one of the two splits: a document, or the beginning or end of a document. `pieces` must be read before the next part."""
 
     split: str
     source: int
@@ -80,8 +80,9 @@ def _parts(corpus: Corpus, activity: str) -> Iterator[Part]:
 
 
 def write_splits(folder: Path, corpus: Corpus, tokenizer: Tokenizer, dtype: str) -> dict[str, np.ndarray]:
-    """Write the tokens of both splits to files in `folder`, as integers of `dtype`. Return for each split int64 [sources, 4], the numbers
-    named in `COUNTS` for each source. Raise `ConfigError` if the tokens of a piece have fewer or more bytes than its text."""
+    """Write the tokens of both splits to files in `folder`, as integers of `dtype`. Return for each split the numbers of documents,
+    characters, bytes and tokens (`COUNTS`) of each source, int64 [sources, 4]. Raise `ConfigError` if the tokens of a piece have fewer or
+    more bytes than its text."""
     counts = {split: np.zeros((max(1, len(corpus.sources)), len(COUNTS)), np.int64) for split in SPLITS}
     lengths = tokenizer.byte_lengths()
     with open(folder / SPLITS["train"], "wb") as train, open(folder / SPLITS["validation"], "wb") as validation:

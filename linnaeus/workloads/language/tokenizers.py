@@ -172,8 +172,8 @@ class BPETokenizer:
 
 
 def _check_byte_level(content: dict[str, Any]) -> None:
-    """Raise `ValueError` if `content`, the JSON of a tokenizer, does not describe a byte-level BPE. `tokenization.py` also compares the
-    number of bytes of every text with that of its tokens."""
+    """Raise `ValueError` if `content`, the JSON of a tokenizer, does not describe a byte-level BPE. In addition, `tokenization.py` compares
+    the number of bytes of every text with the number of bytes of its tokens."""
     if content["model"]["type"] != "BPE":
         raise ValueError(f"it is {content['model']['type']}, not byte-level BPE")
     for name in ("pre_tokenizer", "decoder"):

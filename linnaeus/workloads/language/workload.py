@@ -54,8 +54,8 @@ class LanguageWorkload(Workload):
         self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        """Set the training windows, which follow the phases of the schedule, and the weights of the dimensions in the last update of the
-        run."""
+        """Set `train_set`, the training windows in the mixture of the schedule's phases. Also set `final_dimension_weights`, the weights of
+        the dimensions (named adapters) in the last update of the run, and `notes`, messages for the user."""
         self.train_set, resolved = self._training_windows(schedule), schedule.resolved
         if self.dimensions:
             last = np.array([resolved.last_step - 1])
@@ -104,16 +104,16 @@ class LanguageWorkload(Workload):
     def label_counts(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return {"tokens": (counts in the training text, counts in the validation text)}, each int64 [vocabulary].
 
-        Long texts are counted in parts (`token_counts`). Return {} if the data have named sources, because the curriculum changes their
-        mixture."""
+        A long text is counted in samples of it (`token_counts`). Return {} if the data have named sources, because phases of the schedule
+        change the mixture of the sources."""
         if self.sources:
             return {}
         training, validation = (token_counts(split, self.store.vocabulary_size) for split in (self.store.train, self.store.validation))
         return {"tokens": (training, validation)}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the names of windows: their number, as in window-17, or with named sources the source and the number in it, as in
-        notes/window-3."""
+        """Return the names of windows, such as window-17. With named sources a name consists of the source and the number in this source,
+        as in notes/window-3."""
         if not self.sources:
             return [f"window-{sample}" for sample in samples]
         sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.first_windows

@@ -73,7 +73,8 @@ class Perceptron(nn.Module):
 
 
 class Block(nn.Module):
-    """Transformer block: x + attention(norm(x)), then x + dimensions(x) if the block has dimensions, then x + perceptron(norm(x))."""
+    """Transformer block: x + attention(norm(x)), then x + dimensions(x) if the block has dimensions (named adapters, `dimensions.py`), then
+    x + perceptron(norm(x))."""
 
     def __init__(self, width: int, heads: int, bias: bool, dropout: float, dimensions: Dimensions | None, approximate: str) -> None:
         super().__init__()
@@ -84,9 +85,9 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, rotary: Tensor | None, attend: Attend | None = None, weights: Tensor | None = None) -> Tensor:
-        """Return the residual stream [B, T, width] after the block. `rotary` and `attend` are those of `CausalAttention.forward`.
+        """Return the residual stream [B, T, width] after the block. `rotary` and `attend`: as in `CausalAttention.forward`.
 
-        `weights`: weights of the dimensions, [B, D], or [D] for all samples; None without dimensions."""
+        `weights`: weights of the dimensions (named adapters), [B, D], or [D] for all samples; None without dimensions."""
         x = x + self.dropout(self.attention(self.norm1(x), rotary, attend))
         if self.dimensions is not None:
             assert weights is not None

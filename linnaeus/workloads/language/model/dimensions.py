@@ -3,13 +3,12 @@
     sum over dimensions d of  w_d * gate_d(norm x) * adapter_d(norm x)
 
 An adapter is a narrow perceptron (down, GELU, up: Houlsby et al. 2019). Its gate is a sigmoid at each position. The weights w_d come with
-the batch, one row per sample. Every operation is per position, so the block stays causal. The adapters are computed together: all
-dimensions share one matrix `down` and one matrix `up`, of which each has its own rows or columns. The hidden units of a dimension are
-scaled by gate x weight, and `up` sums the dimensions.
+the batch, one row per sample. Every operation is per position, so the block stays causal. The adapters are computed together: the matrix
+`down` has some rows for each dimension, and the matrix `up` some columns. The hidden units of a dimension are scaled by gate x weight, and
+`up` sums the dimensions.
 
 A batch without weights, in validation and generation, uses the weights of the run's last update. The score of a dimension is the loss with
-its weight set to 0 and the other weights unchanged, minus the loss with all weights.
-"""
+its weight set to 0 and the other weights unchanged, minus the loss with all weights."""
 
 import torch
 import torch.nn.functional as F

@@ -44,8 +44,8 @@ class GPT(SeededModel):
     - outside training, with dimensions and with `sample` in the batch, also `ablated_losses` [B, T]: the losses with one dimension
       ablated, `sample` mod D (`dimensions.ablation_mask`).
 
-    The weights of the dimensions are `dimensions`, float32 [B, D], in the batch, or else those of `set_dimension_weights`, which are equal
-    until it is called."""
+    The dimensions (named adapters, `dimensions.py`) have weights: the entry `dimensions` of the batch, float32 [B, D], or else the weights
+    of `set_dimension_weights`. Before `set_dimension_weights` is called, all weights are equal."""
 
     rotary: Tensor | None  # rotary table [2, block, head width / 2]; None: learned positions
     dimension_weights: Tensor | None  # [D], for batches without weights: those of the run's last update; None without dimensions
@@ -91,7 +91,7 @@ class GPT(SeededModel):
             self.dimension_weights.fill_(1 / len(self.dimensions))
 
     def set_dimension_weights(self, weights: Sequence[float]) -> None:
-        """Set the dimension weights [D] that are used for batches without the entry `dimensions`."""
+        """Set the weights [D] of the dimensions (named adapters) that are used for batches without the entry `dimensions`."""
         assert self.dimension_weights is not None and len(weights) == len(self.dimensions)
         self.dimension_weights.copy_(torch.tensor(weights))
 
@@ -180,8 +180,8 @@ def rounded_up(number: int, multiple: int) -> int:
 
 
 def _size(config: GPTConfig) -> Size:
-    """Return the dimensions of the named size, replaced by `layers`, `heads` and `width` where the configuration sets them. Raise
-    `ConfigError` if the heads do not divide the width."""
+    """Return the layers, heads and width of the named size, replaced by `layers`, `heads` and `width` where the configuration sets them.
+    Raise `ConfigError` if the heads do not divide the width."""
     given = {name: value for name in ("layers", "heads", "width") if (value := getattr(config, name)) is not None}
     size = dataclasses.replace(SIZES[config.size], **given)
     if size.width % size.heads:
@@ -193,7 +193,8 @@ def _size(config: GPTConfig) -> Size:
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    """Return an embedding with uninitialised weights. torch's own initialisation would import the compiler on the meta device: 1.6 s."""
+    """Return an embedding with uninitialised weights. On the meta device torch's own initialisation would import the compiler, which takes
+    1.6 s."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 

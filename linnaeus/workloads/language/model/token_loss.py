@@ -1,10 +1,10 @@
 """Compute the cross-entropy of every token with as few copies of the logits [N, V] as possible.
 
-At a vocabulary of 50,304 the logits are the largest tensor of a training step. In float32, torch's loss keeps one copy until backward. In
-bf16 or fp16 the loss must still be computed in float32, and torch keeps a float32 copy in addition to the logits: at most 10 bytes per
-logit. The loss here keeps the 2-byte logits and one number per row (the log of the sum of exponentials), and converts a few rows at a time
-to float32: 4 bytes per logit. A compiler fuses torch's loss to the same effect, so compiled models use that.
-"""
+At a vocabulary of 50,304 the logits are the largest tensor of a training step. For float32 logits, torch's loss keeps one copy until
+backward. For bf16 or fp16 logits, the loss must still be computed in float32, and torch keeps a float32 copy in addition to the logits: at
+most 10 bytes per logit. `_HalfPrecisionLoss` keeps the 2-byte logits and one number per row (the log of the sum of exponentials), and
+converts a few rows at a time to float32: 4 bytes per logit. A compiler fuses torch's loss to the same effect, so compiled models use
+torch's loss."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Use a trained language model, from a run or from a folder of the library transformers: generate text, score texts, export a run."""
+"""Use a trained language model of a run, or of a folder of the library transformers: generate text, score texts, export a run."""
 
 from linnaeus.workloads.language.trained.export_transformers import export_model
 from linnaeus.workloads.language.trained.load_language_model import load_model

@@ -1,12 +1,11 @@
-"""Write a language model for `linnaeus export RUN OUT`: a folder that the library transformers can load, with its tokenizer, and so can
-`load_model`.
+"""Write a language model for `linnaeus export RUN OUT`: a folder, tokenizer included, that the library transformers and this program's
+`load_model` can load.
 
     config.json, model.safetensors            GPT-2 with learned positions, GPT-NeoX with rotary ones (`transformers_layout.py`)
     tokenizer.json, tokenizer_config.json     the tokenizer of the run (`library_tokenizers.py`)
     README.md                                 the model card
 
-Before the folder gets its final name, this program and, if it is installed, transformers read it again and compare it with the model.
-"""
+Before the folder gets its final name, this program and, if it is installed, transformers read it again and compare it with the model."""
 
 from __future__ import annotations
 
@@ -127,6 +126,7 @@ def model_card(model: LanguageModel, metrics: Mapping[str, Any]) -> str:
 
 
 def _metric(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return the validation metric `name` of the averaged weights, or else of the raw weights; None if there is none."""
+    """Return the validation metric `name` of the averaged weights, or else of the raw weights; None if neither was validated with this
+    metric."""
     values = (metrics.get(f"{prefix}/{name}") for prefix in ("val_ema", "val"))
     return next((value for value in values if isinstance(value, float) and math.isfinite(value)), None)

@@ -83,7 +83,8 @@ class LanguageModel:
         seed: int = 0,
         slide: int | None = None,
     ) -> list[Continuation]:
-        """Return the continuation of each prompt. The other arguments are those of `generate`; `stops` is its `stop`.
+        """Return the continuation of each prompt. `stops`: texts before which a continuation ends. The other arguments are as in
+        `generate`.
 
         Raise `ConfigError` if `tokens` is less than 1, and for an empty text in `stops`."""
         if tokens < 1 or "" in stops:
@@ -120,9 +121,9 @@ class LanguageModel:
         """Return the log-likelihood of the continuation of each pair (context, continuation).
 
         Context and continuation are tokenized together, so one token may contain the end of the context and the start of the continuation.
-        Scoring begins at the first token that differs from the tokens of the context alone. An empty context starts a document. If both are
-        longer than `network.block`, only the last tokens are read. Raise `ConfigError` for an empty continuation, and in the same cases as
-        `score`."""
+        Scoring begins at the first token that differs from the tokens of the context alone. An empty context starts a document. If context
+        and continuation together are longer than `network.block`, only the last tokens of the context are read. Raise `ConfigError` for an
+        empty continuation, and in the same cases as `score`."""
         return log_likelihoods(self.network, [self._split(*pair) for pair in pairs], self.batch)
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], int]:

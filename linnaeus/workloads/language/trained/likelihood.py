@@ -31,8 +31,8 @@ class TextScore(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """Log-likelihood of a continuation in nats, the number of its tokens, and `greedy`: True if each token was the most probable one at its
-    place."""
+    """Log-likelihood of a continuation in nats, the number of its tokens, and `greedy`: True if each token of the continuation was the most
+    probable token at its position."""
 
     log_likelihood: float
     tokens: int
@@ -40,8 +40,8 @@ class Likelihood(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Tokens of a row that the network reads at once. `target`: the next token at each position, `IGNORED` where it is not scored. `row`:
-    number of the row."""
+    """Part of a row (a context with its continuation) that the network reads at once. `target`: the next token at each position, `IGNORED`
+    where the next token is not scored. `row`: number of the row."""
 
     row: int
     input: np.ndarray
@@ -95,8 +95,8 @@ def log_likelihoods(network: GPT, rows: Sequence[tuple[Sequence[int], int]], bat
 
 
 def _parts(row: int, tokens: np.ndarray, first: int, block: int) -> Iterator[Part]:
-    """Yield the parts of a row: one part, with as much context as the block has room for, or several parts if more than `block` tokens are
-    scored."""
+    """Yield the parts of a row: one part with as much context as fits into `block`, or several parts if more than `block` tokens are
+    scored. `first`: index of the first token to score."""
     while first < len(tokens):
         end = min(len(tokens), first + block)
         start = max(0, end - 1 - block)

@@ -1,8 +1,8 @@
 """Load a trained language model and its tokenizer from a run directory, or from a folder of transformers (`transformers_folder.py`).
 
-In a run directory, config.yaml contains the architecture, tokenizer.json the tokens, and dimensions.json the weights of the dimensions (if
-the model has any). The weights are read from a checkpoint whose hashes are verified: the averaged weights if the run validated those.
-"""
+In a run directory, config.yaml contains the architecture, tokenizer.json the tokens, and dimensions.json the weights of the dimensions
+(named adapters, if the model has any). The weights are read from a checkpoint whose hashes are verified. If the run validated averaged
+weights, these are read, otherwise the raw weights."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _of_run(path: Path, checkpoint: str | None, given: str | Path | None) -> Lan
 
 
 def _tokenizer(run: Path, given: str | Path | None) -> Tokenizer:
-    """Return the tokenizer of a run, or the tokenizer at the path `given` if the run has none. Raise `ConfigError` if its number of tokens
-    is not that of the run."""
+    """Return the tokenizer of a run, or the tokenizer at the path `given` if the run has none. Raise `ConfigError` if the tokenizer has
+    another number of tokens than the run."""
     if (run / TOKENIZER).is_file():
         _check_tokenizer_unset(run, given)
         return read_run_file(run / TOKENIZER, tokenizer_from)

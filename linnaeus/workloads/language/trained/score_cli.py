@@ -140,7 +140,7 @@ def _check_readable(path: Path) -> None:
 
 
 def combined(scores: Sequence[TextScore]) -> TextScore:
-    """Return the score of all texts together, from the score of each: each token and each byte has the same weight."""
+    """Return the score of all texts together, computed from the score of each text. Each token and each byte has the same weight."""
     from linnaeus.workloads.language.trained.likelihood import TextScore
 
     if len(scores) == 1:

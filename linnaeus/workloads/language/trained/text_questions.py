@@ -18,7 +18,7 @@ GREEDY = Sampling(0.0, None, None)
 
 
 def questions(path: Path, options: argparse.Namespace) -> Questions:
-    """Return a question for each prompt of `options.inputs`; without any, for the beginning of a document."""
+    """Return a question for each prompt of `options.inputs`. Without prompts, return one question: how a document begins."""
     refuse_options(options, ("tokens",), "a language model")
     tokens = TOKENS if options.tokens is None else options.tokens
     if tokens < 0:

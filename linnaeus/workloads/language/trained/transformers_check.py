@@ -39,8 +39,8 @@ def _meaning(model: LanguageModel) -> dict[str, Any]:
 
 
 def check_transformers(model: LanguageModel, folder: Path) -> list[str]:
-    """Compare the logits and tokens of `model` with those that transformers computes from `folder`. Return a line about the result, or a
-    line about installing transformers if it is missing.
+    """Compare the logits and tokens of `model` with the logits and tokens that transformers computes from `folder`. Return a line about the
+    result, or a line about installing transformers if it is missing.
 
     Raise `ConfigError` if they differ."""
     if find_spec("transformers") is None:
@@ -70,10 +70,10 @@ def check_transformers(model: LanguageModel, folder: Path) -> list[str]:
 
 @contextmanager
 def _float32_angles(network: GPT) -> Iterator[None]:
-    """Make a network with rotary positions use angles computed in float32 while the block runs, as transformers does. This program computes
-    them in float64.
+    """Return a context manager in which a network with rotary positions uses angles computed in float32, as transformers does. This program
+    normally computes the angles in float64.
 
-    The difference grows with the position, and would otherwise hide an error: it is 6e-5 of a radian at position 1,000."""
+    The difference grows with the position (6e-5 radians at position 1,000) and would otherwise hide an error."""
     exact = network.rotary
     if exact is not None:
         assert network.rotary_base is not None
@@ -97,7 +97,7 @@ def _loaded(transformers: Any, folder: Path) -> tuple[Any, Any]:
 
 
 def _check_tokens(model: LanguageModel, tokenizer: Any, tokens: list[int]) -> int:
-    """Compare the tokenizer of transformers with that of the model, on the text to which the model decodes `tokens`.
+    """Compare the tokenizer of transformers, `tokenizer`, with the tokenizer of `model`, on the text to which the model decodes `tokens`.
 
     Return the number of characters of the text. Raise `ConfigError` if the tokenizers encode the text to different tokens, if transformers
     decodes its tokens to another text, or if the end tokens differ."""

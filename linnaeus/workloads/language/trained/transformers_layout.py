@@ -26,16 +26,16 @@ ACTIVATIONS = {"tanh": "gelu_pytorch_tanh", "none": "gelu"}  # `approximate` of 
 
 
 class Layout(NamedTuple):
-    """Names of weights in a layout of transformers. `prefix`: of all names. `blocks`: name of the list of blocks. `parts`: module in
-    `model/gpt.py` -> module in the layout."""
+    """Names of weights in a layout of transformers. `prefix`: text before all names. `blocks`: name of the list of blocks. `parts`: name of
+    a module in `model/gpt.py` -> its name in the layout."""
 
     prefix: str
     blocks: str
     parts: Mapping[str, str]
 
     def name(self, own: str) -> str:
-        """Return the name in this layout of the weight `own` of `model/gpt.py`, such as transformer.h.0.ln_1.weight for
-        blocks.0.norm1.weight."""
+        """Return the name in this layout of a weight. `own`: its name in `model/gpt.py`. For example, blocks.0.norm1.weight is
+        transformer.h.0.ln_1.weight."""
         found = re.fullmatch(r"(?:blocks\.(\d+)\.)?(.+)\.(\w+)", own)
         assert found is not None
         block = "" if found[1] is None else f"{self.blocks}.{found[1]}."
@@ -96,10 +96,10 @@ def _with_biases(network: GPT) -> dict[str, Tensor]:
 
 
 def from_layout(state: Mapping[str, Tensor], name: str, heads: int) -> dict[str, Tensor]:
-    """Return weights of the layout `name` under the names of `model/gpt.py`. A name that is not in the layout is kept; loading refuses it
+    """Return weights of the layout `name` under the names of `model/gpt.py`. Keep a name that is not in the layout; loading refuses it
     later.
 
-    Left out are buffers, a second copy of the embedding, and biases if all of them are 0."""
+    Leave out buffers and a second copy of the embedding. Leave out the biases if all of them are 0."""
     layout = LAYOUTS[name]
     own_names = {theirs: own for own, theirs in layout.parts.items()}
     head = "lm_head.weight" if name == "gpt2" else "embed_out.weight"

@@ -30,7 +30,7 @@ def usage() -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run the subcommand that the first argument names, print help, or train. Return the exit status.
 
-    `arguments` are the words after the program's name; None: those of `sys.argv`."""
+    `arguments`: the words after the program's name; None: the words in `sys.argv`."""
     arguments = sys.argv[1:] if arguments is None else arguments
     first = arguments[0] if arguments else ""
     if first in COMMANDS:

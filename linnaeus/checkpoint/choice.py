@@ -14,8 +14,8 @@ ANOTHER = 'use --checkpoint newest (run.init_checkpoint=newest; in Python checkp
 def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
     """Return the checkpoints of a run directory in the order in which they should be tried: (path, a phrase such as "the newest of 3").
 
-    `choice`: "newest" (also None), "best", or a step. Return [] if the directory contains no checkpoint. Raise `ConfigError` for another
-    choice, a step without a checkpoint, and "best" if no checkpoint was validated."""
+    `choice`: "newest" (also None), "best", or a step. Return [] if the directory contains no checkpoint. Raise `ConfigError` for any other
+    `choice`, for a step without a checkpoint, and for "best" if no checkpoint was validated."""
     found = dict(checkpoints_under(run))
     if not found:
         return []
@@ -31,22 +31,24 @@ def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
 
 
 def is_validated(run: Path) -> bool:
-    """Return True if at least one intact checkpoint of a run directory has a validation score, so that there is a best one."""
+    """Return True if the run directory has at least one intact checkpoint with a validation score. Without one there is no best
+    checkpoint."""
     return bool(_scores(dict(checkpoints_under(run))))
 
 
 def _scores(found: dict[int, Path]) -> dict[int, float]:
-    """Return {step: score} for each checkpoint in `found` (step -> path) that is intact and has a score other than NaN."""
+    """Return {step: score} for each intact checkpoint in `found` (step -> path). Checkpoints without a score or with score NaN are left
+    out."""
     manifests = ((step, intact_manifest(path)) for step, path in found.items())
     scores = {step: float(score) for step, content in manifests if content and (score := content["score"]) is not None}
     return {step: score for step, score in scores.items() if not math.isnan(score)}
 
 
 def _best_first(run: Path, found: dict[int, Path]) -> list[tuple[Path, str]]:
-    """Return (path, a phrase such as "the best of 3 by val/loss (0.41)") of each validated checkpoint in `found` (step -> path), the best
-    first.
+    """Return the validated checkpoints in `found` (step -> path), the best first: (path, a phrase such as "the best of 3 by val/loss
+    (0.41)").
 
-    Of two with equal scores the newer one is first, as in `retention`. Raise `ConfigError` if no checkpoint was validated."""
+    Of two checkpoints with equal scores the newer one is first, as in `retention`. Raise `ConfigError` if no checkpoint was validated."""
     monitor, mode = _monitored(run)
     scores, sign = _scores(found), 1 if mode == "max" else -1
     ranked = sorted(((sign * score, step) for step, score in scores.items()), reverse=True)

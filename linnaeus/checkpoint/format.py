@@ -1,13 +1,12 @@
 """Write a checkpoint: a directory `step-00001200/`, which exists completely or not at all.
 
     model.safetensors     weights (`weight_files.py`)
-    ema.safetensors       their moving average, if there is one
+    ema.safetensors       moving average of the weights, if the run uses one
     training_state.pt     optimizers, scaler, weighting, accumulators: plain containers and tensors
     state.json            progress, schedule, best metrics, run ids, readable by a person
     manifest.json         sizes and SHA-256 of the other files, written last
 
-`loading.py` verifies and reads it. torch is imported by the functions that need it.
-"""
+`loading.py` verifies and reads a checkpoint. torch is imported by the functions that need it."""
 
 from __future__ import annotations
 
@@ -49,11 +48,12 @@ def save_checkpoint(
 ) -> Path:
     """Write the checkpoint `directory/step-N/`, flush it to the disk and return its path. Replace a checkpoint of the same step.
 
-    `training_state` consists of dicts, lists, tuples, numbers, strings and tensors; `state` of JSON values with string keys, in which NaN
-    and infinities are replaced as in `files.finite`. `state["score"]` is the score by which the best checkpoints are kept. With
-    `parents=False` the parent of `directory` must exist: a run directory that was deleted is not created again. Raise `TypeError` for a
-    value that is not plain. If this raises `OSError`, nothing is committed, an older checkpoint of the step still exists, and the temporary
-    files are deleted if the disk allows it."""
+    `training_state`: dicts, lists, tuples, numbers, strings and tensors. `state`: JSON values with string keys; NaN and infinities are
+    replaced as in `files.finite`. `state["score"]`: the score by which the best checkpoints are kept. `parents=False`: the parent of
+    `directory` must exist, so that a deleted run directory is not created again.
+
+    Raise `TypeError` for a value of another type. On an `OSError`, an older checkpoint of the step still exists, the new one does not, and
+    the temporary files are deleted if the disk allows it."""
     import torch
 
     directory = Path(directory)
@@ -84,8 +84,8 @@ def save_checkpoint(
 def write_manifest(directory: Path, step: int, score: float | None, known: Mapping[str, FileEntry] | None = None) -> None:
     """Write `manifest.json` of a checkpoint: size and hash of every other file of `directory`, and a hash of the manifest itself.
 
-    `score`: monitored metric of the checkpoint; None if there is none. `known`: entries of files that were hashed while they were written;
-    these are not read again. Nothing is flushed to the disk."""
+    `score`: monitored metric of the checkpoint; None if there is none. `known`: manifest entries of files that were hashed while they were
+    written; these files are not read again. Nothing is flushed to the disk."""
     entries = dict(known or {})
     for file in sorted(directory.iterdir()):
         if file.name != MANIFEST and file.name not in entries:
@@ -98,9 +98,10 @@ def write_manifest(directory: Path, step: int, score: float | None, known: Mappi
 
 
 def assert_plain(value: Any, where: str, *, tensors: bool) -> None:
-    """Raise `TypeError` if `value` contains anything that would not be loaded unchanged; the message begins with `where` and its path.
+    """Raise `TypeError` if `value`, or a value nested in it, would not be loaded unchanged.
 
-    Allowed are JSON values, and with `tensors=True` also tensors and integer keys, which `torch.load(weights_only=True)` accepts."""
+    Allowed are JSON values, and with `tensors=True` also tensors and integer keys, which `torch.load(weights_only=True)` accepts. `where`:
+    name of `value` in the message; the path of the nested value is appended to it, such as `state['best']`."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():
             if type(key) is not str and not (tensors and type(key) is int):

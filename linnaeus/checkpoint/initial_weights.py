@@ -1,12 +1,10 @@
-"""Read the weights of `run.init_from=PATH` for a warm start: a new run that starts from given weights. `resume.py` continues a run.
-
+"""Read the weights of `run.init_from=PATH` for a warm start: a new run that starts from given weights. (`resume.py` continues a run.)
 `model.pretrained_file` is read in the same way.
 
 PATH is a checkpoint directory, a run directory (`choice.py` chooses a checkpoint that verifies), a safetensors file, a directory of
-published weights (`config.json` and `model.safetensors`, or several files with their index), or a torch file with a state dict, bare or
-under one of `STATE_DICT_KEYS`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks everything before the
-model is changed.
-"""
+published weights (`config.json` and `model.safetensors`, or several files with their index), or a torch file with a state dict, either as
+its whole content or under one of `STATE_DICT_KEYS`. Wrapper prefixes (`module.`, `_orig_mod.`) are removed. `weight_matching.py` checks all
+weights before the model is changed."""
 
 from __future__ import annotations
 
@@ -50,8 +48,8 @@ class InitialWeights:
 def read_initial_weights(path: str, key: str = "run.init_from", choice: str | None = None) -> InitialWeights:
     """Read the weights at `path`, the value of the configuration key `key`. No code in the file is executed.
 
-    `choice`: the checkpoint of a run directory ("newest", "best" or a step), see `run_checkpoints`. Raise `ConfigError`, naming `key`, if
-    the path does not exist, is damaged, or contains anything but plain tensors."""
+    `choice`: which checkpoint of a run directory is read ("newest", "best" or a step), see `run_checkpoints`. Raise `ConfigError`, naming
+    `key`, if the path does not exist, is damaged, or contains anything but plain tensors."""
     found = Path(path)
     try:
         if not found.exists():
@@ -85,8 +83,11 @@ def _of_directory(path: Path, choice: str | None) -> InitialWeights:
 
 
 def _of_checkpoint(path: Path, notes: list[str]) -> InitialWeights:
-    """Return the weights in the checkpoint `path` that were validated: the averaged ones if it has results named `val_ema/...`, else the
-    raw ones. `notes`: lines for the log, to which a line is added if the checkpoint has both."""
+    """Return the weights in the checkpoint `path` that were used for validation: the averaged weights if the checkpoint has results named
+    `val_ema/...`, otherwise the raw weights.
+
+    `notes`: lines for the log. If the checkpoint has raw and averaged weights, the `notes` of the result have one more line, which says
+    so."""
     files = verify(path)["files"]
     best = json.loads((path / STATE).read_text()).get("best", {})
     averaged = EMA in files and any(name.startswith("val_ema") for name in best)
@@ -113,7 +114,9 @@ def _of_file(path: Path) -> InitialWeights:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file or of the files of its index, on the CPU. Raise `ConfigError` if it is not such a file."""
+    """Return the tensors in the file `path` on the CPU. `path` is a safetensors file, or an index that lists several such files.
+
+    Raise `ConfigError` if `path` is neither."""
     from safetensors import SafetensorError
 
     try:
@@ -124,7 +127,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path) -> Any:
-    """Load a torch file with `weights_only=True`. It is passed explicitly, so that no environment variable can change it.
+    """Load a torch file with `weights_only=True`. The argument is passed explicitly, so that an environment variable cannot change torch's
+    default.
 
     Raise `ConfigError` if the file is damaged or contains other objects than tensors and plain values."""
     import torch
@@ -141,9 +145,10 @@ def _read_torch(path: Path) -> Any:
 
 
 def _find_state_dict(path: Path, content: Any) -> tuple[str, Mapping[str, Any], list[str]]:
-    """Return the state dict in the content of a torch file, as (its key, the state dict, the other keys of the file).
+    """Find the state dict in `content`, the content of a torch file. Return (key of the state dict, the state dict, all other keys of
+    `content`).
 
-    The key is "" if the content itself is the state dict. Raise `ConfigError` if there is none."""
+    If `content` itself is the state dict, return ("", `content`, []). Raise `ConfigError` if there is no state dict."""
     import torch
 
     if isinstance(content, Mapping):

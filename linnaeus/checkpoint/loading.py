@@ -32,7 +32,7 @@ HASHING_THREADS = 4
 class CheckpointDamaged(ValueError):
     """A checkpoint that cannot be used: a file is missing, altered or of the wrong type, or the manifest belongs to another directory.
 
-    `reason`: the defect, with the name of the file. The subclass `CheckpointNewer` means an intact checkpoint of a newer format."""
+    `reason`: the defect, with the name of the file. Its subclass `CheckpointNewer` is for an intact checkpoint of a newer format."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -136,7 +136,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _is_manifest(content: dict[str, Any]) -> bool:
-    """Return True if the entries of a manifest have the right types, and no file name in it is a path."""
+    """Return True if the entries of the manifest `content` have the right types, and each file name in it is a plain name, without a
+    folder."""
     score, files = content.get("score", "missing"), content.get("files")
     return (
         _is_count(content.get("format"))
@@ -159,10 +160,11 @@ def _is_count(value: Any) -> bool:
 
 @contextlib.contextmanager
 def _reading(path: Path, name: str, kind: str = "a file") -> Iterator[None]:
-    """Convert the exceptions of a block that reads the file `name` of the checkpoint `path`: loaders raise exceptions of many types.
+    """Convert the exceptions of a block that reads the file `name` of the checkpoint `path`, because loaders raise exceptions of many
+    types.
 
-    Raise `CheckpointDamaged` if the file is missing or its content is not `kind` (such as "a JSON object"), and `OSError`, naming the file,
-    if the system cannot read it at present."""
+    Raise `CheckpointDamaged` if the file is missing or its content is not `kind` (such as "a JSON object"). Raise `OSError`, naming the
+    file, if the system cannot read the file at present."""
     try:
         yield
     except Exception as error:
@@ -196,7 +198,7 @@ def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
 
 
 def _read_training(path: Path) -> dict[str, Any]:
-    """Return `training_state.pt`, memory-mapped, so that each tensor is read from the disk once, when it is copied.
+    """Return the content of `training_state.pt`. Tensors are memory-mapped, so each is read from the disk once, when it is copied.
 
     `weights_only=True` is passed explicitly: an environment variable can change torch's default, but not an argument."""
     import torch

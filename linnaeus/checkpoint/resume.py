@@ -1,9 +1,9 @@
 """Find the checkpoint that a run resumes from: the newest one that verifies, which means that its hashes match and every file can be
 loaded.
 
-Rank 0 searches and all ranks load the checkpoint that it found. Damaged checkpoints and those of a newer format are skipped, each with its
-reason. A checkpoint that cannot be read at present is not damaged: the read is retried, then the run is refused (`files.read_or_refuse`).
-"""
+Rank 0 searches, then all ranks load the checkpoint that rank 0 found. Damaged checkpoints and checkpoints of a newer format are skipped,
+each with its reason. A checkpoint that cannot be read at present is not damaged: the read is retried, and if it still fails the run ends
+with an error (`files.read_or_refuse`)."""
 
 import logging
 import re
@@ -54,9 +54,9 @@ def checkpoints_under(path: Path) -> list[tuple[int, Path]]:
 def auto_resume_helper(directory: Path | str, *, is_master: bool = True, broadcast_object: Broadcast | None = None) -> ResumePoint:
     """Return the newest checkpoint in `directory` that verifies, loaded.
 
-    Every process rank calls this; `broadcast_object(value)` returns the value of rank 0 on all ranks. Raise `ConfigError` if none verifies
-    and one has a newer format, because such a run must not start again at step 0. Raise `Unreadable` if the disk cannot be read at
-    present; a rank other than 0 may raise this alone."""
+    Every process rank calls this; `broadcast_object(value)` returns the value of rank 0 on all ranks. If no checkpoint verifies, but one
+    has a newer format, raise `ConfigError`, because such a run must not start again at step 0. Raise `Unreadable` if the disk cannot be
+    read at present; a rank other than 0 may be the only one that raises it."""
     return _on_all_ranks(lambda: _newest_valid(list_checkpoints(directory)), is_master, broadcast_object)
 
 
@@ -71,9 +71,11 @@ def find_resume_point(
     """Return the checkpoint to resume from, for the value `choice` of `run.resume`.
 
     `auto`: the newest valid checkpoint of this run in `directory`. `never`: none. A path (of a checkpoint, a run directory, or its
-    `checkpoints`): that checkpoint at the first start. Once this run has written checkpoints itself, the same command resumes from the
-    newest of them, even if the named checkpoint was deleted meanwhile. If the path is a checkpoint of this run, the run is rolled back to
-    it, once: a note in `directory` records the rollback, so that a repeated command resumes from the checkpoints written since then.
+    `checkpoints`): at the first start, the checkpoint at this path. Once this run has written checkpoints itself, the same command resumes
+    from the newest of them, even if the checkpoint at the path was deleted meanwhile.
+
+    If the path is a checkpoint of this run itself, the run is rolled back to that checkpoint once. A note in `directory` records the
+    rollback, so that the same command later resumes from checkpoints written since the rollback.
 
     Nothing is written with `read_only=True`, or if `directory` is "" (not known yet)."""
     if choice == "never":
@@ -88,9 +90,10 @@ def find_resume_point(
 
 
 def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
-    """Return True if `run.resume=path` names a checkpoint, or a directory with one, to resume from. Nothing is loaded.
+    """Return True if `run.resume=path` leads to a checkpoint to resume from: `path` is a checkpoint or contains one. Nothing is loaded.
 
-    `own`: the directory with the checkpoints of this run, if known. Raise `OSError` if the disk cannot be read at present."""
+    `own`: the directory with the checkpoints of this run, if known; also return True if it has a checkpoint from which the same command
+    would resume. Raise `OSError` if the disk cannot be read at present."""
     if exists(path / MANIFEST) or (is_directory(path) and _STEP.fullmatch(path.name)):
         return True
     if checkpoints_under(path):
@@ -101,11 +104,10 @@ def contains_checkpoint(path: Path, own: Path | None = None) -> bool:
 
 
 def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
-    """Return the checkpoint to resume from if `run.resume` is `path`, a checkpoint or a directory with checkpoints.
+    """Return the checkpoint to resume from for `run.resume=path`. `path` is a checkpoint or a directory with checkpoints.
 
-    If `path` is a checkpoint in `own`, the directory with the checkpoints of this run, or if `own` is None, it is the result of
-    `_roll_back(path, read_only)`. Otherwise it is the newest valid checkpoint in `own`, or the one that `path` names if `own` has none
-    yet."""
+    `own`: the directory with the checkpoints of this run, None if not known. If `path` is a checkpoint in `own`, or `own` is None, return
+    `_roll_back(path, read_only)`. Otherwise return the newest valid checkpoint in `own`; if there is none yet, the checkpoint at `path`."""
     if own is None or path.resolve().parent == own.resolve():
         return _roll_back(path, read_only)
     newest = _newest_valid(list_checkpoints(own))
@@ -117,9 +119,11 @@ def _from_path(path: Path, own: Path | None, read_only: bool) -> ResumePoint:
 
 
 def _roll_back(path: Path, read_only: bool) -> ResumePoint:
-    """Return the checkpoint of this run at `path`, or the newest one that was written after an earlier rollback to it.
+    """Roll the run back to its own checkpoint at `path`, and return this checkpoint. Record the rollback in the file `NOTE`, unless
+    `read_only`.
 
-    If it is the one at `path`, record the rollback in the file `NOTE`, unless `read_only` is True."""
+    If the run was already rolled back to `path`, and has written a valid checkpoint since then, return the newest such checkpoint
+    instead."""
     found = list_checkpoints(path.parent)
     since = _newest_valid(_written_since_rollback(path, found))
     if since.checkpoint is not None:
@@ -197,10 +201,10 @@ NOTE = "went-back.json"
 
 
 def _written_since_rollback(to: Path, found: list[tuple[int, Path]]) -> list[tuple[int, Path]]:
-    """Return the checkpoints in `found` that this run wrote after it was rolled back to the checkpoint `to`.
+    """Return the checkpoints in `found` ((step, path) of checkpoints) that this run wrote after it was rolled back to the checkpoint `to`.
 
-    Return [] if the run was not rolled back to it. `found`: (step, path) of checkpoints. Raise `OSError` if the rollback note cannot be
-    read at present: if it were taken as missing, the run would be rolled back again."""
+    Return [] if the run was not rolled back to `to`. Raise `OSError` if the rollback note cannot be read at present: if the note were taken
+    as missing, the run would be rolled back again."""
     note: dict[str, Any] = read_json(to.parent / NOTE) or {}
     if note.get("to") != to.name or not {"step", "left"} <= note.keys():
         return []

@@ -21,15 +21,15 @@ ASIDE = ".aside"
 def choose_kept(scores: Mapping[int, float | None], keep_last: int, keep_best: int, best_mode: str = "max") -> set[int]:
     """Return the steps of the checkpoints to keep: the newest `keep_last` and the best `keep_best`. `best_mode`: "max" or "min".
 
-    `scores` is {step: score} of the intact checkpoints, None if one was not validated. Of two equal scores the newer one is better. A score
-    of NaN does not count as best."""
+    `scores`: {step: score} of the intact checkpoints; the score is None for a checkpoint that was not validated. Of two equal scores the
+    score of the newer checkpoint is better. A checkpoint with score NaN is not among the best."""
     sign = 1 if best_mode == "max" else -1
     ranked = [(sign * score, step) for step, score in scores.items() if score is not None and not math.isnan(score)]
     return set(sorted(scores)[-keep_last:]) | {step for _, step in sorted(ranked, reverse=True)[:keep_best]}
 
 
 def clean_directory(directory: Path) -> None:
-    """Delete temporary files that a killed process left in `directory`, and complete its interrupted replacements.
+    """Delete temporary files that a killed process left in `directory`, and complete replacements of checkpoints that were interrupted.
 
     The caller must have locked the run."""
     remove_stale(directory)
@@ -37,9 +37,9 @@ def clean_directory(directory: Path) -> None:
 
 
 def rename_newer(directory: Path, step: int) -> list[str]:
-    """Rename the checkpoints of later steps than `step` to `step-N.aside`. Return the new names.
+    """Rename each checkpoint of a later step than `step` to `step-N.aside`. Return the new names.
 
-    `step` is the step at which the run resumes; 0: it starts from the beginning."""
+    `step`: the step at which the run resumes; 0 if the run starts from the beginning."""
     renamed = []
     for found, path in list_checkpoints(directory):
         if found > step:
@@ -52,8 +52,8 @@ def rename_newer(directory: Path, step: int) -> list[str]:
 
 
 def prune(directory: Path, committed: int, keep_last: int, keep_best: int, best_mode: str = "max") -> list[str]:
-    """Delete the checkpoints of steps up to `committed` that `choose_kept` does not keep, and those renamed to `step-N.aside`. Return their
-    names. Call this after the checkpoint of step `committed` is on the disk.
+    """Delete the checkpoints of steps up to `committed` that `choose_kept` does not keep, and checkpoints renamed to `step-N.aside`. Return
+    the names of the deleted checkpoints. Call this after the checkpoint of step `committed` is on the disk.
 
     Damaged checkpoints (with wrong sizes) do not count towards `keep_last` and `keep_best`. A checkpoint that cannot be deleted is logged
     and retried the next time. Raise `OSError` and delete nothing if the disk cannot be read, `CheckpointDamaged` if step `committed` is

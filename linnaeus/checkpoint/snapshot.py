@@ -2,11 +2,10 @@
 
 The first copy writes to new pages of memory, which takes many times as long as a copy; later copies of the same layout reuse the pages. For
 CUDA the buffers are pinned, so that copies are asynchronous and one synchronisation waits for all. Forked child processes do not inherit
-the memory: if a loader worker shared its pages, the next copy would have to duplicate each of them.
+the buffers: if a loader worker shared their pages, the next copy would have to duplicate each page.
 
-The state of an optimizer changes only in its step, so a thread may copy it until then (`deferred`), which saves two thirds of the waiting
-time with AdamW on a CPU. From a GPU everything is copied at once (1.2 GB in 0.03 s from an H100).
-"""
+The state of an optimizer changes only in its step. Until that step a thread may copy the state (`deferred`), which saves two thirds of the
+waiting time with AdamW on a CPU. From a GPU everything is copied at once (1.2 GB in 0.03 s from an H100)."""
 
 from __future__ import annotations
 
@@ -45,11 +44,11 @@ class HostSnapshot:
         self._memory: _HostMemory | None = None
 
     def copy(self, value: Any, deferred: Any = None) -> Any:
-        """Return `value` with copied containers and with its tensors copied to host memory.
+        """Return a copy of `value` in which the containers are new and all tensors are in host memory.
 
-        Two names of one tensor become two names of one copy; dense strides are preserved. `deferred` is a dict, list or tuple inside
-        `value`: large CPU tensors that occur only in it are copied by `finish`, and must not change before that. Raise `MemoryError` or
-        `OSError` if there is not enough memory."""
+        If a tensor occurs under two names, its copy also does. Dense strides are preserved. `deferred`: a dict, list or tuple inside
+        `value`. Large CPU tensors that occur only in `deferred` are not copied before `finish`, so the caller must not change them until
+        then. Raise `MemoryError` or `OSError` if there is not enough memory."""
         import torch
         from torch.utils import _pytree as pytree
 
@@ -68,9 +67,10 @@ class HostSnapshot:
         return pytree.tree_unflatten(copied, structure)
 
     def finish(self) -> None:
-        """Copy the tensors that `copy` has deferred. If another thread is copying them, wait for it.
+        """Copy the tensors that `copy` has deferred. If another thread is copying them, wait for that thread.
 
-        Only one thread copies: a pool must not be started while the interpreter exits, and training uses the other cores."""
+        The copy uses one thread only: a pool of threads must not be started while the interpreter exits, and training uses the other
+        cores."""
         import numpy as np
 
         with self._finishing:
@@ -79,14 +79,15 @@ class HostSnapshot:
                 self._pending.pop()  # after the copy: an exception in it, such as one of a signal handler, must not remove the piece
 
     def release(self) -> None:
-        """Free the memory. No copy that this object has returned may be used afterwards."""
+        """Free the memory. No copy returned by this object may be used afterwards."""
         self._layout, self._hosts = [], []
         if self._memory is not None:
             self._memory.unpin()
             self._memory = None
 
     def _hosts_for(self, sources: list[Tensor]) -> list[Tensor]:
-        """Return a host tensor for each of `sources`, in the memory of the last call if dtypes, shapes and strides are the same."""
+        """Return a host tensor for each of `sources`. If all dtypes, shapes and strides are as in the last call, return the same tensors
+        again."""
         import torch
 
         layout = [(tensor.dtype, tensor.shape, torch.empty_like(tensor, device="meta").stride()) for tensor in sources]  # without gaps
@@ -123,9 +124,9 @@ class _HostMemory:
                 log.warning("the host buffer of the checkpoints could not be pinned (CUDA error %d); copies into it take longer", code)
 
     def tensors(self, layout: list[tuple[Any, ...]]) -> list[Tensor]:
-        """Return a tensor for each (dtype, shape, strides), all in this memory.
+        """Return a tensor for each (dtype, shape, strides) in `layout`, all in this block of memory.
 
-        Each has its own storage of exactly its size, because `torch.save` writes whole storages."""
+        Each tensor has a storage of its own with exactly the size of the tensor, because `torch.save` writes whole storages."""
         import torch
 
         tensors, offset = [], 0
@@ -151,10 +152,10 @@ class _HostMemory:
 
 
 def copy_to_host(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy the second tensor of each pair (host, source) into the first one, which is in host memory.
+    """Copy each `source` into its `host` tensor, for all pairs (host, source). `host` is in host memory.
 
-    Copies from CUDA are queued on the current streams, after the update that computes the values. One synchronisation per device waits for
-    them."""
+    Copies from CUDA are queued on the current streams, after the update that computes the values. Then synchronise once with each
+    device."""
     import torch
 
     with torch.no_grad():
@@ -167,7 +168,8 @@ def copy_to_host(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
-    """Copy CPU tensors: large ones as bytes with numpy in several threads (a sixth faster than torch), small ones in one call."""
+    """Copy each source into its host tensor, for pairs (host, source) of CPU tensors. Large tensors are copied as bytes with numpy in
+    several threads (a sixth faster than torch), all small ones in one call of torch."""
     import numpy as np
     import torch
 
@@ -183,7 +185,7 @@ def _copy_in_memory(pairs: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def _copies_as_bytes(host: Tensor, source: Tensor) -> bool:
-    """Return True if the pair is copied as bytes: a large tensor on the CPU with the same memory layout."""
+    """Return True if `source` can be copied to `host` as bytes: `source` is a large CPU tensor and both have the same memory layout."""
     return source.is_cpu and host.nbytes >= LARGE and _same_memory_layout(host, source)
 
 

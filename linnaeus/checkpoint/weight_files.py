@@ -1,10 +1,9 @@
 """Write and read weights as safetensors files: names without wrapper prefixes, tied tensors stored once.
 
-The prefixes `module.` (DDP) and `_orig_mod.` (torch.compile) are removed. A tensor with two names (tied embeddings) is stored once;
-`aliases` in the metadata of the file maps its other names to the stored one, and `read_weights` returns all names.
+The prefixes `module.` (DDP) and `_orig_mod.` (torch.compile) are removed. A tensor with several names (tied embeddings) is stored under one
+name; `aliases` in the metadata of the file maps each other name to the stored name, and `read_weights` returns all names.
 
-Published weights of several GB are in several files. `model.safetensors.index.json` in the same directory maps each name to its file.
-"""
+Published weights of several GB are in several files. `model.safetensors.index.json` in the same directory maps each name to its file."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ Value = TypeVar("Value")
 def convert_ddp_state(state: Mapping[str, Value]) -> dict[str, Value]:
     """Return the state dict of a model wrapped by DDP or `torch.compile` under the names of the model itself.
 
-    Remove all leading wrapper prefixes (`module._orig_mod.head` -> `head`), but none in the middle of a name. A model must therefore not
-    have a top-level submodule called `module`. Raise `ValueError` if two names become equal."""
+    Remove all wrapper prefixes at the beginning of a name (`module._orig_mod.head` -> `head`), but none in the middle. A model must
+    therefore not have a top-level submodule called `module`. Raise `ValueError` if two names become equal."""
     converted: dict[str, Value] = {}
     for name, value in state.items():
         plain = name
@@ -56,9 +55,9 @@ def tensor_identity(tensor: Tensor) -> tuple[object, ...]:
 
 
 def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return (each tensor once, by its alphabetically first name; a map from its other names to that one).
+    """Return (name -> tensor with each tensor once, further name -> stored name).
 
-    Overlapping views are not tied."""
+    A tensor is stored under its alphabetically first name. Views that only overlap in memory are different tensors."""
     kept: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first: dict[tuple[object, ...], str] = {}
@@ -73,11 +72,12 @@ def split_tied(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor]) -> FileEntry:
-    """Write a state dict to a new safetensors file and return its size and hash. The caller flushes it to the disk (`commit_directory`).
+    """Write a state dict to a new safetensors file and return its size and hash. The caller flushes the file to the disk
+    (`commit_directory`).
 
-    The safetensors format: 8 bytes with the length of the header, a JSON header padded to a multiple of 8 bytes, then the values. Types
-    of 8 bytes are first, so that every value is aligned. The library is not used because it makes a second copy of the model in memory
-    and does not raise `OSError`. Raise `TypeError` for a dtype that the format does not support."""
+    The safetensors format: 8 bytes with the length of the header, a JSON header padded to a multiple of 8 bytes, then the values. Dtypes of
+    8 bytes are first, so that every value is aligned. The library `safetensors` is not used because it makes a second copy of the model in
+    memory and does not raise `OSError`. Raise `TypeError` for a dtype that the format does not support."""
     kept, aliases = split_tied(convert_ddp_state(state))
     order = sorted(kept, key=lambda name: (-kept[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt", "aliases": json.dumps(aliases, sort_keys=True)}}
@@ -138,7 +138,8 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 
 def _shards(index: Path) -> dict[str, list[str]]:
-    """Return {file: names of its tensors} from an `INDEX`. Raise `ValueError` if it is not an index, or if one of its files is absent."""
+    """Return {file: names of the tensors in this file} from an `INDEX`. Raise `ValueError` if the content of `index` is not an index, or if
+    a file that it lists is absent."""
     content = json.loads(index.read_text(encoding="utf-8"))
     names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not all(isinstance(file, str) and Path(file).name == file for file in names.values()):
@@ -153,7 +154,9 @@ def _shards(index: Path) -> dict[str, list[str]]:
 
 
 def weights_digest(path: Path) -> str:
-    """Return the SHA-256 of a file of weights; for an `INDEX`, of the hashes of its files. Raise `ValueError` for an invalid index."""
+    """Return the SHA-256 of a file of weights. For an `INDEX`, return the SHA-256 of the joined SHA-256 texts of the files that it lists.
+
+    Raise `ValueError` for an invalid index."""
     if path.name != INDEX:
         return file_digest(path)
     return text_digest("".join(file_digest(path.parent / file) for file in _shards(path)))

@@ -1,4 +1,4 @@
-"""Compare the weights of `run.init_from` with a model by name and shape, and copy them into it. `initial_weights.py` reads them."""
+"""Compare weights read by `initial_weights.py` with a model by name and shape, and copy them into the model."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _SHOWN = 3  # number of names in a line
 class WeightMatch:
     """Result of comparing a file of weights with a model, by the names of weights.
 
-    `matched` weights are loaded, `missing` ones are only in the model, `mismatched` ones (name -> reason) have another shape or type,
-    `unexpected` ones are only in the file. `run.init_allow` allows all of the last three. `skipped` weights match `run.init_skip`.
-    `num_total`: number of elements of all weights of the model. `num_loaded`: number of these that are loaded. Tied weights count once."""
+    `matched`: weights that are loaded. `missing`: weights that are only in the model. `mismatched`: name -> reason, for weights of another
+    shape or type. `unexpected`: weights that are only in the file. `run.init_allow` allows missing, mismatched and unexpected weights.
+    `skipped`: weights that match `run.init_skip`. `num_total`: number of elements of all weights of the model. `num_loaded`: number of the
+    elements that are loaded. Tied weights count once."""
 
     source: str
     matched: list[str]
@@ -45,7 +46,7 @@ class WeightMatch:
         ]
 
     def text(self) -> str:
-        """Return the summary, followed by all names of each list."""
+        """Return the summary of `lines`, followed by the complete lists of names."""
         blocks = [f"{title} ({len(names)})\n" + "".join(f"  {name}\n" for name in names) for title, names in self._lists()]
         return "\n".join([*self.lines(), "", *blocks, f"loaded ({len(self.matched)})", *(f"  {name}" for name in self.matched)])
 
@@ -105,7 +106,8 @@ def load_matched(weights: InitialWeights, match: WeightMatch, model: nn.Module) 
 
 
 def load_all(weights: InitialWeights, model: nn.Module) -> None:
-    """Load all weights of a trained model. Raise `ConfigError` if they are not exactly those of `model`, or not finite."""
+    """Load all weights of a trained model. Raise `ConfigError` if the names or shapes differ from those of `model`, or if a value is not
+    finite."""
     try:
         load_matched(weights, match_weights(weights, model), model)
     except ConfigError as error:
@@ -124,7 +126,7 @@ def _tied_names(own: Mapping[str, Tensor]) -> dict[str, list[str]]:
 def _mismatch(other: Tensor, own: Tensor) -> str:
     """Return the reason why the tensor `other` of a file cannot be copied into the tensor `own` of the model; "" if it can be copied.
 
-    A floating-point dtype fits any other one."""
+    Two different floating-point dtypes are not a mismatch."""
     if other.shape != own.shape:
         return f"{list(other.shape)} in the file, {list(own.shape)} here"
     kinds = [(tensor.is_floating_point(), tensor.is_complex()) for tensor in (other, own)]
@@ -132,7 +134,8 @@ def _mismatch(other: Tensor, own: Tensor) -> str:
 
 
 def matches_prefix(prefixes: Iterable[str], name: str) -> bool:
-    """Return True if one of `prefixes` is `name` or a module that contains it (`head` matches `head.weight`, but not `heads.weight`)."""
+    """Return True if one of `prefixes` is equal to `name` or is the dotted name of a module around it: `head` matches `head.weight`, but
+    not `heads.weight`."""
     return any(name == prefix.rstrip(".") or name.startswith(prefix.rstrip(".") + ".") for prefix in prefixes)
 
 

@@ -1,10 +1,9 @@
-"""`CheckpointWriter`: copy the state of a run to host memory while training waits, and write it to the disk in a background thread.
+"""`CheckpointWriter`: copy the state of a run to host memory while training waits, and write the copy to the disk in a background thread.
 
 The thread may also copy state that only an optimizer step changes; the training loop then calls `wait_until_copied` before the next step.
 The thread flushes the log rows, writes and commits the checkpoint, and deletes old ones (`retention`). It calls no collective and does not
-use the GPU. One checkpoint is written at a time. If the disk fails, training continues: the error is logged, `failure` is set, and the
-next save tries again. Only process rank 0 has a writer.
-"""
+use the GPU. One checkpoint is written at a time. If the disk fails, training continues: the error is logged, `failure` is set, and the next
+save tries again. Only process rank 0 has a writer."""
 
 from __future__ import annotations
 
@@ -44,11 +43,14 @@ REMEDIES = {
 
 
 class CheckpointWriter:
-    """Writer of the checkpoints `directory/step-N/`. It keeps the last `keep_last` and the best `keep_best` ones by `state["score"]`.
+    """Writer of the checkpoints `directory/step-N/`. Old checkpoints are deleted except the last `keep_last` and, by `state["score"]`, the
+    best `keep_best`.
 
-    `failure`: one line if the last save could not be written, else None. `committed`: step of the newest checkpoint that this process
-    has committed, -1 before the first. `copying`: True after a save with deferred state until `wait_until_copied`. The constructor cleans
-    `directory` after a crash: lock the run before it, and search for the resume point after it."""
+    `failure`: one line if the last save could not be written, else None. `committed`: step of the newest checkpoint that this process has
+    committed, -1 before the first. `copying`: True after a save with deferred state until `wait_until_copied`.
+
+    The constructor cleans `directory` after a crash. Lock the run before you construct a writer, and search for the resume point
+    afterwards."""
 
     def __init__(self, directory: Path | str, keep_last: int, keep_best: int, best_mode: str = "max") -> None:
         self.directory = Path(directory)
@@ -73,11 +75,12 @@ class CheckpointWriter:
         before_write: Callable[[], None] = lambda: None,
         deferred: Any = None,
     ) -> None:
-        """Copy the state to host memory and start to write it. See `save_checkpoint` for the arguments.
+        """Copy the state to host memory and start to write the copy. See `save_checkpoint` for the arguments.
 
         When this returns, the caller may change all of the state except `deferred`, a dict inside `training_state`: call
-        `wait_until_copied` before its tensors change. The thread first calls `before_write`; if that raises `OSError`, the checkpoint is
-        not written. If an earlier checkpoint is still being written, wait for it first. Raise `TypeError` for a value that is not plain."""
+        `wait_until_copied` before the tensors in `deferred` change. The thread calls `before_write` first; if `before_write` raises
+        `OSError`, the checkpoint is not written. If an earlier checkpoint is still being written, wait for it first. Raise `TypeError` for
+        a value that is not plain."""
         start = time.monotonic()
         self.wait()
         if time.monotonic() - start > SLOW_WAIT:
@@ -98,12 +101,13 @@ class CheckpointWriter:
         self._thread = thread
 
     def wait_until_copied(self) -> None:
-        """Wait until the deferred state is copied (this thread may copy it itself). Afterwards the caller may change it."""
+        """Wait until the deferred state is copied. The calling thread may do the copy itself. Afterwards the caller may change the
+        state."""
         self._snapshot.finish()
         self.copying = False
 
     def wait(self) -> None:
-        """Wait until the last save is committed or has failed. Raise an exception of the thread, unless it is an error of the disk."""
+        """Wait until the last save is committed or has failed. Raise an exception that the thread raised, except an error of the disk."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

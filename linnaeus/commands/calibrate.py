@@ -1,5 +1,5 @@
-"""`linnaeus calibrate RUN`: find the confidence above which a trained model's answers have a stated precision. See `linnaeus calibrate
---help`."""
+"""`linnaeus calibrate RUN`: find the smallest confidence at which the answers of a trained model have a given precision. See `linnaeus
+calibrate --help`."""
 
 from linnaeus.workloads.taxonomy.trained.calibrate.calibrate_cli import main
 

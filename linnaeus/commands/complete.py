@@ -1,4 +1,5 @@
-"""`linnaeus complete RUN --weapon NAME [--have GEAR] ...`: complete a build with the model of a run. See `linnaeus complete --help`."""
+"""`linnaeus complete RUN --weapon NAME [--have GEAR] ...`: choose the missing equipment (gear) of a game character with the model of a run.
+See `linnaeus complete --help`."""
 
 from linnaeus.workloads.loadout.complete_cli import main
 

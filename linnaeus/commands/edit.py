@@ -1,6 +1,5 @@
-"""`linnaeus edit RUN --feature N --scale S INPUT...`: show a model's outputs while features of a sparse dictionary are scaled. See
-`linnaeus edit --help`.
-"""
+"""`linnaeus edit RUN --feature N --scale S INPUT...`: multiply features of a sparse dictionary by a factor and show how the outputs of the
+model change. See `linnaeus edit --help`."""
 
 from linnaeus.workloads.dictionary.edit_cli import main
 

@@ -1,4 +1,5 @@
-"""`linnaeus nearest INDEX MODEL PHOTOS...`: find the photographs of an index that are most similar. See `linnaeus nearest --help`."""
+"""`linnaeus nearest INDEX MODEL PHOTOS...`: for each given photograph, find the most similar photographs of an index. See `linnaeus nearest
+--help`."""
 
 from linnaeus.workloads.taxonomy.trained.embed.nearest_cli import main
 

@@ -1,10 +1,9 @@
 """Replace the value `auto` of a configuration key by a value that the workload chooses from its data.
 
-A workload that does this has a module `automatic` with two names. `KEYS` maps each such key to a placeholder, which is used where the data
-are not read (`--help`). `choose(config, keys)` reads the data and returns a list with a `Choice` for each of `keys`, and the data, so that
-the run does not read them again. Values are chosen once, before the configuration is typed, saved and hashed, so a saved configuration
-contains the chosen values.
-"""
+A workload with such keys has a module `automatic` with two names. `KEYS` maps each of the keys to a placeholder value, which is used where
+the data are not read (`--help`). `choose(config, keys)` reads the data and returns a list with a `Choice` for each of `keys`, and the data,
+so that the run does not read them again. Values are chosen once, before the configuration is typed, saved and hashed, so a saved
+configuration contains the chosen values."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Choice:
-    """Value that was chosen for a key in place of `auto`. `reason` is a phrase for the log, without a full stop."""
+    """Value that replaced `auto` for the key `key`. `reason`: a phrase for the log, without a full stop."""
 
     key: str
     value: Any
@@ -42,14 +41,15 @@ def automatic_keys(tree: Mapping[str, Any]) -> list[str]:
 
 
 def with_placeholders(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the configuration in which each key that is `auto` has the placeholder from `KEYS` of the workload's module
-    `automatic`."""
+    """Return a copy of the configuration `tree` in which the placeholder replaces the value `auto`. Placeholders are listed in `KEYS` of
+    the workload's module `automatic`."""
     keys = automatic_keys(tree)
     return _with_values(tree, {key: _module(tree).KEYS[key] for key in keys}) if keys else dict(tree)  # type: ignore[union-attr]
 
 
 def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice], Any]:
-    """Return (the configuration with chosen values in place of `auto`, the choices, the data that were read for them or None).
+    """Replace each `auto` in the configuration `tree` by a value that the workload chooses. Return (the new configuration, the choices, the
+    data that were read for the choices). Without an `auto`, the choices are [] and the data are None.
 
     Raise `ConfigError` as `typed_config` does."""
     from linnaeus.config.load import typed_config

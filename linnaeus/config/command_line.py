@@ -1,7 +1,6 @@
 """Parse the command line of `python main.py`, and refuse mistakes before Hydra composes the configuration.
 
-It refuses unknown options, options and settings without effect, and a key that is given twice (Hydra would use the last value).
-"""
+Mistakes are unknown options, options and settings without effect, and a key that is given twice (Hydra would use the last value)."""
 
 import argparse
 import re
@@ -24,10 +23,10 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line. Return a namespace with the options and further attributes.
+    """Parse the command line. Return a namespace with the options and three more attributes: `overrides`, the settings KEY=VALUE; `search`,
+    the words after --help; `prints`, True if the program only prints a text and does not train.
 
-    `overrides`: the settings KEY=VALUE. `search`: the words after --help. `prints`: True if a text is printed and nothing is trained. Raise
-    `ConfigError` for an unknown option, a wrong value, an option or setting without effect, and a key that is given twice."""
+    Raise `ConfigError` for an unknown option, a wrong value, an option or setting without effect, and a key that is given twice."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.error = _refuse  # type: ignore[method-assign]
     parser.add_argument("overrides", nargs="*")

@@ -53,14 +53,15 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}  # shell -> the text that 
 
 
 def completion_script(shell: str) -> str:
-    """Return the script that switches completion on in `shell` (bash, zsh or fish). It calls this program each time Tab is pressed."""
+    """Return the script that switches completion on in `shell` (bash, zsh or fish). The script calls this program each time Tab is
+    pressed."""
     return SCRIPTS[shell].replace("PROGRAM", shlex.join([sys.executable, os.path.abspath(sys.argv[0])])).strip()
 
 
 def candidates(line: str) -> list[str]:
     """Return the possible completions of the last word of the command line `line`: options, groups, keys, or the values of a key.
 
-    Only keys that exist with the settings before that word are returned: `workload=` and `model=` change which keys exist."""
+    The earlier words are taken into account: `workload=` and `model=` change which keys exist."""
     *before, word = line.split(" ")
     settings, config_dir = _settings(before)
     if word.startswith("-"):
@@ -85,8 +86,8 @@ def candidates(line: str) -> list[str]:
 
 
 def _settings(words: list[str]) -> tuple[list[str], str | None]:
-    """Return the settings KEY=VALUE, and the value of --config-dir, among the words before the last one; ([], None) if they contain a
-    mistake."""
+    """Return (the settings KEY=VALUE, the value of --config-dir) among the words before the last one. Return ([], None) if these words
+    contain a mistake."""
     program = next((i for i, word in enumerate(words) if word.endswith(("main.py", "linnaeus"))), 0)
     try:
         parsed = parse_command_line([word for word in words[program + 1 :] if word])

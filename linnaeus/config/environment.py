@@ -1,10 +1,9 @@
 """Read values of environment variables in a configuration, such as `${oc.env:TOKEN}`, at each start, and never save or print them.
 
-A composed configuration contains the text `${oc.env:TOKEN}`. `typed_config` replaces it by the value and records the text in
-`Config.from_environment`. Everything that is saved or compared (config.yaml, checkpoints, the hash of the run, W&B) uses `saved_tree`,
-which contains the text again. In log lines, errors and tracebacks, which a sweep or a SLURM job writes to files, `hide` replaces the value
-by the text.
-"""
+A composed configuration contains the text `${oc.env:TOKEN}`. `typed_config` replaces this text by the value of the variable and records the
+text in `Config.from_environment`. Everything that is saved or compared (config.yaml, checkpoints, the hash of the run, W&B) uses
+`saved_tree`, which contains the text again. In log lines, errors and tracebacks, which a sweep or a SLURM job writes to files, `hide`
+replaces the value by the text."""
 
 from __future__ import annotations
 
@@ -58,8 +57,8 @@ def plain_tree(composed: DictConfig, missing_ok: bool = False) -> dict[str, Any]
 def resolve(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Path, str], dict[str, str]]:
     """Replace the interpolations in a configuration by their values. Return (the new configuration, the texts, the environment variables).
 
-    The texts are the interpolations, such as `${oc.env:TOKEN}`, by the path of their key; the variables that were read are name -> value.
-    Raise `ConfigError` if a variable is not set."""
+    The texts map the path of a key to its interpolation, such as `${oc.env:TOKEN}`. The environment variables map the name of each variable
+    that was read to its value. Raise `ConfigError` if a variable is not set."""
     texts = dict(_interpolations(tree))
     if not texts:
         return dict(tree), {}, {}
@@ -75,9 +74,9 @@ def resolve(tree: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Path, str], d
 
 
 def saved_tree(config: Config) -> dict[str, Any]:
-    """Return a configuration as plain values for saving and comparing.
+    """Return the configuration as plain values for saving and comparing.
 
-    Values from the environment are replaced by their `${oc.env:...}` texts."""
+    Each value from the environment is replaced by its text `${oc.env:...}`."""
     tree = dataclasses.asdict(config)
     for path, text in config.from_environment.items():
         _set(tree, path, text)
@@ -85,10 +84,11 @@ def saved_tree(config: Config) -> dict[str, Any]:
 
 
 def hidden_values(config: Config) -> dict[str, str]:
-    """Return {value: text in its place} for the values from the environment that log lines and errors must not contain, the longest first.
+    """Return {value: text that replaces it} for the values from the environment that log lines and errors must not contain, the longest
+    first.
 
-    These are values of keys and of the variables in them. A value that is part of the path `run.root` is not hidden, because messages name
-    files there."""
+    The values of configuration keys and the values of the environment variables in them are hidden. A value that is part of the path
+    `run.root` is not hidden, because messages name files in `run.root`."""
     tree = dataclasses.asdict(config)
     found: dict[str, str] = {}
     for path, text in config.from_environment.items():
@@ -102,7 +102,7 @@ def hidden_values(config: Config) -> dict[str, str]:
 
 
 def start_hiding(config: Config) -> dict[str, str]:
-    """Let `hide` replace the values that the configuration reads from the environment, from now on. Return `hidden_values(config)`."""
+    """From now on, let `hide` replace the values that `config` reads from the environment. Return `hidden_values(config)`."""
     _hidden.clear()
     _hidden.update(hidden_values(config))
     return dict(_hidden)

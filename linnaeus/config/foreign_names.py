@@ -1,4 +1,4 @@
-"""Names of settings in other training programs, with the setting of this program that has the same purpose, for error messages."""
+"""Names of settings in other training programs, each with the setting of this program for the same purpose, for error messages."""
 
 _LENGTH = "trainer.length=10epochs"
 _STEPS = "trainer.length=5000steps"

@@ -21,8 +21,8 @@ from linnaeus.errors import ConfigError
 def describe(config: Config) -> Iterator[tuple[str, str, str, str]]:
     """Yield (key, type, value, meaning) for every key of a typed configuration, nested keys after their parents.
 
-    `run.from`, which is not a field of the configuration, comes first in its group. After a mapping with names chosen by the user follow
-    the keys of its entries; if it has no entries, the keys that an entry NAME would have."""
+    `run.from`, which is not a field of the configuration, comes first among the keys of `run`. For a mapping whose names the user chooses,
+    the keys of each entry follow. If the mapping has no entries, the keys of an example entry NAME follow."""
     for row in _walk(type(config), config, ""):
         if row[0] == "run.name":
             yield FROM, "str or null", "null", FROM_MEANING
@@ -54,9 +54,9 @@ def _type_name(annotation: Any) -> str:
 
 
 def config_text(tree: dict[str, Any], package: str | None) -> str:
-    """Return a composed configuration as YAML, or only the group or mapping whose dotted name is `package`.
+    """Return the composed configuration `tree` as YAML. `package`: dotted name of the only group or mapping to return; None: everything.
 
-    Raise `ConfigError` if it is absent."""
+    Raise `ConfigError` if `package` does not exist."""
     from omegaconf import OmegaConf
 
     node: Any = tree
@@ -68,7 +68,8 @@ def config_text(tree: dict[str, Any], package: str | None) -> str:
 
 
 def search_text(config: Config, words: Sequence[str], config_dir: str | None = None) -> str:
-    """Return the help of the keys and groups whose name or meaning contains every one of `words`. Raise `ConfigError` if there are none."""
+    """Return the help of the keys and groups whose name or meaning contains all of `words`. Raise `ConfigError` if there is no such key or
+    group."""
     wanted = [word.lower() for word in words]
     lines = []
     for key, kind, value, meaning in describe(config):

@@ -1,8 +1,7 @@
 """Compose the configuration from YAML files and command-line settings, and check it: unknown keys, types, limits.
 
-`compose_tree` uses Hydra's composition, but not its application. `typed_config` turns the resulting plain mapping into the dataclasses of
-`schema`; for a mistake it raises an error of one line that names the key and the fix. `compose` does both.
-"""
+`compose_tree` uses the composition of Hydra, but not `@hydra.main`. `typed_config` turns the resulting plain mapping into the dataclasses
+of `schema`; for a mistake it raises an error of one line that names the key and the fix. `compose` does both."""
 
 from __future__ import annotations
 
@@ -62,15 +61,16 @@ def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = 
 
 
 def keys_left_out(overrides: Sequence[str], config_dir: Path | str | None = None) -> list[str]:
-    """Return the keys, such as `launch.partition`, that the experiment file sets and that the options chosen in `overrides` do not have.
+    """Return keys of the experiment file that have no effect, because `overrides` chooses an option of their group that does not have these
+    keys.
 
-    An example: the experiment file sets `launch=slurm` and `launch.partition`, and `overrides` contains `launch=torchrun`. Keys that
-    `overrides` sets itself are not returned."""
+    An example: the experiment file sets `launch=slurm` and `launch.partition`, and `overrides` contains `launch=torchrun`; then the result
+    is ["launch.partition"]. Keys that `overrides` sets itself are not returned."""
     return left_out(*_composed(overrides, config_dir), overrides)
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[DictConfig, dict[str, dict[str, type]]]:
-    """Return Hydra's composed configuration, and the mapping group -> option -> dataclass for its workload.
+    """Return Hydra's composed configuration, and the mapping group -> option -> dataclass for the workload that it names.
 
     Raise `ConfigError` if `config_dir` does not exist, and for a key or an option that does not exist."""
     from hydra import compose as hydra_compose
@@ -134,9 +134,10 @@ def variants_of(workload: str) -> dict[str, dict[str, type]]:
 
 
 def config_class(workload: Any) -> type[Config]:
-    """Return the class of the configuration of a workload: `Config`, with a field for each group of keys in `KEYS` of its module `config`.
+    """Return the dataclass of the configuration of a workload: `Config` with an added field for each entry of `KEYS` in the workload's
+    module `config`.
 
-    Return `Config` for the name of a workload that cannot be imported."""
+    Return `Config` itself if the workload cannot be imported."""
     try:
         module = import_here(workload_module(workload) + ".config") if isinstance(workload, str) else None
     except ModuleNotFoundError:
@@ -155,10 +156,11 @@ def _class_with(keys: tuple[tuple[str, type], ...]) -> type[Config]:
 
 
 def chosen_options(overrides: Sequence[str]) -> list[str]:
-    """Return the settings GROUP=OPTION that follow from the keys in `overrides`, by `CHOOSES` of the workload's module `config`.
+    """Return the settings GROUP=OPTION that follow from the keys in `overrides`, by the mapping `CHOOSES` in the workload's module
+    `config`.
 
-    An entry {key: (group, option)} chooses the option if the command line names the workload, gives the key another value than null, and
-    does not name the group."""
+    An entry {key: (group, option)} of `CHOOSES` gives GROUP=OPTION if the command line names the workload, gives `key` a value other than
+    null, and does not itself choose an option of `group`."""
     given = typed(overrides)
     try:
         module = import_here(workload_module(given["workload"]) + ".config") if "workload" in given else None
@@ -169,7 +171,7 @@ def chosen_options(overrides: Sequence[str]) -> list[str]:
 
 
 def typed_config(tree: Any) -> Config:
-    """Return a plain mapping as the typed configuration, with the values of environment variables in place of their texts.
+    """Return the typed configuration of a plain mapping. Values of environment variables replace texts such as `${oc.env:TOKEN}`.
 
     Raise `ConfigError` for an unknown, missing, mistyped or out-of-range key, and for an environment variable that is not set."""
     from linnaeus.config.environment import resolve
@@ -193,7 +195,7 @@ def typed_config(tree: Any) -> Config:
 
 
 def typed_group(group: str, tree: Any, workload: str) -> Any:
-    """Return one group of a workload, such as `model`, as its typed dataclass, from a plain mapping with all its keys.
+    """Convert one group of a workload, such as `model`, to its dataclass. `tree`: plain mapping with all keys of the group.
 
     Raise `ConfigError` as `typed_config` does."""
     variants = variants_of(workload)
@@ -201,8 +203,8 @@ def typed_group(group: str, tree: Any, workload: str) -> Any:
 
 
 def _check_combinations(config: Config) -> None:
-    """Raise `ConfigError` for settings of `run.init_*` and `logger.mlflow_uri` without effect or in contradiction, and for an empty or
-    repeated report section."""
+    """Raise `ConfigError` for `run.init_*` or `logger.mlflow_uri` without the setting that they need, for `run.init_from` together with
+    `run.resume=PATH`, and for an empty list or a repeated name in `logger.report_sections`."""
     run, sections = config.run, config.logger.report_sections
     if run.init_from is not None and run.resume not in ("auto", "never"):
         raise ConfigError(
@@ -224,9 +226,10 @@ def _check_combinations(config: Config) -> None:
 
 
 def _schema_at(key: str, annotation: Any, tree: Any, variants: dict[str, dict[str, type]]) -> type | None:
-    """Return the dataclass for the value `tree` of `key`: the chosen option of a group, or the annotation. None for a plain value.
+    """Return the dataclass for the value `tree` of the key `key`; None if the value is not a mapping of fields.
 
-    Raise `ConfigError` for an unknown option."""
+    If `key` is a group, the dataclass is that of the chosen option; otherwise it is `annotation`. Raise `ConfigError` for an unknown
+    option."""
     if key in variants:
         name = tree.get("name") if isinstance(tree, dict) else None
         if not isinstance(name, str) or name not in variants[key]:
@@ -261,7 +264,8 @@ def _build(cls: type, tree: Any, prefix: str, variants: dict[str, dict[str, type
 
 
 def _hint(name: str, prefix: str, fields: Iterable[str], tree: dict, variants: dict[str, dict[str, type]]) -> str:
-    """Return a hint for an unknown key: the option of its group that has it, this program's name of a foreign setting, or a similar key."""
+    """Return a hint for the unknown key `prefix.name`: the option of the group that has this key, the name in this program of a setting
+    known from another program, or a similar key."""
     if (prefix, name) == ("run", "from"):
         return "run.from must be given on the command line, not in a file"
     if (prefix, name) == ("", "experiment"):
@@ -317,10 +321,10 @@ def _check_limits(key: str, value: Any, meta: Any) -> None:
 
 
 def _coerce(key: str, value: Any, annotation: Any) -> Any:
-    """Return `value` converted to the type `annotation`. Raise `ConfigError`, naming `key`, if it has another type.
+    """Return `value` converted to the type `annotation`. Raise `ConfigError`, naming `key`, if it cannot be converted.
 
-    Only an int is converted to float, and a single string to a list of one. null for an entry of a mapping removes the entry; null for a
-    mapping gives an empty mapping."""
+    Conversions: int to float, and a single string to a list of one string. An entry of a mapping whose value is null is removed; null in
+    place of a mapping gives an empty mapping."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in args:

@@ -1,4 +1,4 @@
-"""Print an error of this program, Hydra, OmegaConf or the YAML reader as one line on stderr, and exit with the right status."""
+"""Print an error of this program, Hydra, OmegaConf or the YAML reader as one line on stderr, and choose the exit status."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ def user_errors(status: int) -> Iterator[None]:
     """Return a context manager that turns each error of the user in its block into one line on stderr and `SystemExit(status)`.
 
     `RunFailed` and `FloatingPointError` exit with status 1. Other exceptions, which are errors of the program, pass through with their
-    traceback, in which values from the environment are hidden."""
+    traceback. Values from the environment are hidden in the traceback."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -75,7 +75,8 @@ def _raised_in_hydra(error: ValueError) -> bool:
 
 
 def _class_mistake(error: TypeError) -> str | None:
-    """Return an error line, with file and line number, for a `TypeError` that a mistake in a plugin's class caused; None for any other.
+    """Return an error line, with file and line number, for a `TypeError` caused by a mistake in a plugin's class; None for any other
+    `TypeError`.
 
     There are two such mistakes: a dataclass that is not frozen but inherits from a frozen one, and a class that does not define all
     abstract methods."""
@@ -90,9 +91,11 @@ def _class_mistake(error: TypeError) -> str | None:
 def report(line: str) -> None:
     """Print an error line on stderr, only once if several process ranks report the same line. A line longer than `MAX_LENGTH` is shortened.
 
-    Under torchrun rank 0 prints the line, or the first other rank if rank 0 is late; the other ranks return after it is printed. torchrun
-    then prints a report of its own, which ends with the line. Under another launcher, ranks other than 0 wait for some seconds, in which
-    the launcher usually ends them after rank 0 has failed."""
+    Under torchrun rank 0 prints the line; if rank 0 is late, the first other rank prints it. All other ranks return once the line is
+    printed. torchrun then prints a report of its own, which ends with the line.
+
+    Under another launcher, ranks other than 0 wait some seconds before they print. Usually the launcher ends them during this wait, because
+    rank 0 has failed."""
     if len(line) > MAX_LENGTH:
         line = f"{line[: MAX_LENGTH // 2]} ... {line[-MAX_LENGTH // 2 :]}"
     write_torchrun_error(f"error: {line}")
@@ -122,7 +125,7 @@ def report(line: str) -> None:
 def explain(error: Exception) -> str:
     """Return the message of an error as one line.
 
-    A message of Hydra, OmegaConf or the YAML reader is replaced by the fix where it is known."""
+    If the fix for a message of Hydra, OmegaConf or the YAML reader is known, return the fix instead."""
     text = str(error).strip() or str(error.__cause__)
     override = getattr(error, "override", None)
     if isinstance(override, str):

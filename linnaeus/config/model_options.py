@@ -1,4 +1,5 @@
-"""Command-line options that the subcommands with a trained model (`predict`, `evaluate`, ...) share: their help, limits and use."""
+"""Command-line options that are common to the subcommands with a trained model (`predict`, `evaluate`, ...): help, limits and use of
+each."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}
 def add_model(parser: argparse.ArgumentParser, name: str, more: str = "", required: bool = True) -> None:
     """Add the positional argument RUN or MODEL to a parser.
 
-    `name`: "run" or "model". `more`: text that is appended to its help. `required`: False if the argument may be left out."""
+    `name`: "run" or "model". `more`: text that is appended to the help of the argument. `required`: False if the argument may be left
+    out."""
     parser.add_argument(name, metavar=name.upper(), type=Path, nargs=None if required else "?", help=MODELS[name] + more)
 
 
@@ -41,12 +43,13 @@ def add_model_options(parser: argparse._ActionsContainer, *names: str) -> None:
 
 
 def load_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return those parsed options that are keyword arguments of `load_model`."""
+    """Return {name: value} of the parsed options that are keyword arguments of `load_model`."""
     return {name: value for name, value in vars(options).items() if name in OF_LOAD_MODEL}
 
 
 def check_ranges(options: argparse.Namespace, ranges: Mapping[str, tuple[float, float]]) -> None:
-    """Raise `ConfigError` if an option is outside its range. `ranges` is {option: (lowest, highest value)}; `RANGES` is checked too."""
+    """Raise `ConfigError` if an option is outside its range. `ranges`: {option: (lowest, highest value)}. The ranges in `RANGES` are also
+    checked."""
     for name, (low, high) in {**ranges, **RANGES}.items():
         value = getattr(options, name)
         if value is not None and not low <= value <= high:

@@ -1,8 +1,7 @@
-"""Find the directions of monitored metrics: `min` if a smaller value is better, `max` if a larger one is.
+"""Find the direction of a monitored metric: `min` if smaller values are better, `max` if larger values are better.
 
-Each workload lists the directions of its metrics in `DIRECTIONS` of its `config` module, by the last part of the metric's name; a
-plugin states the direction when it registers a metric. An unknown direction is an error: a wrong guess would keep the worst checkpoint.
-"""
+Each workload lists directions in `DIRECTIONS` of its `config` module, by the last part of the metric's name; a plugin states the direction
+when it registers a metric. An unknown direction is an error: with a wrong guess the worst checkpoint would be kept."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -17,10 +16,10 @@ COMMON = {"loss": "min", "seconds": "min", "ms_per_step": "min", "per_second": "
 
 
 def with_monitors(config: Config) -> Config:
-    """Return the configuration with final names and directions of its monitored metrics.
+    """Return the configuration with the final name and direction of each monitored metric.
 
-    `val/...` becomes `val_ema/...` if the averaged weights are validated. A direction `auto` is replaced by the direction of the metric; it
-    remains `auto` if the direction is not known yet. Metrics that do not exist are refused later, when all metrics are known."""
+    The name `val/...` becomes `val_ema/...` if the averaged weights are validated. The direction `auto` is replaced by the direction of the
+    metric if that is already known. A metric that does not exist is refused later, when all metrics are known."""
     is_averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
 
     def filled(group: Any, monitor: str, mode: str) -> Any:
@@ -40,7 +39,7 @@ def with_monitors(config: Config) -> Config:
 def directions(workload: str) -> Mapping[str, str]:
     """Return {metric: "min" or "max"} for the metrics of every run, of the workload, and of plugins.
 
-    Raise `ConfigError` for a direction that is neither of these."""
+    Raise `ConfigError` for a direction that is neither "min" nor "max"."""
     module = import_here(f"{workload_module(workload)}.config")
     own = getattr(module, "DIRECTIONS", {})
     for metric, value in own.items():
@@ -50,10 +49,10 @@ def directions(workload: str) -> Mapping[str, str]:
 
 
 def known_direction(mode: str, metric: str, workload: str) -> str:
-    """Return `mode` if it is "min" or "max". If it is "auto", return the direction of `metric`, or "auto" if that is unknown.
+    """Return `mode` if it is "min" or "max". If it is "auto", return the direction of `metric`; "auto" if this direction is unknown.
 
-    The direction is looked up by the last part of the name (`macro_top1` of `val/species/macro_top1`), then by its endings (`top1`). The
-    bounds of an interval (`..._low`, `..._high`) have the direction of their metric."""
+    The direction is looked up by the last part of the name (`macro_top1` of `val/species/macro_top1`), then by the ending of this part
+    (`top1`). The bounds of an interval (`..._low`, `..._high`) have the direction of their metric."""
     if mode != "auto":
         return mode
     known = directions(workload)
@@ -63,7 +62,8 @@ def known_direction(mode: str, metric: str, workload: str) -> str:
 
 
 def direction(mode: str, metric: str, workload: str, key: str) -> str:
-    """Return the direction of `metric` as `known_direction` does. Raise `ConfigError`, naming `key`, if it is unknown."""
+    """Return the direction of `metric` as `known_direction` does. Raise `ConfigError`, naming the configuration key `key`, if it is
+    unknown."""
     found = known_direction(mode, metric, workload)
     if found == "auto":
         raise ConfigError(f"{key} is auto, but it is not known whether a smaller {metric} is better; set {key}=min or {key}=max")

@@ -14,7 +14,7 @@ from linnaeus.config.load import typed_config
 def page(options: argparse.Namespace, compose: Callable[[], dict[str, Any]]) -> str:
     """Return the text that the command-line options request.
 
-    `compose` returns the configuration as plain values; it is called if needed."""
+    `compose`: function that returns the configuration as plain values. It is only called if the text depends on the configuration."""
     if options.shell_completion:
         return completion_script(options.shell_completion)
     if options.complete is not None:

@@ -1,10 +1,11 @@
-"""Give the command line precedence over the YAML files in two cases in which Hydra alone would merge the two or fail.
+"""Give the command line precedence over the YAML files, in two cases that Hydra alone does not handle.
 
-1. A mapping whose names the user chooses (`data.sources`, `schedule.phases`, `weighting.weights`) replaces the mapping of the experiment
-   file if the command line gives it in braces. `schedule.phases.late.lr=2` changes or adds a single value.
-2. If the command line chooses another option of a group than the experiment file (`lr_scheduler=constant`), keys of the experiment file
-   that the new option does not have are left out, with a warning. A key from the command line is never left out.
-"""
+1. A mapping whose names the user chooses (`data.sources`, `schedule.phases`, `weighting.weights`): Hydra would merge the mapping of the
+   command line with that of the experiment file. Here a mapping in braces on the command line replaces the mapping of the experiment file.
+   `schedule.phases.late.lr=2` changes or adds a single value.
+2. The command line chooses another option of a group than the experiment file (`lr_scheduler=constant`): Hydra would fail if the new option
+   does not have a key that the experiment file sets. Here such keys are left out, with a warning. A key from the command line is never left
+   out."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ _DEEP = re.compile(r"\s*(?!hydra\.)([\w-]+\.[\w-]+)\.([\w-]+\.|[^=]*=(?!\s*null\
 
 
 def as_hydra_takes(overrides: Sequence[str]) -> list[str]:
-    """Return the settings of the command line for Hydra, with `++` before each one that Hydra would refuse although its key may be
-    valid."""
+    """Return the settings of the command line for Hydra. A setting that Hydra would refuse although its key may be valid gets the prefix
+    `++`."""
     return [f"++{text.lstrip()}" if _BRACES.match(text) or _may_add(text) else text for text in overrides]
 
 
@@ -66,12 +67,12 @@ def apply_typed(config: DictConfig, variants: Variants, overrides: Sequence[str]
 def note(line: str) -> None:
     """Log the warning `line`, at most once per process (the function is cached).
 
-    A sweep composes the configuration once for each trial, which would otherwise repeat the warning."""
+    A sweep composes the configuration once for each trial, so without the cache the warning would be repeated."""
     log.warning(line)
 
 
 def typed(overrides: Sequence[str]) -> dict[str, str]:
-    """Return {key or group: the text after its `=`} for the settings of the command line."""
+    """Return {key or group: text after the `=`} for the settings of the command line."""
     return {match[2]: text[match.end() :].strip() for text in overrides if (match := KEY.match(text))}
 
 
@@ -79,9 +80,10 @@ def typed(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def empty_given_whole(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> bool:
-    """Empty each mapping with names chosen by the user that the command line gives in braces, so that it is not merged. Return True if any.
+    """Empty each mapping that the command line replaces, so that Hydra's merge has nothing to merge with. Return True if there is any.
 
-    Mappings inside the braces are included: for `schedule.phases.late={data: {...}}` it is `schedule.phases.late.data`."""
+    Such a mapping has names chosen by the user and is given in braces on the command line. Mappings inside the braces are included:
+    `schedule.phases.late={data: {...}}` empties `schedule.phases.late.data`."""
     from omegaconf import OmegaConf
 
     braces = [(override.key_or_group, override.value()) for override in parsed([text for text in overrides if _BRACES.match(text)])]
@@ -125,7 +127,8 @@ def _annotation(config: Mapping[str, Any], variants: Variants, key: str) -> Any:
 
 
 def left_out(config: Mapping[str, Any], variants: Variants, overrides: Sequence[str]) -> list[str]:
-    """Return the keys that exist only in other options of the groups chosen on the command line, except keys given on the command line."""
+    """Return the keys in `config` that exist only in other options of a group than the option that the command line chooses. Keys given on
+    the command line are not returned."""
     given = typed(overrides)
     chosen = [group for group, choice in given.items() if group in variants and not choice.startswith("{")]
     keys = [f"{group}.{name}" for group in chosen for name in _of_other_choices(config, variants, group)]
@@ -142,6 +145,6 @@ def _of_other_choices(config: Mapping[str, Any], variants: Variants, group: str)
 
 
 def _class_of(config: Mapping[str, Any], variants: Variants, group: str) -> type | None:
-    """Return the dataclass of the option that `config` has for `group`; None if there is none."""
+    """Return the dataclass of the option of `group` that `config` contains; None if `config` contains none."""
     node = config.get(group)
     return variants[group].get(node["name"]) if isinstance(node, Mapping) and "name" in node else None

@@ -1,14 +1,13 @@
 """Registry of parts that a user's own package (a plugin) adds: models, heads, losses, data sources, augmentations, optimizers, metrics.
 
-`plugins: [mylab]` imports the package before anything is built. The package registers each part with its name, the class of its
-configuration and the function that builds it:
+`plugins: [mylab]` imports the package before anything is built. The package registers each part with a name, the class of its configuration
+and the function that builds the part:
 
     @register("optimizer", "lion", LionConfig)
     def build(config, param_groups): ...
 
 `docs/extending.md` shows a part of every group and the arguments of its builder. A workload is named by its dotted module
-(`workload.name=mylab.words`) and needs no registration.
-"""
+(`workload.name=mylab.words`) and needs no registration."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Builder = TypeVar("Builder", bound=Callable[..., Any])
 
 
 class Part(NamedTuple):
-    """A registered part. `config`: dataclass of its configuration keys, None for a metric. `build`: function that builds it.
+    """A registered part. `config`: dataclass of its configuration keys, None for a metric. `build`: function that builds the part.
 
     `direction`: "min" or "max" for a metric, "" for other parts."""
 
@@ -94,7 +93,7 @@ def workload_module(name: str) -> str:
 
 
 def import_plugins(names: Sequence[str]) -> None:
-    """Import the packages that the key `plugins` lists. Raise `ConfigError` if one cannot be imported."""
+    """Import the packages that the key `plugins` lists. Raise `ConfigError` if a package cannot be imported."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"plugins is {names}; it must be a list of packages, as in plugins=[my_package]")
     for name in names:
@@ -105,7 +104,7 @@ def import_plugins(names: Sequence[str]) -> None:
 
 
 def import_here(name: str) -> ModuleType:
-    """Import a module. Search also the working directory, which `python FOLDER/main.py` does not search by itself."""
+    """Import a module. Also search the working directory, because with `python FOLDER/main.py` Python does not search there."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,5 @@
-"""Run a command of `linnaeus` that prints lines: parse its arguments, and end in the same way after a mistake and after Ctrl-C."""
+"""Run a command of `linnaeus` that prints lines. All such commands parse their arguments here and treat mistakes and Ctrl-C in the same
+way."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Define the configuration as typed, frozen dataclasses, which are filled after YAML files and settings are composed.
 
-Fields have no defaults: the values are in `conf/`. A workload defines the classes of its own groups (`data`, `model`, `head`, `loss`,
-`augment`); every class of `data` extends `DataConfig`.
-"""
+Fields have no defaults, because the values are in `conf/`. A workload defines the classes of its own groups (`data`, `model`, `head`,
+`loss`, `augment`); every class of `data` extends `DataConfig`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -165,7 +164,7 @@ class SweepConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Keys that the group `data` has in every workload."""
+    """Keys of the group `data` that exist in every workload."""
 
     name: str = setting("name of the data source")
     last_batch: str = setting(
@@ -182,11 +181,11 @@ class WorkloadConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """The whole configuration. `data`, `model`, `head`, `loss` and `augment` are dataclasses of the workload, None for a group it does not
-    have.
+    """The whole configuration. `data`, `model`, `head`, `loss` and `augment` are dataclasses of the workload; None if the workload does not
+    have this group.
 
-    `from_environment` is {path of a key: text such as `${oc.env:TOKEN}`} for values read from the environment (`environment.py`). `choices`
-    are the values that were chosen in place of `auto`, and `prepared` the data that were read to choose them (`choices.py`)."""
+    `from_environment`: {path of a key: text such as `${oc.env:TOKEN}`} for values read from the environment (`environment.py`). `choices`:
+    the values that replaced `auto`. `prepared`: the data that were read to choose these values (`choices.py`)."""
 
     from_environment: ClassVar[Mapping[tuple[Any, ...], str]] = {}
     choices: ClassVar[tuple[Any, ...]] = ()

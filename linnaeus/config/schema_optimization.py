@@ -1,6 +1,4 @@
-"""Define the dataclasses of the configuration groups `optimizer`, `lr_scheduler`, `weighting` and `growth`, which `schema.Config`
-contains.
-"""
+"""Define the dataclasses of four groups of the configuration: `optimizer`, `lr_scheduler`, `weighting` and `growth`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -99,7 +97,7 @@ class WeightingConfig:
 
 @dataclass(frozen=True)
 class MovingWeightsConfig(WeightingConfig):
-    """Keys common to all weightings that update the task weights at intervals."""
+    """Keys that all weightings have which update the task weights at intervals."""
 
     every: Durations = setting("when the task weights are updated; dwa averages the losses over this interval", duration="update")
     warmup: str = setting("task weights are not updated before this", duration="update")

@@ -17,7 +17,8 @@ class RampConfig:
 
 @dataclass(frozen=True)
 class ImageSizeConfig:
-    """Side length of training images. It grows from `start` to `data.image_size` in stages of equal length, from `begin` to `until`."""
+    """Side length of training images in pixels. It grows from `start` to `data.image_size` in stages of equal length, between the times
+    `begin` and `until`."""
 
     start: int | None = setting("side of the first training images, in pixels; null: data.image_size throughout", low=8, high=8192)
     multiple: int = setting("the sides below data.image_size are multiples of this, the patch size or stride of the model", low=1)
@@ -27,7 +28,7 @@ class ImageSizeConfig:
 
 @dataclass(frozen=True)
 class PhaseConfig:
-    """A curriculum phase, an entry of `schedule.phases`. An entry may leave out the keys that have a default here."""
+    """A curriculum phase, an entry of `schedule.phases`. In an entry, keys with a default in this class may be left out."""
 
     start: str = setting("start of the phase", duration="update")
     end: str = setting("end of the phase; where phases overlap, they are cross-faded", duration="update")

@@ -26,11 +26,12 @@ def setting(
     duration: str = "",
     default: Any = dataclasses.MISSING,
 ) -> Any:
-    """Return a dataclass field with its limits, required unless `default` is given. `meaning` is its text in `--help` and in the YAML
-    comments.
+    """Return a dataclass field with its limits, required unless `default` is given. `meaning`: the text about the field in `--help` and in
+    the YAML comments.
 
-    `low` and `high` are inclusive limits, `above` and `below` exclusive ones; in a list or mapping they apply to each value. `duration`
-    names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time)."""
+    `choices`: the allowed values. `low` and `high` are inclusive limits, `above` and `below` exclusive ones; in a list or mapping they
+    apply to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall
+    time)."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
@@ -38,7 +39,8 @@ def setting(
 
 
 def entry_type(annotation: Any) -> Any:
-    """Return the value type of a mapping annotation, `PhaseConfig` for `dict[str, PhaseConfig] | None`; None if it is not a mapping."""
+    """If `annotation` is a mapping, return the type of its values: `PhaseConfig` for `dict[str, PhaseConfig] | None`. Otherwise return
+    None."""
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     alternatives = typing.get_args(annotation) if is_union else (annotation,)
     return next((typing.get_args(one)[1] for one in alternatives if typing.get_origin(one) is dict), None)

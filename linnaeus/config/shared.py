@@ -1,4 +1,5 @@
-"""Give all process ranks one configuration: rank 0 composes it, the others receive it, and every rank checks its hash."""
+"""Give all process ranks one configuration: rank 0 composes it, the other ranks receive it, and every rank compares its hash with rank
+0."""
 
 import dataclasses
 import hashlib
@@ -43,5 +44,5 @@ def shared_config(compose: Callable[[], dict[str, Any]]) -> Config:
 
 
 def _hash(config: Config) -> str:
-    """Return a hash of all values of the configuration, so that process ranks can compare theirs."""
+    """Return a hash of all values of the configuration, so that process ranks can compare their configurations."""
     return hashlib.sha256(json.dumps(dataclasses.asdict(config), sort_keys=True).encode()).hexdigest()

@@ -26,9 +26,9 @@ SHORT_WAIT = 1e-4  # seconds; after a shorter wait the GPU is not queried
 
 
 def allow_open_files(num_workers: int) -> None:
-    """Raise this process's limit on open files to the number that its loader workers need.
+    """Increase the limit on open files of this process to the number that its `num_workers` loader workers need.
 
-    Raise `ConfigError` if the system's limit is lower."""
+    Raise `ConfigError` if the system does not allow that many."""
     needed = RUN_FILES + num_workers * WORKER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if num_workers == 0 or needed <= soft or soft == resource.RLIM_INFINITY:
@@ -69,9 +69,9 @@ class InProcessLoader:
 
 
 class DevicePrefetcher:
-    """An iterable of (host batch, device batch). The next batch is copied to the device while the current one is computed.
+    """An iterable of (host batch, device batch). The next batch is copied to the device while the device computes the current one.
 
-    `waited` is the time in seconds spent waiting for the loader. A wait does not count if the GPU was still computing at its end."""
+    `waited`: seconds spent waiting for the loader. A wait is not counted if the GPU was still computing when the wait ended."""
 
     def __init__(self, loader: Iterable[Any], device: torch.device) -> None:
         self.loader, self.device = loader, device
@@ -89,7 +89,8 @@ class DevicePrefetcher:
         return batch
 
     def _busy(self) -> bool:
-        """Return True if the GPU has not finished its queued work, so that waiting for the loader cost no time. Always False on the CPU."""
+        """Return True if the GPU has not finished its queued work; then waiting for the loader has cost no time. Always False on the
+        CPU."""
         import torch
 
         return self.device.type == "cuda" and not torch.cuda.current_stream(self.device).query()

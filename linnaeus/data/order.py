@@ -1,11 +1,10 @@
 """Compute the order of the samples in an epoch, as a pure function of (seed, epoch).
 
-Positions 2k and 2k + 1 of the order form a slot. For mixing, as many slots as possible contain two samples of the same group; the
-remaining samples share slots and are not mixed. The order does not depend on processes, workers or accumulation. An epoch contains every
-sample once, or the samples drawn by `resampling.py`; no slot pairs a sample with itself.
+Positions 2k and 2k + 1 of the order form a slot: two samples that may be mixed with each other. As many slots as possible contain two
+samples of the same group; the remaining samples share slots and are not mixed. The order does not depend on processes, workers or
+accumulation. An epoch contains every sample once, or the samples drawn by `resampling.py`; no slot pairs a sample with itself.
 
-`block_order` is for data that do not fit into memory: samples that are near each other in storage are read at about the same time.
-"""
+`block_order` is for data that do not fit into memory: samples that are near each other in storage are read at about the same time."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from linnaeus.randomness import ORDER, hashes, key, permutation
 def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = None, resampling: Resampling | None = None) -> np.ndarray:
     """Return the dataset index of the sample at each position of an epoch, int64 [size].
 
-    `groups` is the group of each sample, int64 [size], -1 for a sample without a group; None: samples are not paired. `resampling=None`:
-    every sample occurs once."""
+    `groups`: the group of each sample, int64 [size], -1 for a sample without a group; None: samples are not paired. `resampling`: how often
+    each sample occurs; None: once."""
     if groups is None:
         order = permutation(key(seed, ORDER, epoch), size)
         return order if resampling is None else resampling.multiset(epoch)[order]
@@ -38,7 +37,7 @@ def epoch_order(seed: int, epoch: int, size: int, groups: np.ndarray | None = No
 
 
 class Blocks(NamedTuple):
-    """Parameters of `block_order`: the number of samples per block and of blocks per window."""
+    """Parameters of `block_order`: the number of samples in a block and the number of blocks in a window."""
 
     records: int  # consecutive samples in a block
     window: int  # largest number of blocks in a window
@@ -48,7 +47,7 @@ class Blocks(NamedTuple):
 def block_order(seed: int, epoch: int, size: int, blocks: Blocks) -> np.ndarray:
     """Return the dataset index of the sample at each position of an epoch, int64 [size]: every sample once, shuffled in large windows.
 
-    A random permutation of all blocks is cut into windows with equal numbers of blocks (they differ by one at most). The samples of a
+    A random permutation of all blocks is cut into windows. The numbers of blocks in two windows differ by one at most. The samples of a
     window are shuffled and occupy consecutive positions. With a single window the order equals that of `epoch_order`."""
     samples = np.arange(size)
     block = samples // blocks.records if blocks.starts is None else np.searchsorted(blocks.starts, samples, side="right") - 1
@@ -103,7 +102,7 @@ def _pair_distinct(samples: np.ndarray, groups: np.ndarray, *stream: int) -> tup
 
 
 def _index_in_run(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return, for each of `values` [N], its index in its run of equal adjacent values, and the length of that run; both int64 [N]."""
+    """For each of `values` [N], return its index in its run of equal adjacent values, int64 [N], and the length of this run, int64 [N]."""
     starts = np.flatnonzero(np.concatenate([[True], values[1:] != values[:-1]]))
     lengths = np.diff(np.append(starts, len(values)))
     return np.arange(len(values)) - np.repeat(starts, lengths), np.repeat(lengths, lengths)

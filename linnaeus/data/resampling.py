@@ -1,13 +1,12 @@
 """Class resampling: choose how often each sample occurs in an epoch, as a pure function of (seed, epoch).
 
-An epoch still has N positions. A class of n samples gets a number of them proportional to n^power: power 1/2 is square-root sampling
+An epoch still has N positions. A class with n samples gets a number of positions proportional to n^power: power 1/2 is square-root sampling
 (Mahajan et al. 2018), power 0 is class-balanced sampling (Kang et al. 2020). Each sample without a class gets one position.
 
 The expected number of positions of a class is rounded up or down by systematic sampling (Madow 1949) over the classes in random order, so
 that it is exact on average over epochs. The samples of a class are drawn cyclically in one random order, and each epoch continues about
-where the last one ended: a sample repeats in an epoch only after all others of its class were drawn, and over epochs every sample is drawn.
-The numbers are computed in integer arithmetic, so they are equal on every machine.
-"""
+where the last one ended: a sample repeats in an epoch only after all other samples of its class were drawn, and over epochs every sample is
+drawn. The numbers are computed in integer arithmetic, so they are equal on every machine."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ POWERS = {"square_root": 0.5, "class_balanced": 0.0}
 class Resampling:
     """Resampling of N samples by their class.
 
-    `classes` is the class of each sample, int64 [N], -1 for none. `power` is one of the values of `POWERS`. Time and memory are linear in
-    samples and classes."""
+    `classes`: the class of each sample, int64 [N], -1 for a sample without a class. `power`: one of `POWERS`. Time and memory are linear in
+    the numbers of samples and classes."""
 
     def __init__(self, classes: np.ndarray, power: float, seed: int) -> None:
         assert power in POWERS.values(), "only square roots and constants are rounded equally by every library"
@@ -67,7 +66,7 @@ class Resampling:
 
     @cached_property
     def _by_class(self) -> np.ndarray:
-        """Return the dataset indices, int64 [N]: first the samples without a class, then those of each class in its random order."""
+        """Return the dataset indices, int64 [N]: first the samples without a class, then the samples of each class in a random order."""
         shuffled = permutation(key(self.seed, RESAMPLE), len(self.classes))
         return shuffled[np.argsort(self.classes[shuffled], kind="stable")]
 
@@ -82,12 +81,12 @@ class Resampling:
 
 
 def _whole_weights(counts: np.ndarray, power: float) -> np.ndarray:
-    """Return integer weights of C classes, proportional to n^power, int64 [C]; 0 for a class without samples. `counts`: n, samples of each
-    class.
+    """Return integer weights of C classes, int64 [C], proportional to n^power; 0 for a class without samples. `counts`: n, number of
+    samples of each class, int64 [C].
 
-    Square roots are multiplied by a power of two and rounded. The power of two is as large as possible without a 64-bit overflow of their
-    products with the number of samples, or of their sum times the number of classes or a million epochs: 6 digits remain at 1e9 samples of
-    1e6 classes."""
+    For power 1/2, square roots are multiplied by a power of two and rounded. The power of two is as large as possible under two conditions:
+    a weight times the number of samples, and the sum of the weights times the number of classes or times a million epochs, fit into 64
+    bits. At 1e9 samples of 1e6 classes 6 digits remain."""
     if power == 0.0:
         return (counts > 0).astype(np.int64)
     roots = np.sqrt(counts.astype(np.float64))  # correctly rounded by IEEE 754, so equal on all machines

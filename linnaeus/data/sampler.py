@@ -1,8 +1,8 @@
 """`PositionSampler`: compute the micro-batches of one process from (epoch, step).
 
-Micro-batch m of a global batch contains its positions m * M to (m + 1) * M - 1, where M is the micro-batch size. With W processes, process
-m mod W runs it at its accumulation step m // W. A resume starts at an offset; no batch is read and discarded.
-"""
+Micro-batch m of a global batch contains the positions m * M to (m + 1) * M - 1 of the global batch, where M is the micro-batch size. With W
+processes, process m mod W runs micro-batch m at its accumulation step m // W. A resume starts at an offset; no batch is read and
+discarded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MAKE_INDEX = partial(tuple.__new__, SampleIndex)  # takes half the time of Samp
 
 
 class PositionSampler:
-    """An iterable of the micro-batches of this process in one epoch, each a list of `SampleIndex`. A loader takes it as its `batches`.
+    """An iterable of the micro-batches of this process in one epoch. A micro-batch is a list of `SampleIndex`. Pass it as `batches` to a
+    loader.
 
     `set_epoch(epoch, step)` sets where the next iteration starts."""
 
@@ -61,7 +62,8 @@ class PositionSampler:
         return self.steps_per_epoch * self.accumulation
 
     def steps(self) -> range:
-        """Return the updates of the next iteration, counted from the start of the epoch. The last epoch of a run may be cut short."""
+        """Return the range of updates that the next iteration makes, counted from the start of the epoch. The last epoch of a run may be
+        cut short."""
         left = self.total_steps - self.epoch * self.steps_per_epoch
         return range(self.start, min(self.steps_per_epoch, left))
 
@@ -72,7 +74,7 @@ class PositionSampler:
     def indices_of(self, global_step: int, rank: int | None = None) -> list[SampleIndex]:
         """Return the samples that process `rank` (None: all processes) uses in update `global_step` (counted from 0).
 
-        They include the placeholders of empty micro-batches (`real` is False)."""
+        The list includes the placeholders of empty micro-batches (`real` is False)."""
         epoch, step = divmod(global_step, self.steps_per_epoch)
         order, ranks = self._order(epoch), range(self.world_size) if rank is None else [rank]
         numbers = [accumulated * self.world_size + one for accumulated in range(self.accumulation) for one in ranks]
@@ -103,8 +105,8 @@ class PositionSampler:
 
 
 class ValidationBatches(Sequence[list[SampleIndex]]):
-    """Sequence of the validation batches of one process, each a list of `SampleIndex`. With W processes, batch b belongs to process b mod
-    W.
+    """Sequence of the validation batches of one process. A batch is a list of `SampleIndex`. With W processes, batch b belongs to process b
+    mod W.
 
     Nothing is padded or repeated. Each list is made when it is accessed."""
 

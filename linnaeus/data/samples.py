@@ -21,7 +21,7 @@ Batch = dict[str, "Tensor"]
 
 
 class SampleIndex(NamedTuple):
-    """Position of one sample in training. The sample depends on nothing else, so any worker returns the same one."""
+    """Position of one sample in training. The content of a sample depends only on this, so every worker returns the same sample."""
 
     epoch: int
     position: int  # in the order of the epoch; position ^ 1 is the other sample of its slot
@@ -44,15 +44,14 @@ class PositionedDataset(ABC):
         """Return the collated batch of `indices`, in their order."""
 
     def groups(self, level: str | None) -> np.ndarray | None:
-        """Return the group of each sample at `level`, a taxonomic rank: int64 [N], -1 for a sample that must not be paired.
+        """Return the group of each sample at the taxonomic rank `level`: int64 [N], -1 for a sample that must not be paired. Samples of one
+        group may be mixed.
 
-        Return None, as for `level=None`, to pair no samples."""
+        Return None if no samples are paired, as for `level=None`."""
         return None
 
     def record_blocks(self) -> Blocks | None:
-        """Return the parameters of `block_order` if the data should be read in that order, None for `epoch_order`.
-
-        For the training set only."""
+        """Return the parameters of `block_order` if the training set should be read in that order; None for `epoch_order`."""
         return None
 
     def resampling(self) -> Resampling | None:

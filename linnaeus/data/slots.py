@@ -1,10 +1,9 @@
 """Pass batches between processes through shared memory that is reused instead of allocated for each batch.
 
 New memory costs a page fault for every 4 kB: several milliseconds for a batch of photographs. A slot is a part of the shared memory that
-keeps its pages. It belongs to one process at a time: the writer passes the number of the slot and the `Layout` of its contents through a
-pipe, and the reader gets tensors that are views of the slot. All slots are parts of one file without a name, which disappears with its
-processes. A value is pickled; the bytes of its tensors and arrays are copied once, into the slot.
-"""
+keeps its pages. Each slot is used by one process at a time: the writer passes the number of the slot and the `Layout` of its contents
+through a pipe, and the reader gets tensors that are views of the slot. All slots are parts of one file without a name, which disappears
+with the processes that use it. A value is pickled; the bytes of its tensors and arrays are copied once, into the slot."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ class Layout(NamedTuple):
 
 
 class SharedSlots:
-    """Numbered slots of shared memory. Create the object before the processes that share it are forked."""
+    """Numbered slots (reusable parts) of shared memory. Create the object before the processes that share it are forked."""
 
     def __init__(self) -> None:
         self._file = _anonymous_file()
@@ -50,7 +49,7 @@ class SharedSlots:
         os.close(self._file)
 
     def write(self, slot: int, value: Any) -> Layout:
-        """Write `value`, any object that can be pickled, to a slot. Return its layout, which `read` needs."""
+        """Write `value`, any object that can be pickled, to a slot. Return the layout of the slot, which `read` needs."""
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
         _TensorPickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
@@ -63,10 +62,10 @@ class SharedSlots:
         return layout
 
     def read(self, slot: int, layout: Layout, mapped: Callable[[mmap.mmap], None] | None = None) -> tuple[Any, np.ndarray]:
-        """Return the value in a slot, and the array of bytes that its tensors are views of.
+        """Return the value in a slot, and the array of bytes that the tensors of the value are views of.
 
-        The array is freed together with the last of these tensors, so a weak reference to it shows when the slot can be reused. `mapped` is
-        called with the memory of the slot if this call has to map it into the process."""
+        The array is freed together with the last of these tensors, so a weak reference to the array shows when the slot can be reused.
+        `mapped`: function that is called with the memory of the slot if this call maps the slot into the process."""
         ends = layout.ends()
         lease = np.frombuffer(self._map(slot, ends[-1], mapped), dtype=np.uint8, count=ends[-1])
         memory = memoryview(lease)  # type: ignore[arg-type]
@@ -74,7 +73,8 @@ class SharedSlots:
         return pickle.loads(parts[0], buffers=parts[1:]), lease
 
     def _map(self, slot: int, size: int, mapped: Callable[[mmap.mmap], None] | None = None) -> mmap.mmap:
-        """Return the memory of a slot, at least `size` bytes. It is mapped at the first call, and again if `size` has become larger."""
+        """Return the memory of a slot, at least `size` bytes. The first call maps the slot into the process, and a later call with a larger
+        `size` maps it again."""
         memory = self._memory.get(slot)
         if memory is None or len(memory) < size:
             assert size <= STRIDE and slot < MOST, (size, slot)
@@ -94,7 +94,7 @@ def _anonymous_file() -> int:
 
 
 class _TensorPickler(pickle.Pickler):
-    """A pickler that passes the bytes of tensors out of band (`buffer_callback`), as pickle protocol 5 does with those of arrays."""
+    """A pickler that passes the bytes of tensors out of band (`buffer_callback`), as pickle protocol 5 does for numpy arrays."""
 
     def reducer_override(self, value: Any) -> Any:
         if not isinstance(value, Tensor):

@@ -1,9 +1,8 @@
 """Worker processes that read batches, and the loader that returns their batches in order.
 
-The workers are forks of this process, made before it starts threads (`WorkerPool.start`): a fork copies locks that other threads hold, but
-not the threads that release them. Workers read training and validation batches, ignore Ctrl-C and SIGTERM (this process stops them), have
-no state, and end with this process. Requests and batches are passed through `SharedSlots`.
-"""
+The workers are forks of this process, made before it starts threads (`WorkerPool.start`): a fork copies locks that other threads have
+acquired, but not the threads that release them. Workers read training and validation batches, ignore Ctrl-C and SIGTERM (this process stops
+them), have no state, and end with this process. Requests and batches are passed through `SharedSlots`."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ PARENT_CHECK = 5.0  # seconds between checks that the parent process is alive, f
 
 
 class WorkerPool:
-    """A group of processes that read batches of `datasets`. `submit` requests a batch and returns a ticket; `take` waits for it and returns
-    it.
+    """A group of processes that read batches of `datasets`. `submit` requests a batch and returns a ticket; `take(ticket)` waits for this
+    batch and returns it.
 
-    Tickets may be taken in any order. The memory of a batch is reused after its last tensor is freed. The number of slots grows to the
-    largest number of batches that were requested or in use at the same time."""
+    Tickets may be taken in any order. The memory of a batch is reused after its last tensor is freed. The number of slots (parts of the
+    shared memory) grows to the largest number of batches that were requested or in use at the same time."""
 
     def __init__(self, datasets: Sequence[PositionedDataset], workers: int, pinned: bool = False) -> None:
         """`pinned=True` makes the memory of batches page-locked, for asynchronous copies to a GPU."""
@@ -90,9 +89,8 @@ class WorkerPool:
             self._processes, self._pipes = [], []
 
     def submit(self, dataset: int, indices: Sequence[Any]) -> int:
-        """Request the batch of `indices` from dataset number `dataset`. The worker with the fewest open requests reads it.
-
-        Return a ticket."""
+        """Request the batch of `indices` from `datasets[dataset]`. The worker with the fewest open requests reads the batch. Return a
+        ticket."""
         self.start()
         ticket, slot = self._next_ticket, self._free.pop() if self._free else self._slots_made
         self._next_ticket, self._slots_made = ticket + 1, max(self._slots_made, slot + 1)
@@ -109,7 +107,7 @@ class WorkerPool:
     def take(self, ticket: int) -> Any:
         """Wait for the batch of a ticket and return it.
 
-        Raise the exception that reading it raised, or `RunFailed` if a worker has ended."""
+        Raise the exception that reading the batch raised, or `RunFailed` if a worker has ended."""
         while ticket not in self._done:
             self._receive()
         slot, failed, layout = self._done.pop(ticket)
@@ -133,7 +131,7 @@ class WorkerPool:
                 self._cancelled.add(ticket)
 
     def _receive(self) -> None:
-        """Wait until at least one batch is finished, and record all finished ones. Raise `RunFailed` if a worker has ended."""
+        """Wait until at least one batch is finished, and record all finished batches. Raise `RunFailed` if a worker has ended."""
         ready = connection.wait([*self._pipes, *(process.sentinel for process in self._processes)])
         for pipe in self._pipes:
             while pipe in ready and pipe.poll():
@@ -152,7 +150,8 @@ class WorkerPool:
                 raise RunFailed(self._end_of(number, process))
 
     def _pin(self, memory: mmap.mmap) -> None:
-        """Page-lock the memory of a slot, so that its copy to a GPU does not block the host. It stays mapped until the process ends."""
+        """Page-lock the memory of a slot, so that its copy to a GPU does not block the host. The memory stays mapped until the process
+        ends."""
         address, runtime = torch.frombuffer(memory, dtype=torch.uint8).data_ptr(), torch.cuda.cudart()
         if runtime.cudaHostRegister(address, len(memory), 0) == runtime.cudaError.success:
             _PINNED.append(memory)
@@ -200,7 +199,8 @@ class WorkerLoader:
 def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[PositionedDataset], parent: int) -> None:
     """Run a worker process: read requested batches until the process `parent` ends.
 
-    Ignore Ctrl-C and SIGTERM, which reach the whole process group: a worker that ended would end the run while it saves its checkpoint."""
+    Ignore Ctrl-C and SIGTERM, which reach the whole process group: without its workers the run could not continue to save its
+    checkpoint."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED)

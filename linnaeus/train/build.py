@@ -1,7 +1,6 @@
-"""Build the parts of a run, each after the parts that it depends on.
+"""Build the parts of a run in the order of their dependencies.
 
-`ConfigError`s of these parts are raised here, before the run directory is written.
-"""
+A `ConfigError` of a part is raised here, before the run directory is written."""
 
 from __future__ import annotations
 
@@ -65,8 +64,8 @@ def build_training(
 ) -> Training:
     """Return all parts of the run: datasets, model, optimizer, schedules, trackers.
 
-    `directory` is the run directory, in which an earlier launch may have left a list of unreadable samples (quarantine). `stop` is the
-    recorder of stop requests; None: a new one. Raise `ConfigError` if a part cannot be built from the configuration."""
+    `directory`: the run directory. If an earlier launch wrote a list of unreadable samples there (quarantine), these samples are not used.
+    `stop`: object that records requests to stop the run; None: create one. Raise `ConfigError` if a part cannot be built from `config`."""
     trainer = config.trainer
     workload.build_datasets(plan.ops, directory)
     check_datasets(workload, plan)
@@ -144,16 +143,18 @@ def build_training(
 def build_update(
     config: Config, model: Model, optimizers: Optimizers, precision: Precision, ema: EMA | None, growth: Growth | None, rows: int
 ) -> Update:
-    """Return the `Update` of the run. It also calls `model.after_update` after each update if the model overrides that method.
-    `ema`, `growth`: None if the run does not use them. `rows`: number of the newest updates whose gradient norms are kept."""
+    """Return the `Update` of the run. If the model overrides `Model.after_update`, the `Update` calls that method after each update. `ema`,
+    `growth`: None if the run does not use them. `rows`: for how many of the newest updates the gradient norms are kept."""
     statistics = list(changing_buffers(model).values())
     after = None if type(model).after_update is Model.after_update else model.after_update
     return Update(optimizers, config.trainer.max_grad_norm, precision.scaler, ema, statistics, growth, after, rows)
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:
-    """Log a warning if a model with unfrozen batch norm divides a global batch into several micro-batches, over processes or
-    accumulation. The update then depends on the division, because statistics are of one micro-batch."""
+    """Log a warning if the model has unfrozen batch norm and the global batch is split into several micro-batches (processes x
+    accumulation).
+
+    Batch statistics are computed over one micro-batch, so the result of an update then depends on the split."""
     names = batch_statistics(model)
     if names and context.world_size * plan.accumulation > 1:
         log.warning("%d layers have batch statistics (%s, ...): the update depends on how the global batch is split", len(names), names[0])
@@ -177,8 +178,10 @@ def build_weighting_meter(
 
 
 def build_sections(training: Training, directory: Path) -> Sections | None:
-    """Return the timer of the parts of an update (forward, backward, ...); None if nothing uses it.
-    Users are a `StepProfiler` on rank 0 if `profile` is set, and `training.ranks` with several processes. `directory`: run directory."""
+    """Return the timer of the parts of an update (forward, backward, ...). `directory`: run directory.
+
+    The times are used by a `StepProfiler` on rank 0 if `profile` is set, and by `training.ranks` with several processes. Return None if
+    neither is the case."""
     profile, context = training.config.profile, training.context
     profiler = StepProfiler(profile, directory, context.device) if profile is not None and context.is_master else None
     users = [user for user in (profiler, training.ranks.sampled) if user is not None]
@@ -189,7 +192,8 @@ def build_sections(training: Training, directory: Path) -> Sections | None:
 
 
 def validation_notes(config: Config, workload: Workload) -> list[str]:
-    """Return a list with one line for the log if `trainer.limit_validation_samples` leaves out validation samples; otherwise []."""
+    """Return a list of one line for the log that says how many validation samples `trainer.limit_validation_samples` leaves out. Return []
+    if none is left out."""
     size, limit = len(workload.validation_set), config.trainer.limit_validation_samples
     if limit is None or limit >= size:
         return []
@@ -296,7 +300,8 @@ def build_checker(config: Config, context: DistributedContext, workload: Workloa
 
 
 def build_early_stopping(config: Config) -> EarlyStopping | None:
-    """Return the detector of a number (patience) of validations without improvement; None if `schedule.early_stop.patience` is null."""
+    """Return the object that detects `schedule.early_stop.patience` validations in a row without improvement; None if that setting is
+    null."""
     early = config.schedule.early_stop
     return EarlyStopping(early.patience, early.min_delta, early.mode) if early.patience is not None else None
 

@@ -13,16 +13,16 @@ OUTLIER = 4.0  # proposed limit over the median norm
 
 
 class ClippedUpdates:
-    """Collector of the gradient norms of the first `ROWS` rows of metrics of this launch. It logs the proposal at most once."""
+    """Collector of gradient norms, for the line described in the module docstring. The line is logged at most once, after `ROWS` norms."""
 
     def __init__(self) -> None:
         self._norms: list[float] = []
 
     def add(self, norm: float, limit: float | None) -> None:
-        """Add `norm`, the gradient norm before clipping of the update of a row of metrics. At row number `ROWS`, log the proposal if more
-        than the share `MOST` of the norms is above `limit`. Later calls do nothing.
+        """Add `norm`, a gradient norm before clipping. Call this once per row of metrics, with the norm of the newest update.
 
-        `limit` is `trainer.max_grad_norm`; with None nothing is done."""
+        With the norm number `ROWS`, log the proposal if more than the fraction `MOST` of all norms is above `limit`. Later calls do
+        nothing. `limit`: `trainer.max_grad_norm`; with None the call does nothing."""
         if limit is None or len(self._norms) == ROWS:
             return
         self._norms.append(norm)

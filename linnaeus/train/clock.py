@@ -19,10 +19,12 @@ KEPT = 1024  # newest updates between two reports whose times are kept
 
 
 class Clock:
-    """Wall time of this launch, in seconds. `starting`: from the start to `start_training`, without compiling, validation and saving.
-    `validating`, `saving`: spent on these so far. `waiting`: spent waiting for the loader, a part of the training time.
+    """Wall time of this launch, divided into activities, in seconds. `starting`: time from the start of the launch to `start_training`,
+    without compiling, validation and saving. `validating`, `saving`: time spent on validation and on saving so far. `waiting`: time spent
+    waiting for the loader, which is a part of the training time.
 
-    `updates`: times of single updates. `device`: their times are measured by CUDA events on a GPU, otherwise by the clock of the host."""
+    `updates`: times of single updates. `device`: on a GPU, the times in `updates` are measured by CUDA events; otherwise by the host
+    clock."""
 
     def __init__(self, device: torch.device | None = None, before: float = 0.0) -> None:
         """`before`: seconds of the launch that passed before this call."""
@@ -60,7 +62,8 @@ class Clock:
         return self.now() - self.started
 
     def training(self) -> float:
-        """Return the seconds of training: those not spent on start-up, compiling, validation or saving. Waiting for data is included."""
+        """Return the seconds of training: all time that was not spent on start-up, compiling, validation or saving. Waiting for data is
+        included."""
         return self.wall() - self.starting - self.compiling - self.validating - self.saving
 
 
@@ -73,8 +76,8 @@ def compile_seconds() -> float:
 class UpdateTimes:
     """Times of single updates, from the end of one update to the end of the next. Updates with validation or saving are left out.
 
-    now: returns the present moment, in seconds or as a recorded CUDA event. moments: the loop appends `now()` to it after each update; None
-    marks an update that is left out. Recording an event takes about 5 us per update; the host does not wait for it."""
+    now: function that returns the present moment, in seconds or as a recorded CUDA event. moments: list to which the loop appends `now()`
+    after each update; None marks an update that is left out. Recording an event takes about 5 us; the host does not wait for the event."""
 
     def __init__(self, now: Callable[[], Any]) -> None:
         self.now, self.moments = now, deque[Any](maxlen=KEPT + 1)
@@ -85,8 +88,8 @@ class UpdateTimes:
             self.moments.append(None)
 
     def take(self) -> list[float]:
-        """Return the seconds of each update since the last call, of the newest `KEPT` at most. Updates that the GPU has not finished yet
-        are returned by a later call."""
+        """Return the seconds of each update since the last call, at most of the newest `KEPT` updates. An update that the GPU has not
+        finished yet is returned by a later call."""
         moments, found = list(self.moments), list[float]()
         while moments and not _reached(moments[-1]):
             moments.pop()

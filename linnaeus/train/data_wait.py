@@ -30,11 +30,13 @@ def speed_without_waiting(share: float) -> float:
 
 
 def more_workers(share: float, workers: int, idle: float) -> tuple[int, float]:
-    """Return (a number of loader workers that uses the idle cores, the factor by which training would be faster with it).
+    """Return (proposed number of loader workers, factor by which training would then be faster). Each added worker needs an idle core.
 
-    Return (`workers`, 1.0) if more workers do not help. `share`: part of the training time spent waiting. `idle`: idle cores per process.
-    With `workers=0` the training process loads the data, in `share` of its time. Workers are assumed to be busy all the time, and loading
-    to divide evenly among them."""
+    Return (`workers`, 1.0) if more workers do not help. `share`: part of the training time spent waiting. `workers`: present number of
+    workers. `idle`: idle cores per process.
+
+    With `workers=0` the training process itself loads the data, during `share` of its time. The estimate assumes that the present workers
+    are always busy and that loading divides evenly among workers."""
     loading = workers or share
     number = min(math.ceil(loading * speed_without_waiting(share)), workers + int(idle))
     return (number, min(speed_without_waiting(share), number / loading)) if number > workers else (workers, 1.0)
@@ -60,10 +62,9 @@ def advice(share: float, workers: int, idle: float, disk: float, faster_data: Ca
 
 
 class DataWait:
-    """Logger of the advice, at most once in a launch.
+    """Logger of the advice about waiting for data. The advice is logged at most once in a launch.
 
-    It is logged at the first report with a share of waiting above `LIMIT`, after at least `MIN_SECONDS` of training and `MIN_UPDATES`
-    updates."""
+    It is logged by the first `report` with `share` above `LIMIT`, after at least `MIN_SECONDS` of training and `MIN_UPDATES` updates."""
 
     def __init__(self) -> None:
         self._start: tuple[float, int, float, CoreSeconds | None] | None = None
@@ -73,10 +74,10 @@ class DataWait:
         self._start = seconds, step, time.monotonic(), core_seconds()
 
     def report(self, share: float, seconds: float, step: int, workers: int, faster_data: Callable[[bool], str | None]) -> None:
-        """Log the advice if the conditions in the class docstring are met. Before `start` and after the advice, do nothing.
+        """Log the advice if the conditions in the class docstring are met. Before `start`, and once the advice is logged, do nothing.
 
-        `share`: part of the recent training time spent waiting, 0 to 1. `seconds`, `step`: as in `start`, now. `workers`, `faster_data`: as
-        in `advice`."""
+        `share`: part of the recent training time spent waiting, 0 to 1. `seconds`: training time of this launch so far. `step`: the current
+        step. `workers`, `faster_data`: as in `advice`."""
         if self._start is None or share <= LIMIT:
             return
         first_seconds, first_step, began, before = self._start
@@ -88,9 +89,11 @@ class DataWait:
 
 
 def idle_cores(before: CoreSeconds | None, after: CoreSeconds | None, seconds: float) -> tuple[float, float]:
-    """Return (idle cores, cores that waited for the disk), averages over `seconds` and per process of the run on this machine.
+    """Return (idle cores, cores that waited for the disk): averages over the measurement, divided by the processes of the run on this
+    machine.
 
-    `before`, `after`: results of `core_seconds` at the begin and the end of the measurement. Return (0, 0) if one of them is None."""
+    `before`, `after`: results of `core_seconds` at the start and the end of the measurement. `seconds`: length of the measurement. Return
+    (0, 0) if `before` or `after` is None."""
     if before is None or after is None:
         return 0.0, 0.0
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

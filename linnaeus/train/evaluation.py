@@ -1,9 +1,8 @@
 """Evaluate the model of a run on its validation or test samples, without training: `linnaeus evaluate RUN` without `--manifest`.
 
-The passes and metrics are those of the run's validation. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and the tables of
-the workload as CSV, such as classes.csv with a row for each class. With `--image-size` or `--tta` the model is evaluated with each
-combination of their values, and the results of each go to a subfolder, such as 192px-flip. No other file of the run is changed.
-"""
+The validation passes and metrics are the same as during training. Results go to RUN/evaluations/<split>-step-<N>/: metrics.json, and the
+tables of the workload as CSV, such as classes.csv with a row for each class. With several values of `--image-size` or `--tta`, each
+combination is evaluated, and its results go to a subfolder, such as 192px-flip. No other file of the run is changed."""
 
 from __future__ import annotations
 
@@ -24,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class Variant(NamedTuple):
-    """Image size and test-time augmentation (tta) with which the model is evaluated, as typed on the command line; None: as in the run."""
+    """Image size and test-time augmentation (tta) of one evaluation, as typed on the command line. A field is None to use the value of the
+    run."""
 
     image_size: str | None = None
     tta: str | None = None
@@ -42,7 +42,7 @@ class Variant(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Results of the evaluation with one variant."""
+    """Results of the evaluation with one `Variant` (image size and test-time augmentation)."""
 
     variant: Variant
     overrides: list[str]
@@ -59,9 +59,9 @@ def evaluate(
 ) -> list[str]:
     """Evaluate the model of the run directory `run` with each of `variants`, and write the results. Return the lines to print.
 
-    `split`: "validation" or "test". `checkpoint`: "best", "newest" or a step. `overrides`: further settings. `output`: folder for the
-    results; None: in the run directory. Raise `ConfigError` for a path that is not a run, and for data, settings or a checkpoint that do
-    not fit it; then nothing is written."""
+    `split`: "validation" or "test". `checkpoint`: "best", "newest" or a step. `overrides`: further settings KEY=VALUE. `output`: folder for
+    the results; None: in the run directory. Raise `ConfigError`, before anything is written, if `run` is not a run directory, or if the
+    data, settings or checkpoint do not fit the run."""
     from linnaeus.checkpoint.initial_weights import read_initial_weights
 
     if not (run / "config.yaml").is_file():
@@ -80,7 +80,7 @@ def evaluate(
 
 
 def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, variant: Variant) -> Scored:
-    """Build the run with the settings `overrides` and those of `variant`, load `weights`, and run its validation passes on the samples of
+    """Build the run with the settings in `overrides` and `variant`, load `weights`, and run the validation passes on the samples of
     `split`. Return the results."""
     from linnaeus.train.validation import validation_size
 
@@ -96,7 +96,8 @@ def _score_variant(run: Path, split: str, overrides: Sequence[str], weights: Ini
 
 
 def _rows(scored: Scored, split: str) -> str:
-    """Return a phrase with the number of evaluated samples, and the setting that left out others, if any."""
+    """Return a phrase with the number of evaluated samples. If `trainer.limit_validation_samples` left out samples, the phrase also says
+    so."""
     if scored.rows == scored.all_rows:
         return counted(scored.rows, f"{split} row")
     limit = f"trainer.limit_validation_samples={scored.rows}; =null scores all"
@@ -133,9 +134,9 @@ def compare(scored: Sequence[Scored]) -> list[str]:
 
 
 def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeights, scratch: Path) -> Training:
-    """Return the parts of the run with `weights` loaded, and with the samples of `split` in place of its validation samples.
+    """Return the parts of the run with `weights` loaded. Samples of `split` replace the validation samples of the run.
 
-    `scratch`: temporary folder that is used in place of the run directory. It may contain a copy of the quarantine.jsonl of the run."""
+    `scratch`: temporary folder that replaces the run directory. It may contain a copy of the file quarantine.jsonl of the run."""
     from linnaeus import train, workloads
     from linnaeus.workloads.opened_run import FIXED, load_run_weights, saved_configuration
 
@@ -153,9 +154,9 @@ def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeig
 
 
 def _score(training: Training) -> tuple[dict[str, float], dict[str, Iterable[dict[str, Any]]]]:
-    """Return (the metrics of all validation passes, the tables of the first pass, in which nothing is masked).
+    """Return (metrics of all validation passes, tables of the first pass). In the first pass no metadata is masked.
 
-    Raise `ConfigError` if the rows cannot be read at present."""
+    Raise `ConfigError` if the samples cannot be read at present."""
     from linnaeus.train.validation import measure_pass
 
     results: dict[str, float] = {}

@@ -26,9 +26,10 @@ log = logging.getLogger("linnaeus")
 
 
 def final_validations(t: Training) -> None:
-    """Run the validation passes that are configured for the last step, for a run that stopped early. Save a checkpoint before and after.
+    """For a run that stopped early: run the validation passes that are configured for the last step, with a checkpoint before and after
+    them.
 
-    Do nothing if these passes have already run at the current step, as after the last step of the schedule."""
+    Do nothing if these passes have already run at the current step."""
     schedule_final_validations(t)
     if t.progress.has_pending_validations():
         saving.save(t)
@@ -73,7 +74,7 @@ def finish(t: Training) -> str:
 
 
 def stopped_text(t: Training) -> str:
-    """Return a line for the end of an interrupted run: the step, the reason, and that the same command continues."""
+    """Return a line for the end of an interrupted run: the step, the reason, and that the same command continues the run."""
     return f"stopped at step {t.progress.global_step} ({t.run.reason}); the same command continues"
 
 
@@ -99,7 +100,8 @@ def show_result(t: Training) -> None:
 
 
 def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
-    """Return a line with the newest checkpoint in the folder `checkpoints` and the number of updates after it, which are lost.
+    """Return a line with the newest checkpoint in the folder `checkpoints` and the number of later updates, which are lost if the process
+    exits.
 
     A signal handler calls this just before the process exits."""
     step, steps = progress.global_step, [step for step, _ in list_checkpoints(checkpoints)]
@@ -127,9 +129,9 @@ def write_summary(t: Training, status: str, **values: Any) -> None:
 
 
 def write_lost_results(t: Training) -> None:
-    """Write the files of the validation results of this step again if a finished run has lost files. Existing files are kept.
+    """If files of a finished run are missing, write the missing files with validation results of this step again. Existing files are kept.
 
-    The results are those in `t.tracker`, which was restored from the checkpoint."""
+    The results come from `t.tracker`, which was restored from the checkpoint."""
     step, results = t.progress.global_step, t.tracker.last
     if t.output.directory.missing and t.tracker.last_step == step:
         weights = saving.weights_hash(t)
@@ -174,7 +176,7 @@ def record_failure(t: Training, error: BaseException) -> None:
 def record_end(t: Training, status: str, **values: str) -> None:
     """Write `status` and `values` to summary.json, with the step and metrics of this run.
 
-    If the run was not restored yet, keep the step and metrics that the file contains."""
+    If the run was not restored from its checkpoint yet, keep the step and metrics that summary.json already contains."""
     if t.output.resumed:
         write_summary(t, status, **values)
     elif t.context.is_master:

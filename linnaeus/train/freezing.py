@@ -1,9 +1,8 @@
 """Exclude parts of the model from training (`trainer.freeze`), for example the trunk while heads are retrained on balanced classes.
 
-A frozen parameter has `requires_grad=False`: backward ends above it, DDP does not wait for it, and it is not in an optimizer, so it
-does not decay. A part whose parameters are all frozen stays in evaluation mode: batch statistics do not change, dropout and drop-path
-are off. Frozen parts are found by `requires_grad`, so this also holds for parameters that a workload freezes.
-"""
+A frozen parameter has `requires_grad=False`: it gets no gradient, DDP does not wait for it, and no optimizer contains it, so it has no
+weight decay. A module whose parameters are all frozen stays in evaluation mode: its batch statistics do not change, its dropout and
+drop-path are off. Frozen modules are found by `requires_grad`, so this also applies to parameters that a workload freezes itself."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[str]:
 
 
 def frozen_parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return (name, module) of each module whose parameters are all frozen, without modules inside another one of these."""
+    """Return (name, module) of each outermost module whose parameters are all frozen. Modules inside a frozen module are not listed."""
 
     def walk(path: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
         trained = [parameter.requires_grad for parameter in module.parameters()]
@@ -69,9 +68,9 @@ def _has_prefix(name: str, prefix: str) -> bool:
 
 
 def batch_statistics(model: nn.Module) -> list[str]:
-    """Return the names of the layers with batch statistics that are not frozen.
+    """Return the names of all layers with batch statistics, such as batch norm, that are not frozen.
 
-    Their output depends on the other samples of a micro-batch."""
+    The output of such a layer for a sample depends on the other samples in the micro-batch."""
     frozen = {id(module) for _, part in frozen_parts(model) for module in part.modules()}
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     return [name for name, module in layers if id(module) not in frozen]

@@ -26,9 +26,9 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
     updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    `train/clip_rate` is left out without `trainer.max_grad_norm` or without updates. With `logger.alarms` off, nothing else is returned.
+    `train/clip_rate` is left out without `trainer.max_grad_norm` or without updates. If `logger.alarms` is off, the other two are left out.
 
-    Call this once per row, on all ranks. It waits for the device, and it clears the gradient norms of these updates."""
+    Call this once per row, on all ranks. It waits for the device, and it clears the kept gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
@@ -46,7 +46,8 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
 def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, float], applied: bool) -> RowNumbers:
     """Return the input of `HealthMonitor.observe_row`: update ratios, head norms, and losses and weights of the tasks at this step.
 
-    row: row of metrics. ratios: result of `UpdateRatio.read`. applied: False if the last update was skipped; `head_norms` is then []."""
+    row: row of metrics. ratios: result of `UpdateRatio.read`. applied: False if the last update was skipped; the field `head_norms` of the
+    result is then []."""
     tasks = t.workload.tasks
     losses = [row.get(f"train/{task}/loss", row["train/loss"]) for task in tasks]
     weights = [row[f"train/{task}/weight"] for task in tasks]
@@ -65,7 +66,7 @@ def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:
 
 
 def check_validation(t: Training, results: Mapping[str, float]) -> None:
-    """Log the alarms about a validation. Call this on all ranks. results: metric key -> value, of all its passes.
+    """Log the alarms about a validation. Call this on all ranks. results: metric key -> value, of all validation passes at this step.
 
     Do nothing if `logger.alarms` is off or `results` has neither `val/loss` nor `val_ema/loss`."""
     prefix = next((name for name in ("val", "val_ema") if f"{name}/loss" in results), None)
@@ -91,10 +92,10 @@ def validation_numbers(t: Training, results: Mapping[str, float], prefix: str) -
 
 
 def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
-    """Return the input of `HealthMonitor.observe` for the newest updates, of which the last one is `step`.
+    """Return the input of `HealthMonitor.observe` for the newest updates. Update number `step` is the last of them.
 
-    losses: sums of the newest updates, one row each. norms: gradient norms of the newest updates. Only updates that are in both are
-    included. `settled` is not set."""
+    losses: sums of the losses, one row for each of the newest updates. norms: gradient norms of the newest updates. If one of the two has
+    fewer updates, only that many are used. The field `settled` of the result keeps its default."""
     first = max(0, len(losses.sums) - len(norms))
     sums, valid, parts = (tensor[first:].tolist() for tensor in (losses.sums, losses.valid, losses.processes))
     means = [_means(*pair) for pair in zip(sums, valid)]
@@ -135,8 +136,9 @@ def settled(t: Training, first_step: int, count: int) -> list[bool]:
 
 
 def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:
-    """Log the alarms as warnings and write them to alarms.jsonl. Do nothing on ranks other than 0. An alarm of a kind in
-    `OF_ONE_UPDATE` also names the samples of its update."""
+    """Log the alarms as warnings and write them to alarms.jsonl. Do nothing on ranks other than 0.
+
+    An alarm about one single update (its kind is in `OF_ONE_UPDATE`) also names the samples of that update."""
     if not t.context.is_master:
         return
     for alarm in alarms:
@@ -146,9 +148,9 @@ def raise_alarms(t: Training, alarms: Sequence[Alarm]) -> None:
 
 
 def with_samples(t: Training, alarm: Alarm) -> Alarm:
-    """Return a copy of the alarm with the number of samples in its update and the names of the first `LISTED` of them.
+    """Return a copy of `alarm` with the number of samples in its update and the names of the first `LISTED` of these samples.
 
-    Only samples of the process `alarm.process_rank` are counted; those of all processes if it is None. Names are from
+    Only samples of the process rank `alarm.process_rank` are counted; if it is None, samples of all processes. Names come from
     `Workload.sample_names`."""
     indices = [index for index in t.sampler.indices_of(alarm.step - 1, alarm.process_rank) if index.real]
     try:

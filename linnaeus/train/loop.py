@@ -98,9 +98,9 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
 
 
 def checked_per_task(t: Training, member: str, values: Tensor) -> Tensor:
-    """Return `values`, the result of the workload's method `member`. Raise `ConfigError` if its shape is not [T], one value per task.
+    """Return `values`, the result of the workload's method `member`. Raise `ConfigError` if the shape is not [T], one value per task.
 
-    Without this check an addition would broadcast another shape."""
+    Without this check, a tensor of another shape would be broadcast without an error when it is added to a sum."""
     tasks = len(t.workload.tasks)
     if values.shape != (tasks,):
         name = f"{class_name(type(t.workload))}.{member}"
@@ -168,10 +168,10 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
 
 @torch.no_grad()
 def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
-    """Return the sum of the losses of each task over `window` on this process, float64 [T], with the weights after update `step` and the
-    same dropout as in this update.
+    """Return the sums of the losses over `window` on this process, one for each task, float64 [T].
 
-    Buffers that a forward pass changes (batch statistics) are restored."""
+    The forward passes use the weights after update `step`, and the same dropout masks as in update `step`. Buffers that a forward pass
+    changes (batch statistics) are restored."""
     buffers = list(changing_buffers(t.model).values())
     saved = [buffer.clone() for buffer in buffers]
     total = torch.zeros_like(t.weighting.weights, dtype=torch.float64)
@@ -189,8 +189,8 @@ def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
 def count_units(t: Training, samples: int, valid: Tensor) -> int:
     """Return the number of units, such as tokens, in a global batch of `samples` samples; 0 for a workload without units.
 
-    `valid`: [T], number of valid labels of each task. If a task has the name of the unit, this is the number of its valid labels, without
-    padding. Otherwise it is `samples` times the units per sample."""
+    If a task is named like the unit, the result is the number of valid labels of that task, which excludes padding. Otherwise the result is
+    `samples` times the units per sample. `valid`: [T], number of valid labels of each task."""
     if t.workload.units is None:
         return 0
     name, per_sample = t.workload.units

@@ -52,7 +52,7 @@ def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> 
 
     `batch`: an input of the model; only shapes, strides and dtypes are used. `samples`: number of samples in `batch`.
 
-    Raise any exception of a model that cannot run on the meta device, such as one that reads values of its input."""
+    If the model cannot run on the meta device, for example because it reads values of its input, its exception is passed on."""
     from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
     phase = _Phase()
@@ -72,8 +72,8 @@ def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> 
 class _ForwardBackward(nn.Module):
     """Module whose forward runs the forward and the backward of `model`.
 
-    `functional_call` replaces weights during one call. A single call for both also covers the forward operations that activation
-    checkpointing repeats in the backward."""
+    `functional_call` replaces the weights during one call of a module. The backward must be inside that call, because activation
+    checkpointing repeats forward operations in the backward."""
 
     def __init__(self, model: nn.Module, phase: _Phase) -> None:
         super().__init__()
@@ -92,8 +92,8 @@ def convolution_backward_flops(
 ) -> int:
     """Return the number of operations of the backward of a convolution.
 
-    Each computed gradient, of `x` or of `weight`, needs as many operations as the forward. The arguments are those of
-    `aten.convolution_backward`, with tensors. The last one, `output_mask`, states which gradients are computed.
+    The arguments are those of `aten.convolution_backward`. The last argument, `output_mask`, states which gradients are computed. The
+    gradient of `x` and the gradient of `weight` each need as many operations as the forward.
 
     Torch's own formula ignores groups: for a depthwise convolution of C channels its result is C times too large."""
     places = (x if transposed else grad).shape[2:].numel() * grad.shape[0]
@@ -102,14 +102,14 @@ def convolution_backward_flops(
 
 class _Phase:
     """Counter of the forward operations that activation checkpointing repeats during the backward. backward: True once the backward has
-    started. repeated: number of floating-point operations in the repeated ones so far."""
+    started. repeated: number of floating-point operations so far that were repetitions."""
 
     def __init__(self) -> None:
         self.backward, self.repeated = False, 0
 
     def counting(self, formula: Callable[..., int]) -> Callable[..., int]:
-        """Return a function with the result of `formula`, a FLOP formula of `FlopCounterMode`, that also adds the result to `repeated` if
-        the operation is repeated."""
+        """Return a function that returns the result of `formula`, a FLOP formula of `FlopCounterMode`, and adds this result to `repeated`
+        if the operation is a repetition."""
 
         def call(*args: Any, **kwargs: Any) -> int:
             flops = formula(*args, **kwargs)
@@ -122,8 +122,8 @@ class _Phase:
 
 
 class _Uncounted(TorchDispatchMode):
-    """Mode that collects in `names` the operations without a formula: all custom operations, and those operations of
-    torch whose name contains a word of `HEAVY`."""
+    """Mode that collects, in `names`, the operations that have no FLOP formula and are probably expensive: all custom operations, and
+    operations of torch whose name contains a word of `HEAVY`."""
 
     def __init__(self, formulas: Mapping[Any, Any]) -> None:
         super().__init__()
@@ -139,14 +139,15 @@ class _Uncounted(TorchDispatchMode):
 
 
 def _on_meta(value: Tensor) -> Tensor:
-    """Return a tensor with the shape, strides and dtype of `value` on the meta device, a parameter if `value` is one."""
+    """Return a tensor with the shape, strides and dtype of `value` on the meta device; an `nn.Parameter` if `value` is an
+    `nn.Parameter`."""
     meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     return nn.Parameter(meta, requires_grad=value.requires_grad) if isinstance(value, nn.Parameter) else meta
 
 
 @contextlib.contextmanager
 def _eager() -> Iterator[None]:
-    """Return a context manager in which compiled modules run uncompiled. It does not import the compiler."""
+    """Return a context manager in which compiled modules run uncompiled. This does not import the compiler."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -155,7 +156,8 @@ def _eager() -> Iterator[None]:
 
 
 class FirstBatch:
-    """Wrapper of the model `inner` that records the shapes of its first batch. `batch`: that batch on the meta device; None before it."""
+    """Wrapper of the model `inner`. `batch`: the first batch passed to the wrapper, as tensors on the meta device; None before the first
+    call."""
 
     def __init__(self, inner: Callable[..., Any]) -> None:
         self.inner = inner
@@ -170,8 +172,8 @@ class FirstBatch:
 class FlopsOfRun:
     """Numbers of floating-point operations per sample of the model, one for each size of the training images.
 
-    If the method `flops_per_sample()` of the model returns a number, that is used. Otherwise `watch` records the shapes of the next batch,
-    and `of_last_update` counts the operations for these shapes."""
+    If the method `flops_per_sample()` of the model returns a number, that number is used. Otherwise `watch` records the shapes of the next
+    batch, and `of_last_update` counts the operations for these shapes."""
 
     def __init__(self) -> None:
         self._found: dict[int | None, Counted | None] = {}  # size of the images (None: constant) -> operations (None: unknown)
@@ -184,10 +186,9 @@ class FlopsOfRun:
     def of_last_update(self, t: Training) -> Counted | None:
         """Return the number of operations for one sample at the image size of the last update; None if unknown.
 
-        Each size is counted once. A number stated by the model has no repeated operations.
-
-        If shapes were recorded, count the operations: this takes up to a second, and another one for an import. Without a
-        number for this size, record the shapes of the next batch and return None."""
+        If shapes of a batch were recorded, count the operations now, which takes up to two seconds. If no number is available for this
+        size, start to record the shapes of the next batch and return None. Each size is counted once. A number that the model itself states
+        has no repeated operations."""
         size = t.ops.get_image_size(max(0, t.progress.global_step - 1))
         if size not in self._found and (stated := t.model.flops_per_sample()) is not None:
             self._found[size] = Counted(float(stated))

@@ -1,7 +1,7 @@
-"""`Outputs`: the files and loggers of one run. Its methods take values, not parts of a `Training`.
+"""`Outputs`: the files and loggers of one run. The methods of `Outputs` take values, not parts of a `Training`.
 
-Rank 0 writes. Other ranks construct the same object to take part in its broadcasts; they write only their records of batches.
-"""
+Only rank 0 writes. Other ranks construct the same object to take part in its broadcasts; the only files they write are records of
+batches."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ class CheckpointNotWritten(RunFailed):
 
 
 class Outputs:
-    """Writer of one run: rows of metrics, reports, alarms, checkpoints, validation results, summary.json and notifications.
+    """Writer of the files of one run: rows of metrics, reports, alarms, checkpoints, validation results, summary.json; also sends
+    notifications.
 
-    seconds_before: wall time of earlier launches. last_row: the newest value of every metric. saved_step: step of the newest checkpoint
-    of this launch, -1 without one. resumed: True after `resume`."""
+    seconds_before: wall time of earlier launches, in seconds. last_row: newest value of every metric. saved_step: step of the newest
+    checkpoint written in this launch; -1 if there is none. resumed: True once `resume` was called."""
 
     def __init__(
         self, config: Config, context: DistributedContext, directory: RunDirectory, sinks: LogSinks, display: ProgressDisplay
@@ -76,7 +77,7 @@ class Outputs:
         self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
-        """Continue the files at `step`: remove later rows, reports and alarms, and rename later checkpoints.
+        """Continue the files at `step`: remove rows, reports and alarms of later steps, and rename checkpoints of later steps.
 
         saved: result of `counters` in the checkpoint; None for a new run and for a checkpoint of another run."""
         saved = saved if saved is not None else {"rows": {}, "seconds": 0.0}
@@ -93,7 +94,8 @@ class Outputs:
         self.notifier.start(f"{'continues at' if step else 'started; now at'} step {step:,} on {socket.gethostname()}")
 
     def counters(self, wall_seconds: float) -> dict[str, Any]:
-        """Return the argument of a later `resume`: numbers of written rows, reports and alarms, pending report, wall time of all launches.
+        """Return the value that a later `resume` takes as `saved`: numbers of written rows, reports and alarms, the pending report, and the
+        wall time of all launches in seconds.
 
         wall_seconds: wall time of this launch."""
         counts = {"rows": self.sinks.state_dict(), "alarms": self.alarms.counters(), **self.reports.counters()}
@@ -114,13 +116,13 @@ class Outputs:
     def validation_result(self, step: int, key: str, weights: str) -> dict[str, float] | None:
         """Return the stored result of the validation pass `key` at `step`, the same on every rank; None if the pass must run.
 
-        A result counts only if it was measured with the same weights. weights: result of `saving.weights_hash`."""
+        A stored result of other weights is ignored. weights: result of `saving.weights_hash` for the current weights."""
         return self.context.broadcast_object(self.results.read(step, key, weights) if self.context.is_master else None)
 
     def write_validation(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
         """Write the result of the validation pass `key`.
 
-        If that fails, the result stays in memory and is written before the next checkpoint."""
+        If writing fails, the result stays in memory and is written before the next checkpoint."""
         if self.context.is_master:
             self.reports.passes += 1
             with log_write_errors(self.results.path(step, key)):
@@ -158,7 +160,9 @@ class Outputs:
     # -- checkpoints -----------------------------------------------------------------------------------------------------
 
     def before_write(self) -> None:
-        """Flush the rows, reports and validation results of which a checkpoint contains the numbers. Called in the thread of the writer."""
+        """Flush the files of rows, reports, alarms and validation results, because a checkpoint contains their numbers of rows.
+
+        The thread that writes checkpoints calls this before each checkpoint."""
         self.results.flush()
         self.sinks.sync()
         self.reports.sync()
@@ -208,8 +212,8 @@ class Outputs:
     def mark(self, status: str, global_step: int | None = None, **values: Any) -> None:
         """Write `status` and `values` to summary.json. Keep its other entries, except `error` and `interrupted_by`.
 
-        `global_step=None` keeps the step in the file, 0 without a file. Use this in place of `summary` if the run ends before its state is
-        restored, or if the watchdog found the failure."""
+        `global_step=None` keeps the step in the file; without a file the step is 0. Use this method in place of `summary` if the run ends
+        before its state is restored, or if the watchdog found the failure."""
         previous = read_summary(self.directory.path)
         kept = {name: value for name, value in previous.items() if name not in ("status", "global_step", "error", "interrupted_by")}
         step = previous.get("global_step", 0) if global_step is None else global_step
@@ -217,7 +221,8 @@ class Outputs:
         write_summary(self.directory.path / "summary.json", status, step, **(kept | self._hidden(values)))
 
     def _hidden(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a copy of `values`; in `error`, each value that the configuration reads from an environment variable is replaced."""
+        """Return a copy of `values`. In its entry `error`, values that the configuration reads from environment variables are hidden
+        (passwords)."""
         return {**values, "error": hide(values["error"])} if "error" in values else dict(values)
 
     def close(self) -> None:
@@ -289,9 +294,10 @@ def build_loggers(config: Config, directory: RunDirectory) -> list[Any]:
 
 
 def check_shared_disk(directory: Path, context: DistributedContext) -> None:
-    """Raise `ConfigError`, on all processes, if one of them does not find the run directory of rank 0, since all ranks read checkpoints.
+    """Raise `ConfigError`, on all processes, if a process does not find the run directory of rank 0: all ranks must read checkpoints from
+    it.
 
-    Wait up to `SHARED_DISK_DELAY` seconds for a network disk to show it."""
+    A network disk may show a new directory late, so each process looks for it for up to `SHARED_DISK_DELAY` seconds."""
     deadline = time.monotonic() + SHARED_DISK_DELAY
     while not (found := (directory / "config.yaml").exists()) and time.monotonic() < deadline:
         time.sleep(0.5)

@@ -45,7 +45,7 @@ FEW_UPDATES = 10  # a run of fewer updates trains almost nothing
 
 @dataclass(frozen=True)
 class Plan:
-    """Length and schedule of a run, exact before the first batch. `length`: steps of the run and of an epoch. `accumulation`: micro-batches
+    """Length and schedule of a run, known before the first batch. `length`: steps of the run and of an epoch. `accumulation`: micro-batches
     per update on a process. `resolved`: the schedule in steps. `ops`: methods that say which events are due at a step. `lr`: learning rate
     at each step.
 
@@ -117,7 +117,8 @@ def warn_if_short(config: Config, plan: Plan) -> None:
 
 
 def check_monitors(config: Config, resolved: ResolvedSchedule, workload: Workload) -> None:
-    """Raise `ConfigError` if no validation pass of this run measures a monitored metric, or if its direction (min or max) is unknown.
+    """Raise `ConfigError` if a monitored metric is not measured by any validation pass of this run, or if the direction (min or max) of a
+    monitored metric is unknown.
 
     A metric of the averaged weights counts as not measured if the raw weights are validated, and the reverse."""
     averaged = config.trainer.ema_decay is not None and config.trainer.ema_validate
@@ -173,7 +174,7 @@ def metric_names(resolved: ResolvedSchedule, workload: Workload, averaged: bool)
 
 
 def _without_samples(metrics: Any, *totals: torch.Tensor) -> dict[str, float]:
-    """Return the results of `metrics.compute` for `totals` (zeros) and its counts, which are still 0.
+    """Return the results of `metrics.compute` for no samples: `totals` are zeros and the counts of `metrics` are still 0.
 
     Raise `ConfigError` if `compute` divides by zero, or if its results are not numbers or lack `loss`."""
     check_counts(metrics)

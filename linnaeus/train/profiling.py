@@ -50,7 +50,7 @@ def profile_notes(text: str | None, last_step: int) -> list[str]:
 
 
 class StepProfiler:
-    """Profiler of the updates `first` to `last` (counted from 1), on rank 0 only. `Sections` calls it, as one of its users."""
+    """Profiler of the updates `first` to `last` (counted from 1), on rank 0 only. `Sections` calls its methods `wants` and `add`."""
 
     def __init__(self, text: str, directory: Path, device: torch.device) -> None:
         """`text`: value of `profile`. `directory`: the run directory. Raise `ConfigError` for an invalid `text`."""
@@ -74,10 +74,10 @@ class StepProfiler:
         return self.first <= step <= self.last
 
     def add(self, t: Training, step: int, marks: Marks) -> None:
-        """Keep `marks` if update `step` is in the first half of the range, which is timed, or is the only update. After the last update of
-        the range, write all files.
+        """Keep `marks` of update `step` if the update is timed: it is in the first half of the range, or it is the only update of the
+        range. After the last update of the range, write all files.
 
-        If the run was resumed within the second half, which is traced, summary.txt and parts.json are not written."""
+        If the run was resumed within the second half of the range, which is traced, summary.txt and parts.json are not written."""
         if step < self.traced_from or self.first == self.last:
             self._timed[step] = marks
         if step >= self.last:
@@ -105,8 +105,8 @@ class StepProfiler:
         log.info("profile: %s\n%s", self.directory, text)
 
     def _operations(self, t: Training) -> float | None:
-        """Return the number of floating-point operations of the last update on this process, without those repeated by activation
-        checkpointing; None if unknown."""
+        """Return the number of floating-point operations of the last update on this process; None if unknown. Operations repeated by
+        activation checkpointing are not included."""
         if t.flops is None:
             return None
         step, found = t.progress.global_step - 1, t.flops.of_last_update(t)
@@ -114,7 +114,7 @@ class StepProfiler:
 
 
 def parts_record(updates: dict[int, dict[str, float]], traced: tuple[int, int]) -> dict[str, Any]:
-    """Return the content of parts.json: mean seconds of each part and of the whole update, and all seconds of each single update.
+    """Return the content of parts.json: for each part and for the whole update the mean seconds, and all seconds of each single update.
 
     updates: step -> result of `part_seconds` for the timed updates, not empty. traced: (first, last) update of the trace."""
     number = len(updates)

@@ -1,9 +1,8 @@
 """Compare the processes of a run at each report: times of their updates, memory, and state of their GPUs. The processes exchange these
 values with one all-reduce of a table [W, len(`FACTS`)] for W processes.
 
-`Sections` times only the first `SAMPLES` updates after each report, so the others take no extra time. Waiting for data is measured over all
-updates, because a slow file may be in any of them.
-"""
+`Sections` times only the first `SAMPLES` updates after each report, so later updates are not slowed. Waiting for data is measured over all
+updates, because a slow file may be in any update."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ FACTS = (*TIMES, *MEMORY, *GPU_MEMORY, *GPU)
 
 
 class SampledTimes:
-    """Collector of the times of the first `SAMPLES` updates after each report. It is a user of `Sections`, in runs of several processes
-    only."""
+    """Collector of the times of the first `SAMPLES` updates after each report, only in runs of several processes. `Sections` calls its
+    methods `wants` and `add`."""
 
     def __init__(self) -> None:
         self._marks: list[Marks] = []
@@ -46,7 +45,7 @@ class SampledTimes:
         return len(self._marks) < SAMPLES
 
     def add(self, t: Training, step: int, marks: Marks) -> None:
-        """Keep the marks of an update."""
+        """Keep `marks`, the marks of one update."""
         self._marks.append(marks)
 
     def take(self) -> tuple[float, float]:
@@ -60,9 +59,9 @@ class SampledTimes:
 
 
 class RankReport:
-    """Values of `FACTS` from all processes at a report. Call `collect` on all ranks, then `rows` and `lines` on rank 0.
+    """Values of all processes at a report. Call `collect` on all ranks, then `rows` and `lines` on rank 0.
 
-    table: a dict for each rank, name in `FACTS` -> value; NaN if the process does not have the value."""
+    table: a dict for each rank: name in `FACTS` -> value; NaN if the process does not have the value."""
 
     def __init__(self, device: torch.device, world_size: int) -> None:
         self.sampled = SampledTimes() if world_size > 1 else None
@@ -101,8 +100,8 @@ class RankReport:
     def rows(self) -> dict[str, float]:
         """Return the values for timings.jsonl: metric key -> value, without NaN.
 
-        They are the memory and GPU state of rank 0. With several processes, they also include the largest memory of a process with its
-        rank, and for each of `TIMES` the least and the largest value of the processes, in ms per update."""
+        The values are the memory and GPU state of rank 0. With several processes, add the largest memory of any process and the rank of
+        that process. Also add, for each of `TIMES`, the smallest and the largest value among the processes, in ms per update."""
         found = {name: self.table[0][name] for name in (*MEMORY, *GPU_MEMORY, *GPU)}
         if len(self.table) > 1:
             for name in (MEMORY[0], GPU_MEMORY[2]):

@@ -35,8 +35,8 @@ def training_row(t: Training, peek: bool = False) -> dict[str, float]:
 
 
 def metrics_row(t: Training) -> dict[str, float]:
-    """Return the row of metrics at this step: `training_row`, progress, gradient conflict, growth and the curriculum. This waits for the
-    device."""
+    """Return the row of metrics at this step: all of `training_row`, and entries for progress, gradient conflict, growth and the
+    curriculum. This waits for the device."""
     row = training_row(t) | {
         "progress/epoch": t.progress.global_step / t.sampler.steps_per_epoch,
         "progress/fraction": t.progress.get_progress_fraction(),
@@ -51,9 +51,11 @@ def metrics_row(t: Training) -> dict[str, float]:
 
 
 def curriculum_numbers(t: Training) -> dict[str, float]:
-    """Return the values of the curriculum at the last update, or of the first update if there was none yet; {} without curriculum phases.
+    """Return the values of the curriculum at the last update; before the first update, the values for the first update. Return {} without
+    curriculum phases.
 
-    The keys are `phase/lr_multiplier`, `phase/mixture/<source>` (share of the samples) and `phase/dimension/<name>` (weight)."""
+    The keys are `phase/lr_multiplier`, `phase/mixture/<source>` (fraction of the samples that come from a data source) and
+    `phase/dimension/<name>` (weight of a dimension of `Workload.dimensions`)."""
     phases, step = t.ops.resolved.phases, max(0, t.progress.global_step - 1)
     if phases is None:
         return {}
@@ -72,8 +74,10 @@ def curriculum_numbers(t: Training) -> dict[str, float]:
 
 
 def timings(t: Training) -> dict[str, float]:
-    """Return the row of timings.jsonl (key -> value) over this launch: times and throughput, in the units that the keys name, the share of
-    the training time spent waiting for data, and peak memory in MiB. Only `time/wall_seconds` includes earlier launches."""
+    """Return the row of timings.jsonl (key -> value) over this launch. Only `time/wall_seconds` includes earlier launches.
+
+    The values are times and throughput in the units that the keys name, the share of the training time spent waiting for data, and the peak
+    memory in MiB."""
     seconds = max(t.clock.training(), 1e-9)
     steps = t.progress.global_step - t.first_step
     samples = t.progress.samples_seen - t.first_sample
@@ -104,8 +108,8 @@ def reading(t: Training) -> Reading:
 
 
 def memory_now(device: torch.device) -> dict[str, float]:
-    """Return metric key -> MiB: resident memory of this process (on Linux only); on a GPU also memory allocated by tensors and the size of
-    the GPU's memory."""
+    """Return memory sizes in MiB, metric key -> value: resident memory of this process (on Linux only); on a GPU also the memory allocated
+    by tensors and the total memory of the GPU."""
     own = memory_of()
     found = {} if own is None else {"memory/host_now_MiB": own.resident}
     if device.type == "cuda":
@@ -127,9 +131,9 @@ def _peak_host_mib() -> float:
 def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
     """Prepare the progress reports. Call this after the run is restored. Do nothing on ranks other than 0.
 
-    Plan the steps of validation passes and checkpoints for the estimate of the time left, and restart the measurement of throughput. For a
-    new run with `schedule.report`, make the report at 0 %. costs: fields of the `Costs` that the checkpoint of the last launch contains;
-    None without a checkpoint."""
+    Compute the steps of all validation passes and checkpoints, for the estimate of the time left, and restart the measurement of
+    throughput. For a new run with `schedule.report`, make the report at 0 %. costs: fields of the object `Costs` that the last launch saved
+    in its checkpoint; None without a checkpoint."""
     reports = t.output.reports
     if reports.file is None:
         return
@@ -160,7 +164,8 @@ def restart_throughput(t: Training) -> None:
 def report_progress(t: Training) -> None:
     """Show and write the progress report of this step, log its warnings, and write the row of timings.
 
-    The report shows the metrics of the pending row (from a step with validation) if there is one, otherwise those of the newest row."""
+    If a row of metrics is pending (from a step with validation), the report shows the metrics of that row, otherwise those of the newest
+    row."""
     reports, step, resolved = t.output.reports, t.progress.global_step, t.ops.resolved
     with reports.timed():
         pending, reports.pending = reports.pending, None
@@ -183,15 +188,17 @@ def time_left(t: Training, clocks: dict[str, float], validated: bool = False) ->
     """Return `time/eta_seconds`, the estimated seconds until the end of the run, and its parts `time/eta_validation_seconds` and
     `time/eta_saving_seconds`. A part without an estimate is left out.
 
-    clocks: result of `timings`, joined with that of `Throughput.rates`. validated: True if the validation passes of this step are done."""
+    clocks: result of `timings`, merged with the result of `Throughput.rates`. validated: True if the validation passes of this step are
+    done."""
     resolved, spent = t.ops.resolved, (t.clock.validating, t.clock.saving)
     step, intervals = t.progress.global_step, resolved.checkpoint.seconds
     return t.output.reports.time_left(clocks, step, resolved.last_step, *spent, intervals, validated)
 
 
 def costs(t: Training) -> Costs:
-    """Return the mean seconds of an update, a validation pass and a checkpoint, None if unknown. Checkpoints contain them, so that the next
-    launch can estimate the time left."""
+    """Return the mean seconds of an update, of a validation pass and of a checkpoint; a value is None if unknown.
+
+    Each checkpoint contains these costs, so that the next launch can estimate the time left."""
     update = t.output.reports.seconds_per_update(t.output.reports.throughput.rates(latest=reading(t)))
     return t.output.reports.costs(update, t.clock.validating, t.clock.saving, t.context.world_size)
 
@@ -252,8 +259,10 @@ def _recent(t: Training) -> dict[str, float]:
 
 
 def device_peak(t: Training) -> float | None:
-    """Return the peak FLOP/s of the device at the precision of the run: `logger.peak_tflops` x 10^12 if it is set, otherwise the maker's
-    figure for the GPU. Without the setting, return None on the CPU, for a GPU or precision without a figure, and for float32 with TF32."""
+    """Return the peak FLOP/s of the device at the precision of the run: `logger.peak_tflops` x 10^12 if this is set, otherwise the maker's
+    figure for the GPU.
+
+    If `logger.peak_tflops` is not set, return None on the CPU, for a GPU or precision without a figure, and for float32 with TF32."""
     configured, precision = t.config.logger.peak_tflops, t.config.trainer.precision
     if configured is not None:
         return configured * 1e12

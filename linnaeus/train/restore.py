@@ -27,10 +27,10 @@ log = logging.getLogger("linnaeus")
 
 
 def restore(t: Training, weights: InitialWeights | None = None) -> None:
-    """Load the checkpoint found by `find_point` into all parts. Without one start the run, from `weights` if given.
+    """Load the checkpoint found by `find_point` into all parts. If there is none, start the run at step 0, with `weights` if given.
 
     Then remove rows and results of later steps, log the steps that move because of an allowed change of the configuration, and end the
-    start-up time of the clock. Raise `ConfigError` if the checkpoint belongs to other data or another model."""
+    start-up time of the clock. Raise `ConfigError` if the checkpoint was written with other data or another model."""
     point = find_point(t)
     for path, reason in point.skipped:
         log.warning("checkpoint %s was skipped: %s", path, reason)
@@ -44,9 +44,10 @@ def restore(t: Training, weights: InitialWeights | None = None) -> None:
 
 
 def find_point(t: Training) -> ResumePoint:
-    """Return the checkpoint from which the run continues (None: start at step 0), the same on every rank, and the skipped newer ones.
+    """Return the checkpoint from which the run continues, and the newer checkpoints that were skipped as damaged. The checkpoint is None if
+    the run starts at step 0. The result is the same on every rank.
 
-    Raise `ConfigError`, on all ranks, if one of them cannot read the checkpoint that rank 0 has verified."""
+    Raise `ConfigError`, on all ranks, if a rank cannot read the checkpoint that rank 0 has verified."""
     point, refusal = ResumePoint(None), ""
     try:
         point = find_resume_point(
@@ -66,8 +67,9 @@ def find_point(t: Training) -> ResumePoint:
 
 
 def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
-    """Load a checkpoint into all parts of the run, continue the files of the run at its step, and log this. If the run had stopped early,
-    `t.run` is stopped."""
+    """Load the checkpoint `found` into all parts of the run, continue the files of the run at the step of `found`, and log this step.
+
+    If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
     t.run.stop(saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step))
@@ -104,7 +106,8 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
 
 
 def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
-    """Raise `ConfigError` if a checkpoint was written with other data, another model or other parts than this run. Change nothing."""
+    """Raise `ConfigError` if the checkpoint `found` was written with other data, another model or other parts than this run. Change
+    nothing."""
     if found.state["data_fingerprint"] != t.workload.fingerprint and "data" not in t.config.run.allow:
         name = t.config.data.name
         raise ConfigError(f"{found.path} was trained on data other than the current data.name={name}; use run.allow=[data] to accept it")
@@ -121,9 +124,8 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
 
 
 def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:
-    """Return the reason for which the run stopped early, from state.json of a checkpoint; None if it did not stop.
-
-    Return None also for a checkpoint of another run, and if the limits of `schedule.early_stop` have changed since."""
+    """Return the reason why the run stopped early, from state.json of a checkpoint (`state`). Return None if the run did not stop early, if
+    the checkpoint is of another run, or if the limits of `schedule.early_stop` have changed since."""
     same = state["run_id"] == t.output.directory.run_id and state["early_stop"] == dataclasses.asdict(t.config.schedule.early_stop)
     return state["stop_reason"] if same and state["stop_reason"] != INTERRUPTED else None
 
@@ -179,8 +181,8 @@ def log_changes(t: Training) -> None:
 def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights | None:
     """Return the weights of `run.init_from`, read by every rank. Call this before anything is written.
 
-    Return None if the key is null or if the run already has a checkpoint. Raise `ConfigError` on every rank if one of them cannot read the
-    file, if it differs between ranks, or if it does not fit the model."""
+    Return None if `run.init_from` is null or if the run already has a checkpoint. Raise `ConfigError` on every rank if a rank cannot read
+    the file, if the file differs between ranks, or if the weights do not fit the model."""
     path = t.config.run.init_from
     if path is None:
         return None
@@ -191,10 +193,10 @@ def find_initial_weights(t: Training, directory: RunDirectory) -> InitialWeights
 
 
 def warm_start(t: Training, weights: InitialWeights | None) -> None:
-    """Copy `weights`, those of `run.init_from`, into the model and its moving average; do nothing if that key is null.
+    """Copy `weights`, read from `run.init_from`, into the model and its moving average. Do nothing if `run.init_from` is null.
 
-    This is called for a run without a usable checkpoint. If the run has checkpoints, but none of them verifies, `weights` is None, and they
-    are read here. Raise `ConfigError` if they then differ from the weights at the first start of the run.
+    This is called if no checkpoint can be used. If `weights` is None (the run has checkpoints, but all are damaged), read the file now, and
+    raise `ConfigError` if its weights differ from the weights at the first start of the run.
 
     Log which weights were loaded, and write the full list to launches/<n>/init_from.txt."""
     path = t.config.run.init_from
@@ -220,7 +222,8 @@ def warm_start(t: Training, weights: InitialWeights | None) -> None:
 def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
     """Return the weights in the file `path`, after every rank has read them.
 
-    Raise the same `ConfigError` on every rank if a rank cannot read them, if they do not fit the model, or if they differ between ranks."""
+    Raise the same `ConfigError` on every rank if a rank cannot read the file, if the weights do not fit the model, or if they differ
+    between ranks."""
     weights, refusal = None, ""
     try:
         weights = t.workload.adapt_initial_weights(read_initial_weights(path, choice=t.config.run.init_checkpoint), t.model)

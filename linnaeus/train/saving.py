@@ -43,7 +43,8 @@ def save(t: Training) -> None:
 
 
 def readable_state(t: Training) -> dict[str, Any]:
-    """Return the content of state.json: plain values that a person can read and that a resume needs."""
+    """Return the content of state.json: values that a resume needs, all of plain types (numbers, strings, lists), so that a person can read
+    them."""
     step = t.progress.global_step
     validated = t.tracker.last_step == step
     return {
@@ -64,7 +65,8 @@ def readable_state(t: Training) -> dict[str, Any]:
 
 
 def wait_for_copy(t: Training) -> None:
-    """Wait until the newest checkpoint has copied the state of the optimizers, which the next update will change."""
+    """Wait until the state of the optimizers is copied for the newest checkpoint. Call this before the next update, which changes the
+    state."""
     if t.output.writer is not None:
         with t.clock.measure("saving"):
             t.output.writer.wait_until_copied()
@@ -86,7 +88,8 @@ def settle(t: Training) -> None:
 
 
 def weights_hash(t: Training) -> str:
-    """Return a hash (BLAKE2b) of the weights that validation uses, raw or averaged; "-" on ranks other than 0, which write no results."""
+    """Return a hash (BLAKE2b) of the weights that validation uses, raw or averaged. Return "-" on ranks other than 0, which write no
+    results."""
     if not t.context.is_master:
         return "-"
     digest = hashlib.blake2b(digest_size=16)

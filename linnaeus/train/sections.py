@@ -1,12 +1,11 @@
 """Time the parts of an update: waiting for data, inputs, forward, loss, backward and the other entries of `PARTS`.
 
-By default nothing is timed. A user of `Sections` requests updates to be timed: `StepProfiler` for `profile=`, `SampledTimes` to compare
+By default nothing is timed. A user of `Sections` selects the updates to be timed: `StepProfiler` for `profile=`, `SampledTimes` to compare
 processes. During these updates, the methods that the loop calls are replaced by timed methods. Timing adds about 10 us to an update.
 
 A mark is a moment at which one part ends and the next part begins, so the times of the parts add up to the time of the update. On the CPU a
-moment is a reading of the clock in seconds. On a GPU it is a CUDA event: a part ends when the device has executed its operations, and the
-host does not wait.
-"""
+moment is a reading of the clock in seconds. On a GPU a moment is a CUDA event: a part ends when the device has executed the operations of
+the part, and the host does not wait."""
 
 from __future__ import annotations
 
@@ -44,8 +43,9 @@ class User(Protocol):
 
 
 class TimedCall:
-    """Callable proxy of `inner`: calling the proxy calls `call`, and reading an attribute reads it from `inner`. It replaces
-    `Training.runner` and `Training.update`, which the loop calls and whose attributes it reads."""
+    """Proxy of `inner`. Calling the proxy calls the function `call`; reading an attribute of the proxy reads that attribute of `inner`.
+
+    During timed updates a proxy replaces `Training.runner` and `Training.update`, which the loop calls and whose attributes it reads."""
 
     def __init__(self, inner: Any, call: Callable[..., Any]) -> None:
         self._inner, self._call = inner, call
@@ -74,8 +74,9 @@ class Sections:
     # -- called by the loop ----------------------------------------------------------------------------------------------
 
     def between_steps(self, t: Training) -> None:
-        """Pass the marks of the finished update to the users that requested it, and begin the marks of the next update if a user requests
-        it. Call this before the first update of an epoch and after each update."""
+        """Pass the marks of the finished update to the users that requested it. Then, if a user requests the next update, begin its marks.
+
+        Call this before the first update of an epoch and after each update."""
         step = t.progress.global_step
         if len(self._marks) == 1:  # at the beginning of an epoch: the marks of the next update have begun
             return
@@ -153,11 +154,12 @@ class Sections:
         return call
 
     def _timed_backward(self, backward: Callable[..., None], processes: int) -> Callable[..., None]:
-        """Return `backward` with its time in two parts: "backward" until this process has computed all its gradients, then "exchange",
-        while DDP waits for the gradients of the other processes. With one process (`processes` = 1), the whole time is "backward".
+        """Return a function that runs `backward` and times it in two parts: "backward" until this process has computed all its gradients,
+        then "exchange" while DDP waits for the gradients of the other processes. With one process (`processes` = 1), the whole time is
+        "backward".
 
-        DDP waits in a callback at the end of backward. Callbacks run in the order in which they were queued. A hook on the losses, where
-        backward starts, queues the callback that sets the mark, so it runs before the callback of DDP."""
+        DDP waits in a callback at the end of backward, and callbacks run in the order in which they were queued. The callback that sets the
+        mark is queued by a hook on the losses, where backward starts, so it runs before the callback of DDP."""
         if processes == 1:
             return self._timed(backward, "backward")
 

@@ -48,16 +48,17 @@ def apply_process_settings(config: Config) -> None:
 
 
 class CoreUse:
-    """Measurement of CPU time since construction, on the cores that this process may use: that of all processes and that of this process.
-    It works on Linux only; elsewhere `warn_if_busy` does nothing."""
+    """Measurement of the CPU time used since construction, by all processes and by this process, on the cores that this process may use.
+
+    This works on Linux only; on other systems `warn_if_busy` does nothing."""
 
     def __init__(self) -> None:
         self._time, self._start = time.monotonic(), core_seconds()
 
     def warn_if_busy(self, context: DistributedContext) -> None:
-        """Log a warning if the run is on the CPU and other processes use cores that its torch threads need.
+        """Log a warning if the run is on the CPU and other programs use cores that the torch threads of the run need.
 
-        The threads of an operation wait for each other: with two busy neighbours on two cores a run takes six times as long."""
+        The threads of an operation wait for each other. Measured: with two busy neighbours on two cores a run takes six times as long."""
         now, seconds = core_seconds(), time.monotonic() - self._time
         if context.device.type != "cpu" or now is None or self._start is None or not seconds:
             return

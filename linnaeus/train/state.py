@@ -45,9 +45,9 @@ RUNNING, INTERRUPTED, STOPPED = "running", "interrupted", "stopped"
 
 @dataclass
 class RunState:
-    """Status of the run, and the reason for it.
+    """Status of the run, and the reason for the status.
 
-    status: "running"; "interrupted" by a signal, the time limit or unreadable data, so that the same command continues; "stopped"
+    status: "running"; "interrupted" by a signal, the time limit or unreadable data (the same command then continues the run); "stopped"
     early by a limit of the configuration. reason: a text for the log; None while running."""
 
     status: str = RUNNING
@@ -85,7 +85,8 @@ class RunState:
 
 @dataclass
 class Training:
-    """All parts of a run. A checkpoint contains the state of the parts in `stateful()`; the others are built from the configuration."""
+    """All parts of a run. A checkpoint contains the state of the parts in `stateful()`; all other parts are built from the
+    configuration."""
 
     config: Config
     context: DistributedContext
@@ -138,7 +139,7 @@ class Training:
 
     @functools.cached_property
     def parameter_counts(self) -> tuple[int, int]:
-        """Return the numbers of parameters of the model: (all, those that are trained)."""
+        """Return (number of all parameters of the model, number of parameters that are trained)."""
         sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
         return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
@@ -149,7 +150,7 @@ class Training:
     def stateful(self) -> dict[str, Any]:
         """Return {name: part} for the parts whose state is the same on all ranks.
 
-        Each has `state_dict` and `load_state_dict` of plain types."""
+        Each part has the methods `state_dict` and `load_state_dict`; the state consists of plain types."""
         parts: dict[str, Any] = {
             "progress": self.progress,
             "optimizers": self.optimizers,
@@ -167,7 +168,7 @@ class Training:
     def broadcast_buffers(self) -> None:
         """Copy the batch statistics of the model, and their moving averages in `ema`, from rank 0 to every rank.
 
-        Batch statistics differ between ranks during training. So those of rank 0 are validated and saved."""
+        Batch statistics differ between ranks during training. After this call every rank validates and saves the statistics of rank 0."""
         if not self.context.is_distributed:
             return
         averages = self.ema.averaged() if self.ema is not None else {}

@@ -22,7 +22,8 @@ log = logging.getLogger("linnaeus")
 
 
 def end_step(t: Training) -> None:
-    """Log, save, validate and stop, as far as due at the step just reached. If `t.run.running` is True afterwards, training continues."""
+    """Log, save, validate and stop: each only if due at the step just reached. If `t.run.running` is True afterwards, training
+    continues."""
     if t.sync.data_unreadable:  # no update was made since the last step end, so nothing else is due
         interrupt_for_unreadable_data(t)
         return
@@ -64,7 +65,8 @@ def next_due(t: Training) -> int:
 
 
 def due_by_request_or_clock(t: Training) -> bool:
-    """Return True if a stop, a checkpoint, a report or a redraw of the panel is due now, whatever the step."""
+    """Return True if a stop, a checkpoint, a report or a redraw of the panel is due now because of a request or the wall time, at any
+    step."""
     clocks = t.sync.save_agreed or t.ops.report_due_by_clock() or t.output.display.due()
     return clocks or t.sync.stop_requested() or not t.run.running
 

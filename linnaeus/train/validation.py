@@ -43,7 +43,7 @@ class PassTotals:
     counts: dict[str, torch.Tensor]
 
     def results(self, at_end: bool) -> dict[str, float]:
-        """Return {name: value} of the metrics. `at_end=True` adds those that are computed only at the end of a run."""
+        """Return {name: value} of the metrics. With `at_end=True` also compute the metrics that are only measured at the end of a run."""
         found = self.metrics.compute(self.sums, self.counts)
         found |= self.metrics.compute_at_end(self.counts) if at_end else {}
         return {f"{self.prefix}/{name}": value for name, value in found.items()}
@@ -71,9 +71,10 @@ def schedule_final_validations(t: Training) -> None:
 
 
 def find_pass(t: Training, stage: TrainingStage, index: int | None) -> ValidationPass:
-    """Return the validation pass with this stage and index. `index`: entry of `schedule.partial_combinations`; None for other stages.
+    """Return the validation pass with the given stage and index. `index`: position in `schedule.partial_combinations`; None for other
+    stages.
 
-    Raise `ConfigError` if a change of the configuration has removed it while it was pending."""
+    Raise `ConfigError` if the pass was pending and a change of the configuration has since removed it."""
     for candidate in t.passes:
         if candidate.stage == stage and candidate.partial_index == index:
             return candidate
@@ -129,8 +130,8 @@ def apply_results(t: Training, results: dict[str, float]) -> None:
 
 
 def validate_with_partial_mask(t: Training, pass_: ValidationPass, show: ShowBatches = _show_nothing) -> dict[str, float] | None:
-    """Return the metrics of a pass in which the metadata components `pass_.masked` are masked for every sample; None if it was
-    interrupted."""
+    """Run one validation pass in which the metadata components `pass_.masked` are masked for every sample. Return its metrics; None if the
+    pass was interrupted."""
     return validate_one_pass(t, pass_, show)
 
 
@@ -231,14 +232,15 @@ def _run_batches(
 def may_be_last(t: Training) -> bool:
     """Return True if this validation may be the last one: at the end of the run, or if its results can stop the run.
 
-    The result is the same after a resume, because the checkpoint before the passes contains the state that it depends on."""
+    The result is the same after a resume, because it depends only on state that the checkpoint before the passes contains."""
     stop, patience = t.config.schedule.early_stop, t.early_stopping
     at_end = not t.run.running or t.progress.global_step >= t.ops.resolved.last_step
     return at_end or stop.metric_bound is not None or (patience is not None and patience.counter + 1 >= patience.patience)
 
 
 def _interrupt(t: Training, error: OSError | None) -> None:
-    """Interrupt the run during a validation pass, on every rank alike. The checkpoint before the pass lists it as pending."""
+    """Interrupt the run during a validation pass, on every rank alike. The checkpoint written before the pass lists this pass as
+    pending."""
     t.run.interrupt(t.sync.interruption_reason(error))
     if t.sync.data_unreadable and t.context.is_master:
         log.error("stopping: %s", t.run.reason)

@@ -1,7 +1,7 @@
-"""Connections of the HTTP service with limits on the time of a client, and without a traceback for a damaged request.
+"""Connections of the HTTP service: each has a time limit for the client, and a damaged request leaves no traceback in the log.
 
-uvicorn waits for the head of a request without a limit, so a client that sends it byte by byte would keep a connection open for ever.
-"""
+uvicorn has no time limit for the head of a request. Without a limit, a client that sends the head byte by byte would keep a connection open
+for ever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FILES = 100  # that the process opens besides connections
 
 
 class ClientConnection(H11Protocol):
-    """A connection that is closed if a client needs more than `seconds` to send a request, or to take its answer."""
+    """HTTP connection with a time limit. It is closed if the client has not sent the whole request after `seconds` + 1, and if the answer
+    is not sent completely after `seconds` + 1 more."""
 
     seconds = 30.0
     timer: asyncio.TimerHandle | None = None
@@ -50,7 +51,8 @@ class ClientConnection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer a request that cannot be parsed with status 400. Close the connection without it if an answer has begun already."""
+        """Answer a request that cannot be parsed with status 400 and the text `msg`. Only close the connection if another answer has begun
+        already."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -68,8 +70,8 @@ class ClientConnection(H11Protocol):
 def connections(seconds: float) -> type[ClientConnection]:
     """Return a subclass of `ClientConnection` with a limit of `seconds`.
 
-    Also raise the limit of open files of this process to 2 x `MOST` + `FILES`, or as far as the system allows: connections above `MOST`
-    need a file, too, until they are closed."""
+    Also raise the limit of open files of this process to 2 x `MOST` + `FILES`, or to the hard limit of the system if this is lower.
+    Connections above `MOST` are closed at once, but need an open file until then."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * MOST + FILES
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed if hard == resource.RLIM_INFINITY else min(needed, hard)), hard))

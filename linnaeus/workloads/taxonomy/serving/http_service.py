@@ -39,9 +39,10 @@ PATHS = ("/", "/predict", "/model", "/health", "/metrics", "/nearest/{number:int
 
 
 class HttpService:
-    """HTTP service of a classifier. `name`: name of the model, for people. `card`: text of its model card.
+    """HTTP service of a classifier. `name`: name of the model, shown in answers. `card`: text of the model card.
 
-    `batch_size`, `batch_wait`: as `size` and `wait` of `PhotographBatches`. `threads`: number of threads that decode photographs."""
+    `batch_size`: largest number of photographs in a batch of the network. `batch_wait`: longest time that a photograph waits for others, in
+    seconds. `threads`: number of threads that decode photographs."""
 
     def __init__(self, served: ServedModel, name: str, card: str, limits: Limits, batch_size: int, batch_wait: float, threads: int) -> None:
         self.served, self.model, self.limits, self.in_progress = served, served.model, limits, 0
@@ -92,7 +93,8 @@ class HttpService:
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count a photograph in progress. Raise `HTTPException` with status 503 if there are too many."""
+        """Count one more photograph in progress during the `with` block. Raise `HTTPException` with status 503 if `limits.queue` are in
+        progress."""
         if self.in_progress >= self.limits.queue:
             raise HTTPException(503, f"{counted(self.in_progress, 'photograph')} in progress already; try again", RETRY)
         self.in_progress += 1
@@ -107,10 +109,10 @@ class HttpService:
         return await self.batches.answer(await loop.run_in_executor(self.readers, lambda: self._read(read_question(header, query, body))))
 
     def _read(self, question: Question) -> Asking:
-        """Return the question with the pixels of its photograph.
+        """Decode the photograph of `question`. Return the question together with the pixels.
 
-        Raise `HTTPException` with status 413 for a photograph that is too large, with 422 for one that cannot be decoded, and as
-        `ServedModel.check`."""
+        Raise `HTTPException` with status 413 if the photograph has too many pixels, with 422 if it cannot be decoded, and for the options
+        of the question as `ServedModel.check` does."""
         self.served.check(question)
         try:
             return Asking(question, decode(question.photograph, self.model.short_side, self.limits.pixels))
@@ -121,8 +123,8 @@ class HttpService:
             raise HTTPException(422, f"the photograph cannot be decoded: {one_line(error)}") from None
 
     async def _while_connected(self, request: Request, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Return the result of `work`. Cancel `work` and raise `HTTPException` if the client disconnects first (status 499), or if it
-        takes longer than `limits.seconds` (504)."""
+        """Return the result of `work`. Cancel `work` and raise `HTTPException` with status 499 if the client disconnects first, or with
+        status 504 if `work` takes longer than `limits.seconds`."""
         task, left = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
         try:
             await asyncio.wait([task, left], timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +152,10 @@ class HttpService:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def thumbnail(self, request: Request) -> Response:
-        """Return the thumbnail of a photograph of the index. Raise `HTTPException` with the status 404 or 503."""
+        """Answer `GET /nearest/NUMBER` with the thumbnail of photograph NUMBER of the index, as JPEG.
+
+        Raise `HTTPException` with status 404 if the index has no such photograph or its file cannot be read, and with 503 if too many
+        photographs are in progress."""
         nearest, number = self.served.nearest, request.path_params["number"]
         with self._counted():
             find = lambda: None if nearest is None else nearest.thumbnail(number)
@@ -160,7 +165,8 @@ class HttpService:
         return Response(picture, headers={"Cache-Control": "max-age=3600"}, media_type="image/jpeg")
 
     async def page(self, _: Request) -> Response:
-        """Answer `GET /` with the web page. Its security policy allows only the page's own script, so HTML in a name cannot run code."""
+        """Answer `GET /` with the web page. Its Content-Security-Policy allows only the script of the page itself, so HTML in the name of a
+        taxon cannot run code."""
         text = PAGE.read_text(encoding="utf-8")
         script = re.search(r"<script>(.*)</script>", text, re.S)
         assert script

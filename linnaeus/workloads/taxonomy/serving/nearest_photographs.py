@@ -1,7 +1,7 @@
-"""`NearestPhotographs`: the photographs of an index that are nearest to others, with their thumbnails.
+"""`NearestPhotographs`: find the photographs of an index that are most similar to the photographs of requests, and make their thumbnails.
 
-A client asks for a thumbnail by the number of the photograph in the index. No file that the index does not name can be read.
-"""
+An index is a file of features that `linnaeus embed` wrote. A client asks for a thumbnail by the position of a photograph in the index, so
+the client cannot read files that are not in the index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ SIDE = 192  # pixels of a thumbnail
 
 
 class NearestPhotographs:
-    """An index of a model, with its photographs in `folder`. Raise `ConfigError` for an index of another model."""
+    """Index of photographs (features that `linnaeus embed` wrote) with the files of the photographs.
+
+    `folder`: folder at which relative names in the index begin. Raise `ConfigError` if the features of the index are from another model."""
 
     def __init__(self, model: TrainedClassifier, index: FeatureIndex, folder: Path) -> None:
         check_model(index, model, "--nearest")
@@ -40,14 +42,16 @@ class NearestPhotographs:
         return len(self.index)
 
     def notes(self) -> list[str]:
-        """Return a line for the user if the file of the first photograph of the index does not exist; otherwise []."""
+        """Return a list with one warning for the user if the file of the first photograph of the index does not exist; otherwise []."""
         if not len(self) or os.path.isfile(self.files.path(0)):
             return []
         return [f"--nearest: no thumbnails: {self.files.path(0)} does not exist; --photographs gives the folder of the photographs"]
 
     def search(self, images: Sequence[np.ndarray], metadata: Metadata, count: int) -> list[list[dict[str, Any]]]:
-        """Return the `count` nearest photographs for each of B photographs, the nearest first. `images`: as `TrainedClassifier.read`
-        returns them. Their metadata are left out if the index was written without."""
+        """Return, for each of B photographs, the `count` most similar photographs of the index as dicts for JSON, the most similar first.
+
+        `images`: pixels of the B photographs, as `TrainedClassifier.read` returns. `metadata` is ignored if the features of the index were
+        computed without metadata."""
         used = metadata if self.index.head.metadata else metadata_of(len(images), {})
         features = self.model.features(images, used, normalize=True)
         found = nearest(torch.from_numpy(features).to(self.model.device), self.index, count)
@@ -57,13 +61,14 @@ class NearestPhotographs:
         ]
 
     def _name(self, row: int) -> str:
-        """Return the name of a photograph as in the index, without the folders of an absolute path."""
+        """Return the name of photograph `row` of the index, and only the file name if the name is an absolute path."""
         name = self.index.names[row]
         return os.path.basename(name) if os.path.isabs(name) else name
 
     def thumbnail(self, row: int) -> bytes | None:
-        """Return the central square of a photograph as a JPEG of `SIDE` pixels; None if the index has no such photograph, or its file
-        cannot be read."""
+        """Return the central square of photograph `row` of the index as a JPEG of `SIDE` x `SIDE` pixels.
+
+        Return None if the index has no such photograph, or if the file of the photograph cannot be read."""
         from PIL import Image
 
         if not 0 <= row < len(self) or not os.path.isfile(self.files.path(row)):  # a pipe would be waited for

@@ -1,8 +1,7 @@
 """Collect the photographs of many requests into batches for the network.
 
-One thread runs the network. Meanwhile requests wait in a queue. The next batch takes the oldest of them. A cancelled request is removed
-from the queue at once.
-"""
+One thread runs the network on one batch. Meanwhile requests wait in a queue. The oldest requests in the queue become the next batch. A
+cancelled request is removed from the queue at once."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ Answer = dict[str, Any]  # for JSON
 
 @dataclass(frozen=True, eq=False)
 class Waiting:
-    """Photograph in the queue."""
+    """Request in the queue: the decoded photograph with its options, and a future for the answer."""
 
     asking: Asking
     answer: asyncio.Future[Answer]
@@ -32,7 +31,8 @@ class Waiting:
 class PhotographBatches:
     """Queue of photographs, and the thread that runs the model.
 
-    A batch starts when it has `size` photographs, or when the first of them has waited `wait` seconds."""
+    A batch starts when `size` photographs wait, or `wait` seconds after the oldest of them arrived. `metrics` records the size and time of
+    each batch."""
 
     def __init__(self, model: ServedModel, size: int, wait: float, metrics: ServiceMetrics) -> None:
         self.model, self.size, self.wait, self.metrics = model, size, wait, metrics
@@ -41,7 +41,8 @@ class PhotographBatches:
         self.thread = ThreadPoolExecutor(1, "model")
 
     async def answer(self, asking: Asking) -> Answer:
-        """Put a question into the queue, wait for its answer and return it. Raise the error of the network if it fails."""
+        """Put a request into the queue, wait for the answer and return the answer. If the network fails on the batch, raise the error of
+        the network."""
         loop = asyncio.get_running_loop()
         own = Waiting(asking, loop.create_future(), loop.time())
         self.waiting.append(own)
@@ -79,7 +80,9 @@ class PhotographBatches:
 
 
 def _deliver(batch: Sequence[Waiting], work: asyncio.Future[list[Answer]]) -> None:
-    """Set the answers of a finished batch, or its error, as results of the requests that still wait."""
+    """Give each request of a finished batch its answer, or the error of the network if the network failed. Skip cancelled requests.
+
+    `work`: finished future with the answers, in the order of `batch`."""
     error = work.exception()
     answers: Sequence[Answer | None] = [None] * len(batch) if error else work.result()
     for one, answer in zip(batch, answers, strict=True):

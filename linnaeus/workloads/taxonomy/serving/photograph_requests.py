@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Question:
-    """Content of a request."""
+    """Parsed request: the photograph, place and time, and the options of the answer."""
 
     photograph: bytes  # the image file
     given: Mapping[str, str]  # place and time, as of `metadata_of`, already checked
@@ -54,19 +54,23 @@ class Question:
 
     @property
     def restriction(self) -> tuple[str, str, str]:
-        """Return the choice of possible taxa: checklist, clade and region."""
+        """Return the names of the checklist, the clade and the region to which the answer is restricted; "" for each that is not
+        restricted."""
         return self.checklist, self.clade, self.region
 
 
 class Bodies:
-    """Receiver of the bodies of requests. Together the bodies in memory have at most `limits.held` bytes."""
+    """Receiver of request bodies. All bodies in memory together have at most `limits.held` bytes."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.held = limits, 0
 
     @asynccontextmanager
     async def receive(self, request: Request) -> AsyncIterator[bytes]:
-        """Yield the body of a request. Raise `HTTPException` with status 408 (time), 413 (size) or 503 (memory) beyond a limit."""
+        """Yield the body of a request. The body counts towards `limits.held` until the end of the `with` block.
+
+        Raise `HTTPException` with status 408 if receiving takes too long, 413 if the body is too large, 503 if the bodies in memory exceed
+        `limits.held`, and 499 if the client disconnects."""
         own, parts, received = 0, list[bytes](), 0
         try:
             async with _time_limit(self.limits.seconds):
@@ -110,11 +114,11 @@ async def _time_limit(seconds: float) -> AsyncIterator[None]:
 
 
 def read_question(content_type: str, query: Iterable[tuple[str, str]], body: bytes) -> Question:
-    """Return the content of a request: the photograph and the checked values of its fields.
+    """Return the content of a request: the photograph and the checked values of the fields.
 
-    The body is a form with the file `photograph`, or the bytes of the photograph. Values are fields of the form or are in `query`. Raise
-    `HTTPException` with status 400 for a damaged form; with 422 for a missing or empty photograph, an unknown field, a field given twice,
-    and an impossible value."""
+    `body`: a form with the file `photograph`, or the bytes of the photograph itself. The fields are in the form, or in `query`, the (name,
+    value) pairs of the URL. Raise `HTTPException` with status 400 for a damaged form; with 422 for a missing or empty photograph, an
+    unknown field, a field given twice, and an impossible value."""
     pairs = list(query)
     if content_type.partition(";")[0].strip().lower() == "multipart/form-data":
         fields, photograph = _read_form(content_type, body)
@@ -146,9 +150,9 @@ def read_question(content_type: str, query: Iterable[tuple[str, str]], body: byt
 
 
 def _number(name: str, text: str, low: int, high: int) -> int:
-    """Return the whole number `text` of the request's field `name`; 0 for an empty text.
+    """Return `text`, the value of the field `name`, as a whole number; 0 if `text` is empty.
 
-    Raise `HTTPException` with status 422 if it is not a whole number from `low` to `high`."""
+    Raise `HTTPException` with status 422 if `text` is not a whole number from `low` to `high`."""
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
     if text and not low <= number <= high:
         raise HTTPException(422, f"{name} is {quoted(text)}; it must be from {low} to {high}")
@@ -156,9 +160,10 @@ def _number(name: str, text: str, low: int, high: int) -> int:
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[list[tuple[str, str]], bytes | None]:
-    """Return the fields of a form, (name, value), and the bytes of its photograph, None if it has none.
+    """Return the fields of a multipart form as (name, value) pairs, and the bytes of the photograph; None if the form has no photograph.
 
-    Raise `HTTPException` with status 400 for a damaged form, and 422 for too many or too long fields, or another file."""
+    Raise `HTTPException` with status 400 for a damaged form, and with 422 for too many or too long fields, and for a file other than one
+    photograph."""
     from python_multipart import FormParser
     from python_multipart.exceptions import FormParserError
     from python_multipart.multipart import parse_options_header

@@ -3,8 +3,7 @@
     linnaeus serve BUNDLE
     curl -F photograph=@photo.jpg -F latitude=52.1 -F longitude=4.3 http://127.0.0.1:8000/predict
 
-Ctrl-C or SIGTERM ends it after the requests in progress. docs/using.md describes the interface.
-"""
+Ctrl-C or SIGTERM ends the service after the requests in progress. docs/using.md describes the interface."""
 
 from __future__ import annotations
 
@@ -69,7 +68,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` if the value of an option is outside its range."""
+    """Raise `ConfigError` if the value of an option is outside its range, and if --photographs is not a folder or is given without
+    --nearest."""
     limits = {
         "port": (0, 65535),
         "batch_wait": (0, 10_000),
@@ -86,10 +86,11 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def split_checklists(texts: Sequence[str]) -> tuple[Path | None, dict[str, Path]]:
-    """Return the checklist for all requests (None: none), and name -> checklist for those that a request can choose.
+    """Return the checklist file that applies to all requests (None: no such file), and name -> checklist file that a request can choose by
+    name.
 
-    `texts`: values of --checklist, FILE (for all requests) or NAME=FILE. A name has letters, digits, spaces, - and _. Raise `ConfigError`
-    for several checklists for all requests, and for a name that is given twice."""
+    `texts`: values of --checklist, each FILE (for all requests) or NAME=FILE. A name has letters, digits, spaces, - and _. Raise
+    `ConfigError` for several files for all requests, and for a name that is given twice."""
     of_all: list[Path] = []
     named: dict[str, Path] = {}
     for text in texts:
@@ -155,10 +156,11 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
 
 
 def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argparse.Namespace) -> tuple[ServedModel, list[str]]:
-    """Return a model with its named checklists, its regions and its index of photographs, and lines about them.
+    """Return `model` as a `ServedModel` with the named checklists, the regions and the index of photographs, and lines of text about these
+    three.
 
-    Raise `ConfigError` for a checklist without a possible taxon, a table without regions, and an index that cannot be read or belongs to
-    another model."""
+    `named`: name -> checklist file that requests can choose. Raise `ConfigError` for a checklist without a possible taxon, a table without
+    regions, and an index that cannot be read or belongs to another model."""
     from linnaeus.workloads.taxonomy.serving.nearest_photographs import NearestPhotographs
     from linnaeus.workloads.taxonomy.serving.served_model import ServedModel
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
@@ -198,7 +200,8 @@ def _card(path: Path, model: TrainedClassifier) -> str:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raise `ConfigError` for an address that this machine does not have, and for a port in use."""
+    """Return a socket that listens on `host` and `port`. Raise `ConfigError` if this machine does not have the address or the port is in
+    use."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family, backlog=CONNECTIONS)

@@ -1,4 +1,5 @@
-"""`ServedModel`: a classifier as a service offers it, with the restrictions and the index of photographs that requests can choose."""
+"""`ServedModel`: a classifier that answers requests, with the checklists, the regions and the index of photographs that requests can
+choose."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ KEPT = 64  # restrictions of requests that are kept for the next ones
 
 @dataclass(frozen=True, eq=False)
 class Asking:
-    """A parsed request (`Question`) with the decoded pixels of its photograph, as `TrainedClassifier.read` returns them."""
+    """Parsed request (`question`) with the decoded pixels of the photograph (`image`), as `TrainedClassifier.read` returns."""
 
     question: Question
     image: np.ndarray
@@ -36,8 +37,8 @@ class Asking:
 class ServedModel:
     """Classifier that checks and answers requests.
 
-    `checklists`: restrictions that a request can choose, by name. `regions`: taxa of the regions that a request can choose; None: none.
-    `nearest`: index of the photographs that an answer can list; None: none."""
+    `checklists`: name -> restriction of the possible taxa that a request can choose. `regions`: taxa of each region that a request can
+    choose; None: no regions. `nearest`: index of photographs, to list those most similar to the photograph of a request; None: no index."""
 
     def __init__(
         self,
@@ -66,16 +67,16 @@ class ServedModel:
     def described(self) -> dict[str, Any]:
         """Return the options that a request can use, as a dict for JSON.
 
-        It has the precision of rolled-up answers, True if heat maps can be made, the number of photographs of the index (None: no index),
-        and the names of checklists and regions."""
+        `precision`: precision of rolled-up answers (None: not calibrated). `heat_map`: True if heat maps can be made. `nearest`: number of
+        photographs in the index (None: no index). `checklists`, `regions`: lists of names."""
         precision = self.model.asked().precision
         index = None if self.nearest is None else len(self.nearest)
         restrictions = {"checklists": list(self.checklists), "regions": [] if self.regions is None else self.regions.names}
         return {"precision": precision, "heat_map": self.has_heat_map, "nearest": index} | restrictions
 
     def check(self, question: Question) -> None:
-        """Raise `HTTPException` 400 for a clade, a checklist or a region that does not exist, and 422 for a heat map or nearest photographs
-        that the service cannot give."""
+        """Raise `HTTPException` 400 for a clade, a checklist or a region that does not exist; 422 for a heat map if the network has no
+        spatial feature map, and for nearest photographs if the service has no index."""
         self.restricted(question)
         if question.heat_map and not self.has_heat_map:
             raise HTTPException(422, "heat_map: this network has no spatial feature map; leave heat_map out")
@@ -83,7 +84,8 @@ class ServedModel:
             raise HTTPException(422, "nearest: the service has no index of photographs (linnaeus serve --nearest); leave nearest out")
 
     def restricted(self, question: Question) -> TrainedClassifier:
-        """Return the classifier among the possible taxa of a question. Raise `HTTPException` 400 as `check`."""
+        """Return the classifier restricted to the checklist, clade and region of `question`. Raise `HTTPException` 400 if one does not
+        exist, or if they have no taxon in common."""
         return self._restricted(*question.restriction)
 
     def _limited(self, checklist: str, clade: str, region: str) -> TrainedClassifier:
@@ -101,7 +103,8 @@ class ServedModel:
             raise HTTPException(400, str(error)) from None
 
     def answers(self, batch: Sequence[Asking]) -> list[dict[str, Any]]:
-        """Return the answers for JSON, in the order of the questions. Questions among the same taxa share a pass of the network."""
+        """Return an answer, a dict for JSON, for each request, in the order of `batch`. Requests with the same restriction share a forward
+        pass."""
         groups: dict[tuple[str, str, str], list[int]] = {}
         for i, one in enumerate(batch):
             groups.setdefault(one.question.restriction, []).append(i)
@@ -112,7 +115,7 @@ class ServedModel:
         return [found[i] for i in range(len(batch))]
 
     def _answers_among(self, batch: Sequence[Asking]) -> list[dict[str, Any]]:
-        """Return the answers of questions with the same restriction."""
+        """Return the answers, without nearest photographs, to requests that all have the same restriction of the possible taxa."""
         model, metadata = self.restricted(batch[0].question), _metadata(batch)
         top = max(one.question.top for one in batch)
         predictions = model.predict_pixels([one.image for one in batch], metadata, [None] * len(batch), model.asked(top))
@@ -141,7 +144,10 @@ def _metadata(batch: Sequence[Asking]) -> Metadata:
 
 
 def _heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, prediction: Prediction) -> dict[str, Any] | None:
-    """Return the heat map of the rolled-up answer, or else of the finest taxon of the path, for JSON; None without a taxon."""
+    """Return the heat map of one photograph as a dict for JSON; None if no taxon is predicted.
+
+    The heat map is for the rolled-up answer (the finest taxon that is confident enough). Without such an answer it is for the finest taxon
+    of the predicted path."""
     taxon: Taxon | None = prediction.answer or (prediction.path[-1] if prediction.path else None)
     if taxon is None:
         return None

@@ -29,7 +29,7 @@ class ServiceMetrics:
         self.network = Histogram("linnaeus_batch_seconds", "Time of the network for a batch", buckets=SECONDS, **of)
 
     def batch(self, photographs: int, seconds: float) -> None:
-        """Record the size and the time of a batch."""
+        """Record a batch: the number of `photographs`, and the `seconds` that the network took."""
         self.batches.observe(photographs)
         self.network.observe(seconds)
 
@@ -41,7 +41,8 @@ class ServiceMetrics:
 
 
 class Measured:
-    """ASGI middleware that counts and times the requests of `app` by path. Paths that are not in `paths` are counted together."""
+    """ASGI middleware that counts and times the requests of `app` by path. Requests whose path is not in `paths` are counted as path
+    "other"."""
 
     def __init__(self, app: ASGIApp, metrics: ServiceMetrics, paths: Collection[str]) -> None:
         self.app, self.metrics, self.paths = app, metrics, paths

@@ -15,7 +15,8 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True)
 class Taxon:
-    """A taxon and its probability. `lineage`: names from the coarsest rank to its own, joined by `|`, empty at ranks without a taxon."""
+    """A taxon and its probability. `lineage`: the names of all ranks from the coarsest to `rank`, joined by `|`; a rank without a taxon has
+    an empty name."""
 
     rank: str
     name: str
@@ -26,7 +27,8 @@ class Taxon:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted taxa of one photograph."""
+    """Prediction for one photograph: the most probable taxa of each rank, the predicted path (one taxon per rank) and, if the model is
+    calibrated, the rolled-up answer (the finest taxon of the path that is confident enough)."""
 
     photograph: str | None  # path of the photograph; None if it was given as bytes or pixels
     ranks: Mapping[str, tuple[Taxon, ...]]  # rank -> the most probable taxa, the best first
@@ -50,14 +52,15 @@ class Prediction:
 
 
 def plain_taxon(taxon: Taxon) -> dict[str, Any]:
-    """Return name, lineage, probability and key (if any) of a taxon as a dict for JSON, without its rank."""
+    """Return name, lineage, probability and key of a taxon as a dict for JSON, without the rank. A taxon with `key` None has no entry
+    `key`."""
     known = {} if taxon.key is None else {"key": taxon.key}
     return {"name": taxon.name, "lineage": taxon.lineage, "probability": taxon.probability} | known
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Probabilities and predicted paths of B photographs."""
+    """Probabilities, predicted paths (a class per rank) and familiarity (how few taxa the model hesitates between) of B photographs."""
 
     probabilities: tuple[np.ndarray, ...]  # per rank float [B, C_r]: each row sums to 1; the null class is left out
     path: np.ndarray  # int64 [B, R]: the predicted class of each rank, -1 for none
@@ -65,7 +68,7 @@ class Scored:
 
 
 class Asked(NamedTuple):
-    """Options of a call of `predict`: how many taxa a prediction lists, and when it has a rolled-up answer."""
+    """Options of a call of `predict`: how many taxa a prediction lists, and how confident a rolled-up answer must be."""
 
     top: int  # listed taxa per rank
     precision: float | None = None  # promised precision of the rolled-up answer; None: predictions have no such answer
@@ -75,7 +78,7 @@ class Asked(NamedTuple):
 
 
 class Answers:
-    """Maker of `Prediction` objects from the probabilities of classes, with names and lineages from `tree`."""
+    """Maker of `Prediction` objects from the probabilities of classes. Names and lineages of taxa are from `tree`."""
 
     def __init__(self, tree: TaxonomyTree) -> None:
         self.tree = tree
@@ -83,7 +86,8 @@ class Answers:
         self.possible: list[np.ndarray] | None = None  # per rank bool [C_r]
 
     def among(self, possible: np.ndarray) -> Answers:
-        """Return a maker of predictions that lists only the taxa where `possible`, bool [T] over all nodes of the tree, is True."""
+        """Return a copy of this object whose predictions list only possible taxa. `possible`: bool [T], a value for each node of the
+        tree."""
         other = copy.copy(self)
         other.possible = np.split(possible, self.tree.offsets[1:-1])
         return other
@@ -97,7 +101,9 @@ class Answers:
     def predictions(
         self, scored: Scored, names: Sequence[str | None], present: np.ndarray, components: Sequence[str], asked: Asked
     ) -> list[Prediction]:
-        """Return the predictions of B photographs with the paths `names`. `present`: bool [B, M], True for known metadata `components`."""
+        """Return a prediction for each of the B photographs in `scored`. `names`: path of each photograph, None if it has none.
+
+        `present`: bool [B, M], True where the photograph has a value of the metadata component. `components`: names of the M components."""
         least = asked.sets or (0.0,) * len(self.tree.ranks)
         best = [self._chosen(r, p, asked.top if asked.sets is None else None, least[r]) for r, p in enumerate(scored.probabilities)]
         confident = confident_paths(scored.probabilities, scored.path)
@@ -120,7 +126,8 @@ class Answers:
     def _chosen(self, rank: int, probability: np.ndarray, top: int | None, least: float) -> Sequence[np.ndarray]:
         """Return the classes to list for each row of `probability` [B, C], most probable first, without impossible taxa.
 
-        These are the `top` most probable classes, or, if `top` is None, those with a probability of at least `least`."""
+        `rank`: index of the rank. List the `top` most probable classes, or, if `top` is None, the classes with a probability of at least
+        `least`."""
         possible = None if self.possible is None else self.possible[rank]
         ranking = probability if possible is None else np.where(possible, probability, -1.0)
         rows = _reaching(ranking, least) if top is None else list(_best(ranking, top))
@@ -128,7 +135,7 @@ class Answers:
 
 
 def _reaching(probability: np.ndarray, least: float) -> list[np.ndarray]:
-    """Return, for each row of `probability` [B, C], the classes with at least `least`, most probable first.
+    """Return, for each row of `probability` [B, C], the classes with a probability of at least `least`, most probable first.
 
     The most probable class of a row is always included."""
     rows = []
@@ -139,7 +146,8 @@ def _reaching(probability: np.ndarray, least: float) -> list[np.ndarray]:
 
 
 def _best(probability: np.ndarray, count: int) -> np.ndarray:
-    """Return the `count` most probable classes of each row of [B, C], int64 [B, count], in descending order; ties go to the lower class."""
+    """Return the `count` most probable classes of each row of `probability` [B, C], most probable first, as int64 [B, count], or [B, C] if
+    C is smaller. Of classes with equal probability the lower number comes first."""
     count = min(count, probability.shape[1])
     if count < probability.shape[1] // 2:
         chosen = np.sort(np.argpartition(-probability, count - 1, axis=1)[:, :count], axis=1)

@@ -4,13 +4,12 @@
     model.safetensors    the weights
     taxonomy.json        the tree of taxa (`TaxonomyTree.to_dict`)
     calibration.json     temperatures and thresholds, if the model is calibrated
-    prior.safetensors    the weights of the prior over place and season, if it was calibrated with one
+    prior.safetensors    the weights of the `PlacePrior` (likely taxa at a place and in a season), if the model was calibrated with one
     class_counts.csv     number of training photographs of each class
     metrics.json         validation results of the run
     README.md            the model card
 
-`load_bundle` reads only files in the folder. It compares each of them, except config.json, with its SHA-256 in config.json.
-"""
+`load_bundle` reads only files in the folder. It compares the SHA-256 of each file that it reads, except config.json, with config.json."""
 
 from __future__ import annotations
 
@@ -80,7 +79,8 @@ def write_bundle(
 def load_bundle(
     folder: Path, plugins: Sequence[str] = ()
 ) -> tuple[Description, TaxonomyTree, InitialWeights, Calibration | None, PlacePrior | None]:
-    """Return the description, tree, weights, calibration and prior of a bundle. Calibration and prior are None if the bundle has none.
+    """Return the description of the network, tree, weights, calibration and prior of a bundle; None for a calibration or prior that the
+    bundle does not have.
 
     `plugins`: packages that may be imported if the model needs them. Raise `ConfigError` for a bundle that is damaged or of another version
     or workload, and for a file that is missing, cannot be read or differs from its checksum."""
@@ -110,8 +110,9 @@ def load_bundle(
 
 
 def checked_file(folder: Path, name: str) -> Path | None:
-    """Return the path of an optional file of a bundle; None if the bundle has none. Raise `ConfigError` if it differs from its
-    checksum."""
+    """Return the path of the optional file `name` of a bundle; None if config.json does not list the file.
+
+    Raise `ConfigError` if the file cannot be read or its SHA-256 differs from config.json."""
     files = _config(folder).get("files")
     if not isinstance(files, dict) or name not in files:
         return None
@@ -125,7 +126,9 @@ def checked_file(folder: Path, name: str) -> Path | None:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Return the content of config.json; {} if the file is missing, cannot be read, or is not a JSON object. Raise as `own_file`."""
+    """Return the content of config.json; {} if the file is missing, cannot be read, or is not a JSON object.
+
+    Raise `ConfigError` if config.json is a link out of the folder, or a pipe (`own_file`)."""
     try:
         return own_json(folder, CONFIG) or {}
     except OSError:
@@ -133,7 +136,10 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _checked(folder: Path, name: str, files: Mapping[str, str]) -> str:
-    """Return the SHA-256 of a file. Raise as `own_file`, and `ConfigError` if it differs from the one in `files` (file name -> SHA-256)."""
+    """Return the SHA-256 of the file `name`. `files`: file name -> SHA-256 in config.json.
+
+    Raise `ConfigError` if the two SHA-256 differ, and as `own_file` does for a link out of the folder; raise `OSError` for a missing
+    file."""
     found = file_digest(own_file(folder, name))
     if found != files[name]:
         raise ConfigError(f"{name} is not the file that was written (SHA-256 {found[:12]}, not {str(files[name])[:12]}); export it again")

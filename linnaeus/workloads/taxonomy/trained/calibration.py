@@ -1,7 +1,7 @@
 """Define `Calibration`, the result of `linnaeus calibrate` for a trained classifier, and its conversion to and from JSON.
 
-It has a temperature per rank, thresholds of rolled-up answers (`rollup`) for several precisions, thresholds of prediction sets, and the
-description of the file of a prior over place and season, if one was fitted."""
+A calibration has a temperature per rank, thresholds of rolled-up answers (`rollup`) for several precisions, thresholds of prediction sets,
+and the record of a `PlacePrior` (likely taxa at a place and in a season), if one was fitted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Precision:
-    """Two thresholds of the confidence for one required precision: the share of right answers among all answers.
+    """Two thresholds of the confidence for one required precision, the share of right answers among all answers.
 
-    A photograph gets a rolled-up answer if the confidence of the answer is at least the threshold."""
+    A photograph gets a rolled-up answer if the confidence of the answer is at least the threshold. One threshold reaches the precision with
+    a stated probability, the other on average."""
 
     precision: float
     threshold: float  # the precision is reached with the probability `Calibration.confidence`; above 1: no answers
@@ -30,14 +31,14 @@ class Precision:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Precision:
-        """Return the thresholds that `asdict` has turned into `content`."""
+        """Return the `Precision` from `content`, its dict in calibration.json (`dataclasses.asdict`)."""
         shares = tuple(map(float, content.get("answered_at", ())))
         return cls(**{name: float(value) for name, value in content.items() if name != "answered_at"}, answered_at=shares)
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Temperatures and thresholds for one set of weights, as `linnaeus calibrate` fits them."""
+    """Temperatures and thresholds for the predictions of one set of weights, as `linnaeus calibrate` fits them."""
 
     weights: str  # SHA-256 of the weights
     photographs: int  # number of calibration photographs
@@ -50,7 +51,8 @@ class Calibration:
     prior: PriorRecord | None = None  # with which all of it was fitted; None: without
 
     def threshold(self, precision: float) -> float:
-        """Return the threshold of rolled-up answers for a precision. Raise `ConfigError` if no threshold was fitted for it."""
+        """Return the least confidence of rolled-up answers for a precision. Raise `ConfigError` if no threshold was fitted for this
+        precision."""
         found = {one.precision: one.threshold for one in self.precisions}
         if precision not in found:
             listed = ", ".join(f"{value:g}" for value in found)
@@ -60,7 +62,8 @@ class Calibration:
         return found[precision]
 
     def set_thresholds(self, coverage: float) -> tuple[float, ...]:
-        """Return the least probability, per rank, of a class in the prediction sets of a coverage.
+        """Return, per rank, the least probability of the classes in a prediction set. `coverage`: probability that a set has the true
+        class.
 
         Raise `ConfigError` if no thresholds were fitted for this coverage."""
         if f"{coverage:g}" not in self.sets:

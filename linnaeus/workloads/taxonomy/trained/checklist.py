@@ -1,4 +1,4 @@
-"""Read a checklist: taxa to which predictions are restricted, in a table such as the species list of a GBIF download or a list of names.
+"""Read a checklist: a list of the taxa to which predictions are restricted, such as the species list of a GBIF download or a file of names.
 
 These columns of a table are read; case, spaces and punctuation of the header are ignored:
 
@@ -6,8 +6,8 @@ These columns of a table are read; case, spaces and punctuation of the header ar
     rank            taxonRank, rank
     name            canonicalName, scientificName, acceptedScientificName, scientific name, taxon name, taxon, name, species
 
-In a file without such a header either each line is a name, or the names are in the column with the most taxa of the model.
-"""
+A file without such a header is a list of names: each line is a name, or the names are in one column, whichever has more taxa of the
+model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_checklist(path: Path, index: TaxonIndex) -> tuple[Restriction, list[str
 
 
 def _rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
-    """Return the names of a table or of a file of names, and lines of text about rows that are not used."""
+    """Return the rows of a table or of a list of names, and lines of text about rows that are not used."""
     if path.suffix.lower() in (".parquet", ".pq"):
         return _named_rows(path, index)
     lines = _lines(path, HEAD)
@@ -60,7 +60,8 @@ def _rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
 
 
 def check_file(path: Path, key: str, wanted: str) -> None:
-    """Raise `ConfigError` if a file does not exist. `key`: start of the message. `wanted`: kind of file, for the message."""
+    """Raise `ConfigError` if a file does not exist. `key`: start of the message. `wanted`: text for the message, such as "a file of
+    names"."""
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise ConfigError(f"{key}: {quoted(str(path), 200)} {problem}; give {wanted}")
@@ -69,7 +70,8 @@ def check_file(path: Path, key: str, wanted: str) -> None:
 def _lines(path: Path, most: int) -> list[str]:
     """Return the lines that are not blank from the first `most` bytes of a text file, which may be a .gz file.
 
-    The rest of a longer file is ignored, except if `most` is `LARGEST`: then raise `ConfigError`, as for a file that cannot be read."""
+    If the file is longer than `most` bytes, ignore the rest; but raise `ConfigError` if `most` is `LARGEST`. Also raise `ConfigError` if
+    the file cannot be read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             data = file.read(most + 1)
@@ -88,9 +90,9 @@ def _lines(path: Path, most: int) -> list[str]:
 
 
 def _columns(header: Sequence[str], index: TaxonIndex, more: Sequence[str] = ()) -> dict[str, str]:
-    """Return the columns to read: normalised name (`plain_name`) -> name in the header; {} if no column has names of taxa.
+    """Return the columns to read, as normalised name (`plain_name`) -> name in `header`; {} if no column has names of taxa.
 
-    `more`: normalised names of further columns."""
+    `more`: normalised names of further columns to read."""
     known = {*NAMES, *map(plain_name, index.tree.ranks)}
     plain = {plain_name(name.strip().strip('"')): name.strip().strip('"') for name in reversed(header)}
     if not known & set(plain):
@@ -105,10 +107,11 @@ def _named_rows(path: Path, index: TaxonIndex) -> tuple[list[Row], list[str]]:
 
 
 def table_rows(path: Path, index: TaxonIndex, key: str, more: Sequence[str] = ()) -> tuple[list[tuple[Mapping[str, str], Row]], list[str]]:
-    """Return the distinct rows of a table with a header, with their cells by normalised column name, and lines of text about rows that
-    are not used. `key`: start of error messages. `more`: normalised names of further columns to read, where the table has them.
+    """Return the distinct rows of a table with a header that have a name, each as (normalised column name -> cell, `Row`), and lines of
+    text about rows that are not used.
 
-    Raise `ConfigError` for a table that cannot be read, and for one without a column of names."""
+    `key`: start of error messages. `more`: normalised names of further columns to read, where the table has them. Raise `ConfigError` for a
+    table that cannot be read, and for one without a column of names."""
     columns: dict[str, str] = {}
 
     def choose(header: Sequence[str]) -> list[str]:
@@ -142,10 +145,9 @@ def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:
 def _row(cells: dict[str, str], index: TaxonIndex, lineage: Sequence[str]) -> Row:
     """Return the names by which a row of a table is matched with a taxon of the model. The first name that the model has is used.
 
-    Their order: the taxon in the column of the model's finest rank, the taxon in the column of the rank that the row gives (`taxonRank`),
-    the names in name columns. A row with neither a given rank nor a name uses its finest taxon. In all other rows coarser taxa are not
-    used: the genus of a species that the model does not have would allow all species of the genus.
-    `lineage`: ranks of the model and of the table, coarse to fine."""
+    The order is: the cell of the model's finest rank; the cell of the rank that `taxonRank` states; the cells of name columns. A row with
+    neither a stated rank nor a name column uses its finest filled rank. In other rows coarser ranks are not used: if the model lacks a
+    species, its genus would allow all species of the genus. `lineage`: ranks of the model and of the table, coarse to fine."""
     ranks = [plain_name(rank) for rank in index.tree.ranks]
     own = next((cells[name].lower() for name in RANKS if name in cells), None)
     texts = [cells[name] for name in NAMES if name in cells and name not in ranks]
@@ -162,7 +164,8 @@ def _row(cells: dict[str, str], index: TaxonIndex, lineage: Sequence[str]) -> Ro
 
 
 def _line_rows(lines: Sequence[str], delimiter: str, index: TaxonIndex) -> list[Row]:
-    """Return a row per line of a file without a header. Its name is the line, or the cell in the column with the most taxa of the model."""
+    """Return a row for each line of a list of names. The name is the whole line, or a cell in one column: whichever gives most taxa of the
+    model."""
     whole = [spaced(line.strip().strip('"')) for line in lines]
     cells = [next(csv.reader([line], delimiter=delimiter), []) for line in lines]
     candidates = [whole] + [[spaced(row[i]) if i < len(row) else "" for row in cells] for i in range(max(map(len, cells), default=0))]

@@ -1,4 +1,4 @@
-"""Questions of `linnaeus edit` to a classifier: photographs, with place and time for all of them."""
+"""Ask a classifier for `linnaeus edit`: each question is one photograph. The same place and time apply to all photographs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 def questions(path: Path, options: argparse.Namespace) -> Questions:
     """Return the network of the model in `path`, and a question for each photograph of `options.inputs`.
 
-    A question returns the probabilities of all classes for its photograph. Place and time in `options` apply to all of them. Raise
-    `ConfigError` for a photograph that cannot be read, and without photographs."""
+    A question is a function that returns the probabilities of all classes for its photograph. Place and time in `options` apply to all
+    photographs. Raise `ConfigError` for a photograph that cannot be read, and if there are no photographs."""
     refuse_options(options, PLACE_AND_TIME, "a classifier")
     if not options.inputs:
         raise ConfigError("INPUT: give at least one photograph, the path of an image file")

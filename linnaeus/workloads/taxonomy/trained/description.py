@@ -1,4 +1,4 @@
-"""`Description`: the configuration from which the network of a trained classifier is built and its input is made."""
+"""`Description`: the configuration of a trained classifier, from which its network is built and its input is prepared."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ class Description:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any], allowed: Sequence[str] = ()) -> Description:
-        """Return the description from the dict that `plain` returned. `allowed`: packages that may be imported if `plugins` has them.
+        """Return the description from the dict that `plain` returned. `allowed`: packages that the model may import
+        (`Description.plugins`).
 
-        Raise `ConfigError` for damaged or impossible content, and for a package that is not allowed, since an import runs its code."""
+        Raise `ConfigError` for damaged or impossible content, and for a package that is not in `allowed`, since an import runs its code."""
         try:
             plugins, components = tuple(map(str, content["plugins"])), tuple(map(str, content["components"]))
             if unknown := [name for name in plugins if name not in allowed]:

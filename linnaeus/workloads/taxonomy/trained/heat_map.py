@@ -1,9 +1,9 @@
-"""Compute where a network looked: activations of its last spatial feature map, weighted by their gradients.
+"""Compute which parts of a photograph a prediction depends on: activations of the network's last spatial feature map, weighted by
+gradients.
 
-A position has the sum over channels of activation times gradient of the log-probability of a taxon, 0 if this is negative (HiResCAM,
-Draelos and Carin 2020, arXiv:2011.08891). For a network that averages its last map before a linear layer this is Grad-CAM. The map is the
-result of the last convolution, or the image tokens that the last transformer block reads.
-"""
+The value of a position is the sum over channels of activation x gradient of the log-probability of a taxon, and 0 if the sum is negative
+(HiResCAM, Draelos and Carin 2020, arXiv:2011.08891). For a network that averages its last feature map before a linear layer this is
+Grad-CAM. The feature map is the output of the last convolution, or the image tokens that the last transformer block reads."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ LARGEST = 32  # rows and columns of a heat map
 
 
 def heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, rank: int, number: int) -> np.ndarray:
-    """Return the heat map of class `number` of the rank with index `rank`, float32 [S, S] from 0 to 1, of the central square.
+    """Return the heat map of class `number` of the rank with index `rank` on the central square of a photograph, float32 [S, S] from 0 to
+    1.
 
-    `image`: as `TrainedClassifier.read` returns it, with the metadata of this photograph. The largest value is 1, or all are 0 if nothing
-    on the photograph raises the probability. S is the side of the feature map, at most `LARGEST`. The mirrored view of test-time
-    augmentation is left out. Raise `ConfigError` for a network without a spatial feature map."""
+    `image`: pixels as `TrainedClassifier.read` returns. `metadata`: of this photograph. The largest value is 1; all values are 0 if no
+    position raises the probability. S is the side of the feature map, at most `LARGEST`. The mirrored view of test-time augmentation is
+    left out. Raise `ConfigError` for a network without a spatial feature map."""
     trunk = cast(nn.Module, model.model.trunk)
     with torch.enable_grad(), _recorded(trunk) as found:
         prepared = dict(model.preparation(model.batch([image], *encode(metadata, model.components))))
@@ -51,10 +52,10 @@ def heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, ra
 
 @contextmanager
 def _recorded(trunk: nn.Module) -> Iterator[list[Any]]:
-    """Return a context manager whose value is a list of candidates for the last feature map, the best one first.
+    """Yield a list that a forward pass in the `with` block fills with candidates for the last feature map, the best candidate first.
 
-    A forward pass in the `with` block fills the list. It then contains the output of timm's `forward_features`, if the trunk is a timm
-    model, followed by the input of the last block of the trunk, if the trunk has blocks."""
+    The candidates are the output of timm's `forward_features`, if `trunk` is a timm model, and then the input of the last block of the
+    trunk, if the trunk has blocks."""
     found: list[Any] = []
     backbone = trunk.backbone if isinstance(trunk, TimmBackbone) else None
     blocks = list(getattr(trunk.stages[-1] if isinstance(trunk, Mformer) else backbone, "blocks", ()))
@@ -78,10 +79,10 @@ def _recorded(trunk: nn.Module) -> Iterator[list[Any]]:
 
 
 def _grid(product: Tensor, trunk: nn.Module) -> Tensor | None:
-    """Return the sums over channels of a feature map [C, S, S], [S, S, C] or [special + S x S, C] as a square [S, S].
+    """Return the sums over the channels of `product` as a square [S, S]. `product`: [C, S, S], [S, S, C], or tokens [special + S x S, C].
 
-    None for other shapes, for a map of one position, and for one that has no effect, such as the image tokens beside the class token after
-    the last block."""
+    Return None for other shapes, for S = 1, and if all sums are 0, for example because only the class token is used after the last
+    block."""
     if product.dim() == 3:
         channels = 0 if product.shape[1] == product.shape[2] else 2
         grid = product.sum(channels)
@@ -98,14 +99,15 @@ def _grid(product: Tensor, trunk: nn.Module) -> Tensor | None:
 
 
 def _special(trunk: nn.Module) -> int:
-    """Return the number of tokens before the image tokens."""
+    """Return the number of tokens before the image tokens, such as class tokens, in the last feature map of `trunk`."""
     if isinstance(trunk, Mformer):
         return cast(TransformerStage, trunk.stages[-1]).special
     return int(getattr(trunk.backbone, "num_prefix_tokens", 0))
 
 
 def _scaled(grid: Tensor) -> np.ndarray:
-    """Return the positive values of [S, S] with a largest value of 1, of at most `LARGEST` rows and columns."""
+    """Return `grid` [S, S] with negative values set to 0, divided by its largest value. Average it down to `LARGEST` x `LARGEST` if S is
+    larger."""
     heat = grid.float().clamp(min=0)
     if len(heat) > LARGEST:
         heat = F.adaptive_avg_pool2d(heat[None], LARGEST)[0]

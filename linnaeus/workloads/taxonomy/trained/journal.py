@@ -21,14 +21,16 @@ Row = dict[str, Any]  # {"photograph": path} with the result, such as `Predictio
 
 
 class Journal:
-    """File of the results that are finished, for one command at a time. `done`: their number when the file was opened.
+    """File of finished results, used by one command at a time. `done`: number of results in the file when it was opened.
 
-    `identity`: everything on which results depend besides `batch`, the size of a batch; the journal of another identity is refused.
-    `ends`: numbers of rows after which a batch is complete; None: the multiples of `batch`. `started`: time of the first start of the
-    command, such as 2026-05-01T16:10:00Z."""
+    `identity`: everything on which results depend, except the size of a batch (`batch`); the file of a command with another identity is
+    refused. `ends`: numbers of rows after which a batch is complete; None: the multiples of `batch`. `started`: time of the first start of
+    the command, such as 2026-05-01T16:10:00Z."""
 
     def __init__(self, out: Path, identity: Mapping[str, Any], batch: int, ends: Container[int] | None = None) -> None:
-        """Open `OUT.journal`, or make it if it does not exist. Raise `ConfigError` if it is of another command or cannot be written."""
+        """Open `OUT.journal`, or make the file if it does not exist.
+
+        Raise `ConfigError` if the file is from another command, in use by another command, or cannot be written."""
         path = out.with_name(f"{out.name}.journal")
         identity = {**identity, "batch": batch}
         self.path, self.batch, self.ends, self.started = path, batch, ends, now()
@@ -52,7 +54,7 @@ class Journal:
         raise ConfigError(f"--out: {self.path} is of another model or other photographs; finish that command, or remove the file")
 
     def _complete_batches(self) -> int:
-        """Return the number of rows in complete batches. Truncate the file after the last complete batch."""
+        """Return the number of rows in complete batches. Delete the rows of an incomplete last batch from the file."""
         done, end = 0, self.file.tell()
         position = end
         for lines, line in enumerate(self.file, 1):
@@ -102,7 +104,8 @@ def to_json(content: Mapping[str, Any]) -> str:
 
 
 def _started(line: bytes, identity: Mapping[str, Any]) -> str | None:
-    """Return the time of the first start from the first line of a journal; None if its command had another `identity`."""
+    """Return the time of the first start, which the first line of a journal states; None if the line is damaged or has another
+    `identity`."""
     try:
         head = json.loads(line)
         return str(head["started"]) if head["results of"] == identity else None

@@ -22,7 +22,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class Parts(NamedTuple):
-    """Parts of a trained classifier, as read from disk."""
+    """Parts of a trained classifier, as read from disk. Calibration and prior are None if the model has none."""
 
     description: Description
     tree: TaxonomyTree
@@ -37,10 +37,10 @@ def load_model(
     """Return the trained classifier of a run directory or a bundle (the folder that `linnaeus export` writes).
 
     `checkpoint`: best (the default), newest, or a step; only for a run directory. `plugins`: packages that may be imported if the model of
-    a bundle needs them. `region`: NAME=FILE, a region and the table that has its taxa; predictions are among them.
+    a bundle needs them. `region`: NAME=FILE; predictions are restricted to the taxa that FILE lists for the region NAME.
 
-    Raise `ConfigError` for a path that is neither a run directory nor a bundle, a run of another workload, damaged
-    files, and a checkpoint, a device or a region that does not exist."""
+    Raise `ConfigError` for a path that is neither a run directory nor a bundle, a run of another workload, damaged files, and a checkpoint,
+    a device or a region that does not exist."""
     return restrict(TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device), region=region)[0]
 
 
@@ -48,9 +48,9 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
     """Return the parts of the classifier in a run directory or a bundle.
 
     `checkpoint`: best, newest or a step; None: the best. It must be None for a bundle. `plugins`: packages that may be imported if the
-    model of a bundle needs them. `calibrated`: False to load neither the calibration nor the prior of a run, as they may be damaged;
-    without effect for a bundle. Raise `ConfigError` if `path` is neither a run directory of this workload nor a bundle, for damaged files,
-    and for a checkpoint that does not exist."""
+    model of a bundle needs them. `calibrated`: False: load neither the calibration nor the prior of a run, which may be damaged; no effect
+    for a bundle. Raise `ConfigError` if `path` is neither a run directory of this workload nor a bundle, for damaged files, and for a
+    checkpoint that does not exist."""
     if is_bundle(path):
         if checkpoint is not None:
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} is a bundle, which has one set of weights; leave it out")
@@ -67,9 +67,9 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
 
 
 def prior_path(run: Path, record: PriorRecord) -> Path:
-    """Return the path of the file of a prior in the run directory `run`.
+    """Return the path of the prior's file in the run directory `run`.
 
-    The name contains the hash of the file, so an interrupted calibration does not overwrite the prior in use."""
+    The name contains the SHA-256 of the file, so an interrupted calibration does not overwrite the prior in use."""
     return run / f"prior-{record.sha256[:12]}.safetensors"
 
 
@@ -84,9 +84,9 @@ def _run_prior(run: Path, calibration: Calibration | None, tree: TaxonomyTree) -
 
 
 def run_calibration(run: Path, weights: str, ranks: int) -> Calibration | None:
-    """Return the calibration of a run; None if the run is not calibrated, or if other weights of it were calibrated.
+    """Return the calibration of a run; None if the run is not calibrated, or if its calibration is for other weights than `weights`.
 
-    `weights`: SHA-256 of the weights in use. `ranks`: number of ranks of the model. Raise `ConfigError` if the file is damaged."""
+    `weights`: SHA-256 of the weights in use. `ranks`: number of ranks of the model. Raise `ConfigError` if calibration.json is damaged."""
     content = read_json(run / CALIBRATION)
     if content is None or content.get("weights") != weights:
         return None

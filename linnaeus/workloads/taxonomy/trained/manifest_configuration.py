@@ -1,4 +1,4 @@
-"""Make the configuration of a manifest (a CSV or Parquet table of photographs) that is given to a command with --manifest."""
+"""Make the data configuration for a manifest (a CSV or Parquet table of photographs) that a command got with --manifest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from linnaeus.errors import ConfigError, quoted
 
 
 def manifest_configuration(path: str, overrides: Sequence[str]) -> Any:
-    """Return the configuration `data` of data=manifest, with the path of a CSV or Parquet file.
+    """Return the configuration `data` of `data=manifest` with `data.path` set to `path`, a CSV or Parquet file.
 
     `overrides`: Hydra overrides, such as data.date_column=when. Raise `ConfigError` if the file does not exist, or for an impossible
     override."""

@@ -21,10 +21,10 @@ def is_one(photographs: Any) -> bool:
 
 
 def read_photograph(photograph: Photograph, short_side: int, max_pixels: int) -> np.ndarray:
-    """Return the pixels of a photograph, uint8 [H, W, 3] RGB, scaled down to a shorter side of `short_side` if that is larger.
+    """Return the pixels of a photograph, uint8 [H, W, 3] RGB. Scale it down if its shorter side is longer than `short_side` pixels.
 
-    Raise `NotAnImage` for bytes that cannot be decoded or have more than `max_pixels` pixels, `OSError` for a file that cannot be read,
-    and `ConfigError` for an object of another type."""
+    Raise `NotAnImage` for bytes that cannot be decoded or have more than `max_pixels` pixels, `OSError` for a file that cannot be read, and
+    `ConfigError` for an object of another type."""
     if isinstance(photograph, bytes):
         return decode(photograph, short_side, max_pixels)
     if isinstance(photograph, str | os.PathLike):

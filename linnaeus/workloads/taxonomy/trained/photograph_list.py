@@ -1,4 +1,4 @@
-"""List the photographs that a command is to read: files, folders and patterns, or the rows of a manifest with places and times."""
+"""List the photographs that a command reads: files, folders and patterns, or the rows of a manifest with places and times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ MAGIC = frozenset("*?[")
 
 @dataclass(frozen=True)
 class Inputs:
-    """N photographs of a command with their metadata. `names`: paths as they were given, or as they were found in a folder."""
+    """N photographs of a command with their metadata. `names`: path of each photograph as the user gave it, or as it was found in a
+    folder."""
 
     names: list[str]
     files: ImageFiles
@@ -39,7 +40,8 @@ class Inputs:
         return len(self.names)
 
     def identity(self) -> dict[str, Any]:
-        """Return the number of photographs, and a hash of their names, metadata and copied columns, for a journal."""
+        """Return a dict with the number of photographs and a hash of their names, metadata and copied columns, by which a `Journal`
+        recognises them."""
         found = hashlib.sha256("\0".join(self.names).encode("utf-8", "surrogateescape"))
         for values in vars(self.metadata).values():
             found.update(values.tobytes())
@@ -51,8 +53,8 @@ class Inputs:
 def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     """Return the photographs of `paths` (files, folders, and patterns such as `photos/*.jpg`), each once, in the order given.
 
-    Photographs of a folder are sorted by name. `given`: place and time of all photographs; it is that of `metadata_of`. Raise `ConfigError`
-    for a path that does not exist, and if there are no photographs."""
+    Photographs of a folder are sorted by name. `given`: place and time of all photographs, name -> value, as for `metadata_of`. Raise
+    `ConfigError` for a path that does not exist, and if there are no photographs."""
     found: dict[str, None] = {}
     others = 0
     for path in paths:

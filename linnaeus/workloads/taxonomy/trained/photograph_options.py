@@ -26,7 +26,7 @@ COMPONENT = {"elevation": "ELEVATION", "date": "TEMPORAL", "time": "TEMPORAL"}  
 
 
 def add_photographs(parser: argparse.ArgumentParser) -> None:
-    """Add PHOTOS, --manifest, --setting, place and date, and --batch-size to a parser. Parse with `parse_intermixed_args`."""
+    """Add PHOTOS, --manifest, --setting, place and date, and --batch-size to a parser. Call `parser.parse_intermixed_args` afterwards."""
     add = parser.add_argument
     add("photos", nargs="*", metavar="PHOTOS", help="files, folders, or patterns such as 'photos/*.jpg'")
     add("--manifest", metavar="FILE", help="CSV or Parquet table with paths, places and dates, in place of PHOTOS")
@@ -37,7 +37,7 @@ def add_photographs(parser: argparse.ArgumentParser) -> None:
 
 
 def check_photographs(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for options of `add_photographs` that do not fit together."""
+    """Raise `ConfigError` if neither or both of PHOTOS and --manifest are given, and for options that have no effect with the given one."""
     if bool(options.photos) == bool(options.manifest):
         raise ConfigError(
             "give PHOTOS (files, folders or patterns) or --manifest FILE" + ("" if options.manifest is None else ", not both")
@@ -51,13 +51,14 @@ def check_photographs(options: argparse.Namespace) -> None:
 
 
 def refuse_metadata(options: argparse.Namespace, reason: str) -> None:
-    """Raise `ConfigError` if an option of place or date (`OF_ALL`) is given. `reason`: end of the message, after "has no effect with"."""
+    """Raise `ConfigError` if an option of place or date (`OF_ALL`) is given. `reason`: text of the message after "has no effect with"."""
     if given := [name for name in OF_ALL if getattr(options, name) is not None]:
         raise ConfigError(f"--{given[0]} has no effect with {reason}; leave it out")
 
 
 def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
-    """Raise `ConfigError` if `out` does not end in one of `suffixes`, or if its folder does not exist. None is accepted."""
+    """Raise `ConfigError` if the file `out` does not end in one of `suffixes`, or if its folder does not exist. Do nothing if `out` is
+    None."""
     if out is not None and out.suffix.lower() not in suffixes:
         raise ConfigError(f"--out: {out} must end in {', '.join(suffixes)}")
     if out is not None and not out.resolve().parent.is_dir():
@@ -65,7 +66,7 @@ def check_out(out: Path | None, suffixes: Sequence[str]) -> None:
 
 
 def photographs_of(options: argparse.Namespace, components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
-    """Return the photographs that PHOTOS or --manifest give. `components` and `copied` are those of `from_manifest`.
+    """Return the photographs that PHOTOS or --manifest name. `components` and `copied`: as in `from_manifest`.
 
     Raise `ConfigError` as `from_paths` and `from_manifest` do."""
     from linnaeus.workloads.taxonomy.trained.photograph_list import from_manifest, from_paths
@@ -77,7 +78,7 @@ def photographs_of(options: argparse.Namespace, components: Sequence[str], copie
 
 
 def _without_effect(options: argparse.Namespace, components: Sequence[str]) -> list[str]:
-    """Return a line of text that lists the given options of place and date that the model does not read; [] if it reads all."""
+    """Return a line of text about the given options of place and date that the model does not read; [] if the model reads all of them."""
     unread: dict[str, list[str]] = {}  # component -> options
     for name in OF_ALL:
         component = COMPONENT.get(name, "SPATIAL")

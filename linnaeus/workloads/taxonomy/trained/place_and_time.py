@@ -1,7 +1,6 @@
-"""Convert place and time that are arguments of `predict`, numbers and texts, to `Metadata`.
+"""Convert place and time, given as numbers and texts in arguments of `predict`, to `Metadata`.
 
-An impossible value is an error here. In the cells of a manifest (`manifest.metadata_columns`) it becomes null and is counted.
-"""
+An impossible value raises an error here. In a manifest (`manifest.metadata_columns`), an impossible cell becomes null and is counted."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ NEEDS = {"latitude": "longitude", "longitude": "latitude", "uncertainty": "latit
 def metadata_of(count: int, given: Mapping[str, Any]) -> Metadata:
     """Return the metadata of `count` photographs, float32 [count] per quantity, NaN where unknown.
 
-    `given`: name in `ARGUMENTS` -> one value for all photographs, a sequence of `count` values, or None. One time for all is used for the
-    photographs that have a date, one uncertainty for those that have coordinates. Raise `ConfigError` for a value that is impossible or
-    cannot be read, for a sequence of another length, and for a value without the one that it requires (`NEEDS`)."""
+    `given`: name in `ARGUMENTS` -> one value for all photographs, a sequence of `count` values, or None. One `time` for all photographs
+    applies only to photographs with a date, one `uncertainty` only to photographs with coordinates. Raise `ConfigError` for a value that is
+    impossible or cannot be read, for a sequence of another length, and for a value without a second value that it requires (`NEEDS`)."""
     columns = {name: _column(name, given.get(name), count) for name in ARGUMENTS}
     for name in ("uncertainty", "time"):
         needed = columns[NEEDS[name]]
@@ -59,9 +58,9 @@ def _is_column(value: Any) -> bool:
 
 
 def _column(name: str, value: Any, count: int) -> list[Any]:
-    """Return the values of an argument, one per photograph. None, NaN and "" are returned as None: unknown.
+    """Return the values of an argument, one per photograph. Replace NaN and "" by None (unknown).
 
-    Raise `ConfigError` for a sequence of another length than the number of photographs."""
+    Raise `ConfigError` if `value` is a sequence whose length is not `count`, the number of photographs."""
     values = list(value) if _is_column(value) else [value] * count
     if len(values) != count:
         raise ConfigError(

@@ -5,9 +5,9 @@ A network without metadata gives p(taxon | photograph). If photograph and place 
     p(taxon | photograph, place)  is proportional to  p(taxon | photograph) p(taxon | place) / p(taxon),
 
 as in Mac Aodha, Cole & Perona 2019, "Presence-only geographical priors for fine-grained image classification". p(taxon | place) is a small
-network on the place and the day of the year, and p(taxon) is its mean over the training photographs. The weight of a taxon is
-(1 - f) p(taxon | place) / p(taxon) + f, where f is `floor`, so it is at least f. `linnaeus calibrate --prior` fits the network and f.
-"""
+network on the place and the day of the year. p(taxon) is the mean of p(taxon | place) over the training photographs. The weight of a taxon
+is (1 - f) p(taxon | place) / p(taxon) + f, where f is `floor`, so the weight is at least f. `linnaeus calibrate --prior` fits the network
+and f."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ MOST_WIDTH = 4096  # that a file may state
 
 @dataclass(frozen=True)
 class PriorRecord:
-    """Description of the file of a prior, in calibration.json.
+    """Description of the file of a `PlacePrior`, stored in calibration.json.
 
     `sha256`: hash of the file. `components`: metadata components that the prior reads. `width`: number of units of a hidden layer. `floor`:
-    weight of the constant 1 in the mixture with the ratio (see the module docstring), above 0 and at most 1."""
+    least weight f of a taxon (see the module docstring), above 0 and at most 1."""
 
     sha256: str
     components: tuple[str, ...]
@@ -62,8 +62,8 @@ class PriorRecord:
 class PlacePrior(nn.Module):
     """Network that predicts the taxon from place and day of the year. `log_weights` returns log-weights of all T taxa.
 
-    `components`: metadata components that the network reads, a subset of `USED`. `width`: number of units of a hidden layer. `floor`:
-    weight f of the constant 1 in the mixture with the ratio (see the module docstring); 1: all log-weights are 0."""
+    `components`: metadata components that the network reads, a subset of `USED`. `width`: number of units of a hidden layer. `floor`: least
+    weight f of a taxon (see the module docstring); with floor 1 all log-weights are 0."""
 
     columns: Tensor  # int64 [K]: columns that are read, among those of `components`
     component: Tensor  # int64 [K]: the component of each
@@ -89,7 +89,7 @@ class PlacePrior(nn.Module):
     def forward(self, meta: Tensor, present: Tensor) -> SiblingScores:
         """Return the scores of all taxa for B photographs, from place and day alone.
 
-        `meta` float [B, F], `present` bool [B, M]: columns of the M components of the prior, as from `components.encode`."""
+        `meta` float [B, F] and `present` bool [B, M]: place and day as `components.encode` returns for the M components of the prior."""
         known = present.index_select(1, self.component)
         x = (meta.index_select(1, self.columns) - self.mean) / self.deviation
         waves = [wave(scale * x) for scale in WAVES for wave in (torch.sin, torch.cos)]
@@ -100,7 +100,7 @@ class PlacePrior(nn.Module):
         return self.head(F.relu(x).unsqueeze(1).expand(-1, len(self.tree.ranks), -1))
 
     def log_weights(self, meta: Tensor, present: Tensor) -> Tensor:
-        """Return the log-weights of all taxa, float [B, T]; 0 for photographs that have none of the components of the prior.
+        """Return the log-weights of all taxa, float [B, T]; 0 for a photograph without any component of the prior.
 
         `meta` and `present` are as in `forward`."""
         ratio = torch.cat(self(meta, present).log_probs(), 1) - self.marginal
@@ -112,10 +112,10 @@ class PlacePrior(nn.Module):
 
 
 def load_prior(path: Path, record: PriorRecord, tree: TaxonomyTree) -> PlacePrior:
-    """Return the prior in the file `path`. Raise `ConfigError` if its SHA-256 differs from `record`, or if it was trained for other taxa
-    than `tree`.
+    """Return the prior in the file `path`.
 
-    Raise `OSError` if the file cannot be read."""
+    Raise `ConfigError` if the SHA-256 of the file differs from `record`, or if the prior was trained for other taxa than `tree`. Raise
+    `OSError` if the file cannot be read."""
     if file_digest(path) != record.sha256:
         raise ConfigError(f"{path} is not the prior of the calibration (SHA-256); calibrate again")
     prior = PlacePrior(tree, record.components, record.width, record.floor)
@@ -127,6 +127,7 @@ def load_prior(path: Path, record: PriorRecord, tree: TaxonomyTree) -> PlacePrio
 
 
 def usable_components(read: Sequence[str]) -> tuple[str, ...]:
-    """Return the metadata components that a prior may read: those in `USED` that the network does not read. `read`: components of the
-    network."""
+    """Return the metadata components that a prior may read: the components in `USED` that the network does not read itself.
+
+    `read`: components that the network reads."""
     return tuple(name for name in COMPONENTS if name in USED and name not in read)

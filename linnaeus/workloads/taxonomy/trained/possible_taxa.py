@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 def restrict(
     model: TrainedClassifier, checklist: Path | None = None, clades: Sequence[str] = (), region: str | None = None
 ) -> tuple[TrainedClassifier, list[str]]:
-    """Return the model with predictions restricted to a checklist, to clades and to a region, NAME=FILE, and lines of text for the user.
+    """Return the model with predictions restricted to a checklist, to clades and to a region (NAME=FILE), and lines of text for the user.
 
-    Raise `ConfigError` as `read_checklist`, `of_clades` and `Regions` do, and if these restrictions have no taxon in common."""
+    A restriction that is None or () is not applied. Raise `ConfigError` as `read_checklist`, `of_clades` and `Regions` do, and if the
+    restrictions have no taxon in common."""
     if checklist is None and not clades and region is None:
         return model, []
     index = TaxonIndex(model.tree)

@@ -22,7 +22,7 @@ AHEAD = 3  # batches that are read in advance
 
 @dataclass(frozen=True)
 class ReadBatch:
-    """Batch of `inputs` that begins with photograph number `first`.
+    """Batch of photographs of `inputs` that were read. `first`: position in `inputs` of the first photograph of the batch.
 
     `found`: for each photograph its central square, uint8 [S, S, 3], or the reason why it cannot be read."""
 
@@ -35,7 +35,7 @@ class ReadBatch:
 
     @cached_property
     def good(self) -> list[int]:
-        """Return the positions in the batch of the photographs that could be read."""
+        """Return the positions, within this batch, of the photographs that could be read."""
         return [i for i, image in enumerate(self.found) if not isinstance(image, str)]
 
     @property
@@ -68,10 +68,10 @@ def read_batches(
     done: int = 0,
     ends: Sequence[int] | None = None,
 ) -> Iterator[ReadBatch]:
-    """Yield batches of `size` photographs, and show their progress. The first `done` photographs are skipped.
+    """Yield batches of `size` photographs of `inputs`, and show the progress. Skip the first `done` photographs.
 
-    `activity`: shown beside the progress, such as "predicting". `ends`: number of photographs before the end of each batch, in ascending
-    order, in place of `size`. The central squares have the image size of `model`."""
+    `activity`: word beside the progress, such as "predicting". `ends`: number of photographs before the end of each batch, ascending, for
+    batches of unequal size; None: batches of `size`. The central squares have the image size of `model`."""
     stops = [*range(size, len(inputs), size), len(inputs)] if ends is None else list(ends)
     parts = [range(first, last) for first, last in zip([0, *stops], stops, strict=False) if done <= first < last]
     with ThreadPoolExecutor(threads) as pool, PreparationProgress(activity, len(inputs), counted(len(inputs), "photograph")) as progress:

@@ -1,7 +1,7 @@
 """Read a table of the taxa of regions, for `--region NAME=FILE`: names as in a checklist (`checklist.py`), and the region of each row.
 
-The region is in the column `region`, `countryCode` or `country`, the first of them that the table has. A taxon has a row for each region.
-"""
+The region is in the column `region`, `countryCode` or `country`: the first of these with a value. A taxon of several regions has several
+rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ SHOWN = 8  # regions in a message
 
 
 class Regions:
-    """Taxa of the regions of a table. `notes`: lines of text about rows that were not used."""
+    """Taxa of each region that a table lists. `notes`: lines of text about rows of the table that were not used."""
 
     def __init__(self, path: Path, index: TaxonIndex) -> None:
-        """Raise `ConfigError` for a file that cannot be read, and for a table without regions or without names of taxa."""
+        """Read the table in the file `path`. `index`: taxa of the model.
+
+        Raise `ConfigError` for a file that cannot be read, and for a table without regions or without names of taxa."""
         check_file(path, "--region", "a table of taxa and regions")
         self.path, self.index = path, index
         rows, self.notes = table_rows(path, index, "--region", COLUMNS)
@@ -35,20 +37,20 @@ class Regions:
 
     @cached_property
     def names(self) -> list[str]:
-        """Return the names of the regions in the order of the alphabet."""
+        """Return the names of the regions in alphabetical order."""
         return sorted(self.rows)
 
     def restriction(self, name: str) -> Restriction:
-        """Return the restriction to the taxa of a region.
+        """Return the restriction of predictions to the taxa of the region `name`.
 
-        Raise `ConfigError` for a region that the table does not have, and for one without a taxon of the model."""
+        Raise `ConfigError` if the table does not have this region, or if no taxon of the region is a taxon of the model."""
         if name not in self.rows:
             raise ConfigError(f"region: {quoted(name)} is not in {self.path.name}, which has {list_some(self.names, SHOWN)}")
         return of_rows(self.index, self.rows[name], f"region {quoted(name)}")
 
 
 def split_region(text: str) -> tuple[str, Path]:
-    """Return the name and the file of `NAME=FILE`. Raise `ConfigError` for another text."""
+    """Return NAME and FILE from the text `NAME=FILE`. Raise `ConfigError` for any other text."""
     name, found, path = text.partition("=")
     if not (name.strip() and found and path):
         raise ConfigError(f"--region: {quoted(text)} is not NAME=FILE; give a region and the table that has its taxa")

@@ -1,8 +1,8 @@
 """`Restriction`: the taxa to which the predictions of a model are restricted, made from names in a list, a checklist, or --clade.
 
-A listed taxon allows all leaves at or below it. If the list has finer taxa below it, only these count: checklists also name the families of
-their species, and lists of species from observations name the kingdom of organisms that nobody could identify.
-"""
+A listed taxon allows all leaves at or below it, but only if the list has no finer taxon below it. A coarser listed taxon is ignored because
+checklists also name the families of their species, and lists of observed species name the kingdom of organisms that nobody could
+identify."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class Listed(NamedTuple):
-    """Name of a taxon in a list, with its rank and its lineage if they are given."""
+    """Name of a taxon in a list, with the rank and the lineage if the list states them."""
 
     name: str
     rank: int | None = None  # index of the rank; None: any rank; the name is read by `TaxonIndex.nodes`
@@ -29,7 +29,7 @@ class Listed(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Row of a list: `text` is shown in messages; the first of `names` that the model has determines the taxon."""
+    """Row of a list of taxa. `text` is shown in messages. The taxon of the row is the first of `names` that the model has."""
 
     text: str
     names: tuple[Listed, ...]
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Restriction:
-    """Leaves of a tree of taxa that predictions may name."""
+    """Leaves of a tree of taxa to which predictions are restricted. Ancestors of these leaves may be predicted, too."""
 
     tree: TaxonomyTree
     leaves: np.ndarray  # bool [T]
@@ -55,7 +55,7 @@ class Restriction:
         return {rank: int(self.possible[offsets[r] : offsets[r + 1]].sum()) for r, rank in enumerate(self.tree.ranks)}
 
     def digest(self) -> str:
-        """Return a hash of the allowed leaves, 32 hexadecimal digits."""
+        """Return a hash that identifies the allowed leaves, 32 hexadecimal digits."""
         return hashlib.sha256(np.packbits(self.leaves).tobytes()).hexdigest()[:32]
 
     def describe(self) -> list[str]:
@@ -71,7 +71,9 @@ class Restriction:
         return lines
 
     def within(self, other: Restriction | None) -> Restriction:
-        """Return a restriction to the leaves that both this and `other` (None: all) allow. Raise `ConfigError` if no leaf is left."""
+        """Return a restriction to the leaves that both this restriction and `other` allow. `other` None: return this restriction.
+
+        Raise `ConfigError` if no leaf is left."""
         if other is None:
             return self
         unmatched, coarser = (*other.unmatched, *self.unmatched), (*other.coarser, *self.coarser)
@@ -82,7 +84,7 @@ class Restriction:
 
 
 def of_rows(index: TaxonIndex, rows: Iterable[Row], source: str) -> Restriction:
-    """Return the restriction to the taxa of a list. `source`: option and file of the list, for messages.
+    """Return the restriction to the taxa of a list. `index`: taxa of the model. `source`: option and file of the list, for messages.
 
     Raise `ConfigError` if the list has no taxon of the model."""
     listed = np.zeros(index.tree.offsets[-1], dtype=bool)
@@ -106,9 +108,9 @@ def of_rows(index: TaxonIndex, rows: Iterable[Row], source: str) -> Restriction:
 
 
 def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
-    """Return the restriction to the taxa with these names, which `TaxonIndex.nodes` reads.
+    """Return the restriction to the taxa that `names` name. A name is any text that `TaxonIndex.nodes` reads.
 
-    Warn about names that the model does not have. Raise `ConfigError` if it has none of them."""
+    Warn about names that the model does not have. Raise `ConfigError` if the model has none of the names."""
     names = [names] if isinstance(names, str) else list(names)
     if wrong := [name for name in names if not isinstance(name, str)]:
         raise ConfigError(f"among: {quoted(wrong[0])} is not the name of a taxon; give a list of names")
@@ -120,10 +122,9 @@ def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
 
 
 def of_clades(index: TaxonIndex, clades: Sequence[str], key: str = "--clade") -> Restriction:
-    """Return the restriction to the taxa at or below those named in `clades`.
+    """Return the restriction to the taxa named in `clades` and all taxa below them. `key`: start of error messages.
 
-    Raise `ConfigError` for a name that the model does not have, and for a name of several taxa.
-    `key`: start of its message."""
+    Raise `ConfigError` for a name that the model does not have, and for a name that several taxa have."""
     for clade in clades:
         nodes = index.nodes(clade)
         if not nodes:
@@ -135,7 +136,8 @@ def of_clades(index: TaxonIndex, clades: Sequence[str], key: str = "--clade") ->
 
 
 def _nodes(index: TaxonIndex, name: Listed) -> list[int]:
-    """Return the nodes with a name: none, one, or several. If several taxa of a given rank have it, return [-1, -1]."""
+    """Return the nodes that have the name `name`: none, one, or several. Return [-1, -1] if the rank is given and several taxa have the
+    name."""
     if name.rank is None:
         return index.nodes(name.name)
     found = index.find(name.rank, name.lineage, name.name)
@@ -143,7 +145,7 @@ def _nodes(index: TaxonIndex, name: Listed) -> list[int]:
 
 
 def _have_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
-    """Return a mask of the nodes that are an ancestor of a node in the mask `taxa`, bool [T]."""
+    """Return a mask of the ancestors of taxa, bool [T]: True for a node that has a node of the mask `taxa`, bool [T], below it."""
     found = np.zeros_like(taxa)
     for r in reversed(range(len(tree.ranks))):
         above = tree.node_parent[np.flatnonzero((taxa | found) & (tree.node_rank == r))]
@@ -152,7 +154,7 @@ def _have_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
 
 
 def _leaves_below(tree: TaxonomyTree, taxa: np.ndarray) -> np.ndarray:
-    """Return a mask of the leaves at or below a node in the mask `taxa`, bool [T]."""
+    """Return a mask of leaves, bool [T]: True for a leaf that is in the mask `taxa`, bool [T], or below a node in this mask."""
     inside = taxa.copy()
     for r in range(len(tree.ranks)):
         own = np.flatnonzero(tree.node_rank == r)

@@ -1,10 +1,11 @@
 """Compute rolled-up answers: for each photograph, the finest taxon of the predicted path whose confidence reaches a threshold.
 
-The confidence of a taxon on the path is the least probability of itself and its ancestors, so that it never increases towards finer ranks.
-A head with one distribution over the tree has such probabilities already; heads with a classifier or a temperature per rank may not.
+The confidence of a taxon on the path is the smallest of the probabilities of the taxon and its ancestors, so the confidence never increases
+towards finer ranks. A head with one distribution over the tree has such probabilities already; heads with a classifier or a temperature per
+rank may not.
 
-An answer is right if it is the true taxon or an ancestor of it. It is unknown if an answer that is finer than the label is right.
-"""
+An answer is right if it is the true taxon or an ancestor of the true taxon. An answer that is finer than the label, and does not contradict
+the label, is unknown: it may be right or wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class Paths(NamedTuple):
 
 
 def confident_paths(probabilities: tuple[np.ndarray, ...], path: np.ndarray) -> Paths:
-    """Return the paths of N photographs with the confidence of each taxon. `probabilities`: [N, C_r] per rank. `path`: int64 [N, R]."""
+    """Return the predicted paths of N photographs with the confidence of each taxon on the path.
+
+    `probabilities`: [N, C_r] per rank. `path`: int64 [N, R], predicted class per rank, -1 for no taxon."""
     columns = [
         np.where(own >= 0, np.take_along_axis(p, np.maximum(own, 0)[:, None], axis=1)[:, 0] if p.shape[1] else 1.0, np.inf)
         for p, own in zip(probabilities, path.T, strict=True)
@@ -34,24 +37,26 @@ def confident_paths(probabilities: tuple[np.ndarray, ...], path: np.ndarray) -> 
 
 
 def answer_ranks(paths: Paths, threshold: float) -> np.ndarray:
-    """Return the rank of the finest taxon of each path with a confidence of at least `threshold`, int64 [N]; `NONE` if no taxon has it."""
+    """Return the rank index of the rolled-up answer of each photograph, int64 [N]: the finest rank whose taxon has a confidence of at least
+    `threshold`. `NONE` if no taxon has that confidence."""
     reached = (paths.confidence >= threshold) & (paths.path >= 0)
     ranks = paths.path.shape[1]
     return np.where(reached.any(axis=1), ranks - 1 - np.argmax(reached[:, ::-1], axis=1), NONE)
 
 
 def answered_at(paths: Paths, threshold: float) -> tuple[float, ...]:
-    """Return the share of the photographs whose answer is of each rank, coarse to fine; zeros without photographs."""
+    """Return, per rank from coarse to fine, the share of photographs whose rolled-up answer at `threshold` has this rank; zeros if there
+    are no photographs."""
     rank = answer_ranks(paths, threshold)
     return tuple(float((rank == r).sum() / max(len(rank), 1)) for r in range(paths.path.shape[1]))
 
 
 def outcomes(paths: Paths, label: np.ndarray) -> np.ndarray:
-    """Return RIGHT, WRONG or UNKNOWN for each taxon of each path, int8 [N, R], as if it were the answer.
+    """Judge each taxon of each path as if it were the answer. Return RIGHT, WRONG or UNKNOWN, int8 [N, R].
 
-    `label`: int64 [N, R], -1 where missing. A taxon is right if it equals the label at its rank, and wrong if it or a coarser taxon of the
-    path differs from the label at its rank. A taxon at a rank with a missing label is right if the taxon at the next finer rank is right;
-    otherwise it is unknown."""
+    `label`: int64 [N, R], -1 where missing. A taxon is wrong if it, or a coarser taxon of the path, differs from the label of the same
+    rank. Any other taxon is right if it equals the label, or if its label is missing and the taxon at the next finer rank is right. The
+    rest is unknown."""
     known = label >= 0
     same = known & (paths.path == label)
     wrong = np.logical_or.accumulate(known & (paths.path >= 0) & ~same, axis=1)

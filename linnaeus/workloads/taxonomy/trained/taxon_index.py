@@ -1,9 +1,8 @@
-"""`TaxonIndex`: find the taxa of a model by lineages and names, as they are written in tables and lists.
+"""`TaxonIndex`: find the taxa of a model by the lineages and names in tables and lists.
 
-A taxon is found by its lineage (names from the coarsest rank to its own). If no taxon has the lineage, for example because a table has no
-column for the kingdom, it is found by its name, if only one taxon has this name. If no taxon has a name with its authorship
-(`Quercus robur L.`), the name without the authorship is looked up.
-"""
+A taxon is looked up by its lineage first (the names from the coarsest rank to the rank of the taxon). If no taxon has the lineage, for
+example because a table has no column for the kingdom, the taxon is looked up by name; several taxa with this name are not distinguished. If
+no taxon has a name with its authorship (`Quercus robur L.`), the name without the authorship is looked up."""
 
 from __future__ import annotations
 
@@ -47,7 +46,10 @@ class TaxonIndex:
             self.names.append(found)
 
     def find(self, rank: int, lineage: str, name: str) -> int:
-        """Return the class at a rank that has the lineage, or else the name; -1 if there is none, `SEVERAL` if several have the name."""
+        """Return the class at the rank with index `rank` that has the lineage `lineage`; if no class has it, the class with the name
+        `name`.
+
+        Return -1 if no class has the name, and `SEVERAL` if several classes have the name."""
         if lineage in self.lineages[rank]:
             return self.lineages[rank][lineage]
         for form in forms(name):
@@ -58,8 +60,8 @@ class TaxonIndex:
     def nodes(self, text: str) -> list[int]:
         """Return the nodes of the tree that a text names; [] if there are none.
 
-        The text is a name, a lineage such as `Rosales|Moraceae|Morus`, or either of them after a rank, such as `genus:Morus`. If taxa that
-        are ancestors of one another have the same name, the coarsest is returned."""
+        The text is a name, a lineage such as `Rosales|Moraceae|Morus`, or one of these two with a rank in front, such as `genus:Morus`. If
+        taxa that are ancestors of one another have the same name, only the coarsest is returned."""
         rank, _, rest = text.partition(":")
         if rank in self.tree.ranks and rest:
             ranks, text = [self.tree.ranks.index(rank)], rest
@@ -75,7 +77,7 @@ class TaxonIndex:
         return []
 
     def _highest(self, nodes: Sequence[int]) -> list[int]:
-        """Return those of `nodes` that have no ancestor among `nodes`."""
+        """Return the nodes in `nodes` that have no ancestor in `nodes`."""
         highest: list[int] = []
         given = set(nodes)
         for node in nodes:
@@ -92,16 +94,16 @@ class TaxonIndex:
 
 
 def spaced(text: str) -> str:
-    """Return a name with single spaces, in Unicode normalisation form C."""
+    """Return `text` with single spaces between words, in Unicode normalisation form C."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def forms(name: str) -> Iterator[str]:
-    """Yield a name, then the beginnings of it that remain when a possible authorship is cut off, longest first.
+    """Yield a name, and then its beginnings without a possible authorship, longest first: `Quercus robur L.`, `Quercus robur`.
 
     An authorship is a capitalised word and what follows, with brackets and particles such as `van` in front. If only one word remains, the
-    capitalised word must have a full stop, a comma or a bracket: `Quercus L.` yields `Quercus`, but `Quercus Robur`, a species with a
-    wrong capital letter, does not."""
+    capitalised word must have a full stop, a comma or a bracket: `Quercus L.` yields `Quercus`, but `Quercus Robur`, a species with a wrong
+    capital letter, does not."""
     yield name
     words = name.split()
     for count in range(len(words) - 1, 0, -1):

@@ -1,7 +1,6 @@
-"""`TrainedClassifier`: a network with trained weights. `predict` returns the taxa on photographs, `embed` their features.
+"""`TrainedClassifier`: a network with trained weights. `predict` returns the taxa on photographs, `embed` returns features of photographs.
 
-Photographs are read, resized and normalised by the code that does it in validation.
-"""
+Photographs are read, resized and normalised by the same code as in validation."""
 
 from __future__ import annotations
 
@@ -44,7 +43,8 @@ USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
 
 
 class TrainedClassifier:
-    """Trained network of a run or a bundle with its tree of taxa. Without a calibration its predictions have no rolled-up answer."""
+    """Trained network of a run or a bundle with its tree of taxa. Without a calibration, predictions have no rolled-up answer (the finest
+    taxon that is confident enough)."""
 
     restriction: Restriction | None = None  # taxa that predictions may name; None: all taxa
 
@@ -59,9 +59,9 @@ class TrainedClassifier:
     ) -> None:
         """Build the network and load its weights.
 
-        `calibration`: None: the model is not calibrated. `prior`: prior that was fitted together with `calibration`; None: no prior.
-        `device`: such as cpu or cuda. Raise `ConfigError` if the network cannot be built, if the weights do not fit it, and if the device
-        does not exist."""
+        `calibration`: None: not calibrated. `prior`: weights for the taxa at a place and in a season, fitted together with `calibration`;
+        None: no prior. `device`: such as cpu or cuda. Raise `ConfigError` if the network cannot be built, if the weights do not fit the
+        network, and if the device does not exist."""
         self.description, self.tree, self.weights, self.calibration = description, tree, weights, calibration
         self.image_size = description.image_sizes[-1]
         self.short_side, inputs = DETAIL * self.image_size, description.components
@@ -80,21 +80,21 @@ class TrainedClassifier:
     def use_prior(self, prior: PlacePrior | None) -> None:
         """Weight all later predictions by a prior; None: use no prior.
 
-        `components` becomes the metadata components of the network, followed by those of the prior."""
+        Set `components` to the metadata components of the network, followed by the components of the prior."""
         self.prior = None if prior is None else prior.to(self.device)
         self.components = self.description.components + (() if prior is None else prior.components)
         self.preparation = BatchPreparation(self.components, column_slices(self.components))
 
     def restricted(self, names: Sequence[str]) -> TrainedClassifier:
-        """Return a classifier with the same network whose predictions are restricted to the taxa with these names and taxa below them.
+        """Return a classifier with the same network whose predictions are restricted to the named taxa and all taxa below them.
 
-        A name is a name of any rank, a lineage such as `Rosales|Moraceae|Morus`, or `genus:Morus`. If the list also has finer taxa below a
-        taxon, only these count. Warn about names that the model does not have; `restriction.unmatched` lists them. Raise `ConfigError` if
-        the model has none of the names."""
+        `names`: names of taxa of any rank, lineages such as `Rosales|Moraceae|Morus`, or names with a rank such as `genus:Morus`. A named
+        taxon is ignored if a finer taxon below it is named, too. Warn about names that the model does not have; `restriction.unmatched`
+        lists them. Raise `ConfigError` if the model has none of the names."""
         return self.limited(of_names(TaxonIndex(self.tree), names))
 
     def limited(self, restriction: Restriction) -> TrainedClassifier:
-        """Return a classifier with the same network that is restricted by `restriction` and by the restriction of this classifier, if any.
+        """Return a classifier with the same network, restricted to `restriction` and to the restriction of this classifier, if it has one.
 
         Raise `ConfigError` if the two restrictions have no taxon in common."""
         other = copy.copy(self)
@@ -121,16 +121,17 @@ class TrainedClassifier:
     ) -> Any:
         """Return the `Prediction` of a photograph, or a list of predictions for a list of photographs.
 
-        A photograph is a path, the bytes of an image file, uint8 pixels [H, W, 3] in RGB, or a PIL image. Each of place and time is one
-        value for all photographs or a list with one value per photograph; None is unknown. Latitude and longitude are in degrees north and
-        east, the uncertainty of the coordinates in metres, the elevation in metres above the sea, `date` is like 2026-05-01, and `time`
-        is the local time, like 16:10. `top`: number of listed taxa per rank.
+        A photograph is a path, the bytes of an image file, uint8 pixels [H, W, 3] in RGB, or a PIL image. Each argument of place and time
+        is one value for all photographs or a list with one value per photograph; None is unknown. Latitude and longitude are in degrees
+        north and east, the uncertainty of the coordinates in metres, the elevation in metres above the sea, `date` is like 2026-05-01, and
+        `time` is the local time, like 16:10. `top`: number of listed taxa per rank.
 
-        Two arguments need a calibrated model. `precision` of the rolled-up answer is by default 0.95, or the lowest fitted precision if
-        0.95 was not fitted. With `coverage`, a prediction lists the prediction sets of this coverage in place of the `top` taxa.
-        `among`: names of the possible taxa, as for `restricted`, which is faster for several calls.
+        `precision` and `coverage` need a calibrated model. `precision`: required precision of the rolled-up answer (the finest taxon that
+        is confident enough); default 0.95, or the lowest fitted precision if 0.95 was not fitted. `coverage`: list, in place of the `top`
+        taxa, a set of taxa per rank that has the true taxon with this probability. `among`: names of the possible taxa, as for
+        `restricted`, which is faster for several calls.
 
-        Raise `ConfigError` for an impossible value, `NotAnImage` for bytes that cannot be decoded, and `OSError` for a file that cannot be
+        Raise `ConfigError` for an impossible value, `NotAnImage` for bytes that cannot be decoded, `OSError` for a file that cannot be
         read."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
@@ -155,7 +156,7 @@ class TrainedClassifier:
     ) -> np.ndarray:
         """Return the features of a photograph, float32 [width], or of a list of N photographs, float32 [N, width].
 
-        Features are the input of the head for the finest rank. Photographs, place, time and errors are those of `predict`. `normalize`:
+        Features are the input of the head for the finest rank. Photographs, place, time and errors are as for `predict`. `normalize`:
         divide each feature vector by its length. Test-time augmentation is not used."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
@@ -168,7 +169,8 @@ class TrainedClassifier:
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
         """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
 
-        Raise `ConfigError` for a precision or coverage that was not fitted, and for either of them if the model is not calibrated."""
+        Raise `ConfigError` for a precision or a coverage that was not fitted, and for either of these options if the model is not
+        calibrated."""
         if self.calibration is None:
             if precision is not None or coverage is not None:
                 name = "precision" if precision is not None else "coverage"
@@ -187,7 +189,8 @@ class TrainedClassifier:
             raise NotAnImage(f"{name_of(photograph) or 'photograph'}: {error}") from None
 
     def crop(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the central square of a photograph, resized to uint8 [S, S, 3]. `batch` does not change it further."""
+        """Return the central square of a photograph, resized to uint8 [S, S, 3], S = `image_size`. `batch` leaves such a square
+        unchanged."""
         square: Tensor = self.pipeline([pixels], np.empty(0))[0]
         return np.ascontiguousarray(square.permute(1, 2, 0).numpy())
 
@@ -201,11 +204,10 @@ class TrainedClassifier:
     def predict_together(
         self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, names: Sequence[str | None], asked: Asked
     ) -> list[Prediction]:
-        """Return one prediction for each of G groups of photographs, from the normalised geometric mean of the probabilities of its
-        photographs.
+        """Return one prediction for each of G groups of photographs: the normalised geometric mean of the probabilities of the photographs.
 
-        `images`: B photographs as `read` returns them; `metadata`: that of each. `group`: int64 [B], number of the group of each; every
-        group has a photograph. `names`: [G], a path for each group."""
+        `images`: pixels of B photographs, as `read` returns; `metadata`: of the B photographs. `group`: int64 [B], the group of each
+        photograph; no group is empty. `names`: [G], a path for each group."""
         meta, present = encode(metadata, self.components)
         parts = [slice(first, first + BATCH) for first in range(0, len(images), BATCH)]
         with torch.inference_mode():
@@ -230,7 +232,7 @@ class TrainedClassifier:
         return self.model.trunk.width
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the weights and the image size, on which features depend. A run and its bundle have the same."""
+        """Return a SHA-256 of the weights and the image size, on which features depend. A run and its bundle have equal fingerprints."""
         digest = hashlib.sha256(f"image size {self.image_size}".encode())
         for name, tensor in sorted(self.weights.state.items()):
             digest.update(f"\0{name} {tensor.dtype} {list(tensor.shape)}\0".encode())
@@ -238,38 +240,41 @@ class TrainedClassifier:
         return digest.hexdigest()
 
     def scored(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Scored:
-        """Return the probabilities and paths of B photographs, uint8 [H, W, 3] of any size. `meta`, `present`: from `components.encode`."""
+        """Return the probabilities and predicted paths of B photographs. `images`: uint8 [H, W, 3] of any size. `meta`, `present`: metadata
+        as `components.encode` returns."""
         with torch.inference_mode():
             return self.scored_of(self.all_scores(self.preparation(self.batch(images, meta, present))))
 
     def scored_of(self, scores: Scores) -> Scored:
-        """Return the calibrated probabilities, paths and familiarities of scores without a restriction."""
+        """Return the calibrated probabilities and predicted paths, after the restriction, and the familiarity, without the restriction.
+
+        `scores`: scores of all taxa, as `all_scores` returns."""
         probabilities, path = self._limited(scores)
         known = familiarity(probabilities if self.possible is None else self.probabilities(scores))
         return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy(), known.cpu().numpy())
 
     def batch(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Batch:
-        """Return photographs and metadata as tensors on the model's device. Arguments are those of `scored`.
+        """Return photographs and metadata as tensors on the model's device. The arguments are as for `scored`.
 
-        Images are cropped to uint8 [B, 3, S, S]. The batch is not normalised yet; `self.preparation` normalises it."""
+        Images are cropped to uint8 [B, 3, S, S]. The batch is not normalised; `self.preparation` normalises it."""
         batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
         return {name: value.to(self.device) for name, value in batch.items()}
 
     def results(self, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Return the calibrated probabilities of each rank, float [B, C_r], and the predicted paths, int64 [B, R], of a batch.
+        """Return, for a batch, the calibrated probabilities of each rank, float [B, C_r], and the predicted paths, int64 [B, R].
 
         `batch`, on the model's device: image uint8 [B, 3, S, S], meta float [B, F] and present bool [B, M]. Impossible taxa have
         probability 0."""
         return self._limited(self.all_scores(self.preparation(dict(batch))))
 
     def scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a normalised batch. With a restriction they are conditional on the possible taxa."""
+        """Return the scores of a normalised batch. If this classifier is restricted, the scores are conditional on the possible taxa."""
         scores = self.all_scores(prepared)
         return scores if self.possible is None else scores.among(self.possible)
 
     def all_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of all taxa for a normalised batch, even if this classifier is restricted. They are weighted by the prior, if
-        any."""
+        """Return the scores of all taxa for a normalised batch, weighted by the prior, if any. A restriction of this classifier is not
+        applied."""
         scores = self.network_scores(prepared)
         return scores if self.prior is None else scores.weighted(self.prior.log_weights(**self.prior_inputs(prepared)))
 
@@ -291,30 +296,32 @@ class TrainedClassifier:
         return self.model(inputs | own)  # type: ignore[no-any-return]
 
     def prior_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the inputs of the prior in a normalised batch: `meta` float [B, F] and `present` bool [B, M] of its M components.
+        """Return the inputs of the prior from a normalised batch: `meta` float [B, F] and `present` bool [B, M] for the M components of the
+        prior.
 
-        Without a prior they have no columns."""
+        Without a prior both tensors have no columns."""
         slices = column_slices(self.description.components)
         return {"meta": prepared["meta"][:, slices[-1].stop if slices else 0 :], "present": prepared["present"][:, len(slices) :]}
 
     def _limited(self, scores: Scores) -> tuple[list[Tensor], Tensor]:
-        """Return the calibrated probabilities of each rank and the paths of scores, after the restriction."""
+        """Return the calibrated probabilities of each rank, float [B, C_r], and the predicted paths, int64 [B, R], from `scores`, after the
+        restriction."""
         if self.possible is None:
             return self.probabilities(scores), scores.path()
         scores = scores.among(self.possible)
         return only_possible(self.probabilities(scores), scores.path(), self.possible)
 
     def probabilities(self, scores: Scores) -> list[Tensor]:
-        """Return the calibrated probabilities of each rank, float [B, C_r]."""
+        """Return the calibrated probabilities of the classes of each rank, float [B, C_r] per rank, from `scores`."""
         temperature = self.calibration.temperature if self.calibration is not None else (1.0,) * len(self.tree.ranks)
         ranks = zip(scores.log_probs(), self.tree.sizes, temperature, strict=True)
         return [class_log_probs(log_p, size, t).exp() for log_p, size, t in ranks]
 
 
 def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any]) -> Iterator[tuple[Sequence[Photograph], Metadata]]:
-    """Yield the photographs in batches of at most `BATCH`, with their metadata.
+    """Yield the photographs in batches of at most `BATCH`, with their metadata. `given`: place and time, as for `metadata_of`.
 
-    `given` is that of `metadata_of`. Raise `ConfigError` as `metadata_of` does."""
+    Raise `ConfigError` as `metadata_of` does."""
     several: Sequence[Photograph] = [photographs] if is_one(photographs) else photographs  # type: ignore[assignment]
     metadata = metadata_of(len(several), given)
     for first in range(0, len(several), BATCH):
@@ -323,7 +330,7 @@ def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, 
 
 
 def torch_device(name: str) -> torch.device:
-    """Return the torch device with a name such as cpu or cuda. Raise `ConfigError` if it does not exist."""
+    """Return the torch device `name`, such as cpu or cuda. Raise `ConfigError` if this machine does not have the device."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError):

@@ -1,4 +1,4 @@
-"""Unpack the table of a zip archive, such as the species list of a GBIF download: a zip with one tab-separated table."""
+"""Unpack the table in a zip archive, such as the species list of a GBIF download. The archive must have exactly one table."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ BLOCK = 1 << 20  # bytes that are copied at once
 
 @contextlib.contextmanager
 def unpacked_table(path: Path, key: str) -> Iterator[Path]:
-    """Yield the path of the table in a zip archive while it is unpacked; another file as it is. Messages name the archive.
+    """Yield the path of a table. Unpack a zip archive to a temporary file; yield the path of any other file unchanged.
 
-    `key`: option of the path, for messages. Raise `ConfigError` for an archive that cannot be read, or without exactly one table."""
+    `key`: option that gave the path, for messages, which name the archive. Raise `ConfigError` for an archive that cannot be read or that
+    does not have exactly one table."""
     if not zipfile.is_zipfile(path):
         yield path
         return
@@ -34,7 +35,7 @@ def unpacked_table(path: Path, key: str) -> Iterator[Path]:
 
 
 def _unpack(path: Path, table: Path, name: str) -> None:
-    """Copy the table of the archive `path` to the file `table`. `name`: of the archive, for messages."""
+    """Copy the table in the zip archive `path` to the file `table`. `name`: option and path of the archive, for messages."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if _is_table(info)]

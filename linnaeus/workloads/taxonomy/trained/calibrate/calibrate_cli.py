@@ -137,7 +137,7 @@ def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Cal
 
 
 def _remove_priors(run: Path, found: Calibration) -> None:
-    """Delete the prior files in the run directory `run`, except the file of the prior of the new calibration `found`, if it has one."""
+    """Delete the prior files in the run directory `run`. Keep the file to which the new calibration `found` refers, if it has a prior."""
     from linnaeus.workloads.taxonomy.trained.load_parts import prior_path
 
     for path in run.glob("prior-*.safetensors"):
@@ -148,7 +148,10 @@ def _remove_priors(run: Path, found: Calibration) -> None:
 def fit(
     model: TrainedClassifier, data: Labelled, precisions: Sequence[float], confidence: float, kept: float
 ) -> tuple[Calibration, tuple[str, ...]]:
-    """Return the calibration fitted on labelled photographs, and lines on prior and unreadable ones. For numbers see `fit_thresholds`."""
+    """Return the calibration fitted on labelled photographs, and lines of text about the prior and about photographs that could not be
+    read.
+
+    `precisions`, `confidence` and `kept`: as in `fit_thresholds`."""
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import fit_thresholds, is_tuning, one_of_each
@@ -166,10 +169,10 @@ def fit(
 
 
 def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
-    """Set the floor of the model's prior to the value that gives the highest likelihood of the labels. Return one line of text about the
-    choice.
+    """Set the floor of the model's prior (the least weight of a taxon) to the value under which the labels are most likely. Remove the
+    prior from the model if the labels are most likely without a prior.
 
-    Remove the prior from the model if no floor gives a higher likelihood than no prior."""
+    Return one line of text about the choice."""
     import torch
 
     from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import floor_likelihoods
@@ -193,7 +196,7 @@ def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
 
 
 def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
-    """Return, for each rank, the temperature under which the labels are most likely."""
+    """Return, for each rank, the temperature under which the labels are most likely; 1.0 without readable photographs."""
     import numpy as np
     import torch
 
@@ -220,7 +223,9 @@ def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
 
 
 def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[float]) -> tuple[Evidence, np.ndarray]:
-    """Return the results of the network for N photographs, and bool [N], False for photographs that cannot be read."""
+    """Return the results of the network for N photographs, and a mask, bool [N], that is False for photographs that cannot be read.
+
+    `temperature`: one value per rank, by which the log-probabilities are divided."""
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
@@ -246,7 +251,10 @@ def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[fl
 
 
 def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np.ndarray, Any]]:
-    """Yield batches: the number of the first photograph, the numbers of the readable ones, int64 [B], and a normalised batch of these."""
+    """Yield (first, rows, batch) for each batch. Photographs that cannot be read are left out.
+
+    `first`: position in `data` of the first photograph. `rows`: positions in `data` of the readable photographs, int64 [B]. `batch`: these
+    B photographs, normalised."""
     import numpy as np
     import torch
 

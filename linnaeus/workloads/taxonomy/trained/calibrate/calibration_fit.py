@@ -1,8 +1,7 @@
 """Fit a `Calibration` (temperatures and thresholds) on labelled photographs that were not used for training.
 
-Temperatures and candidates for thresholds are chosen on some of the photographs. Thresholds are fitted on the others (`guarantee.py`).
-One photograph of each observation is used, chosen by a hash.
-"""
+Temperatures and candidates for thresholds are chosen on some of the photographs. Thresholds are fitted on the other photographs
+(`guarantee.py`). Only one photograph of each observation is used, chosen by a hash."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ LOWEST, HIGHEST = 0.05, 20.0  # limits of the temperatures
 
 @dataclass(frozen=True)
 class Evidence:
-    """Results of the network for N photographs that were not used for training. Probabilities are those with temperatures."""
+    """Results of the network, after the temperatures, for N photographs that were not used for training."""
 
     paths: Paths
     true_probability: np.ndarray  # float64 [N, R]: probability of the label; NaN where the label is null
@@ -38,19 +37,20 @@ class Evidence:
     familiarity: np.ndarray  # float64 [N]
 
     def take(self, rows: np.ndarray) -> Evidence:
-        """Return the results of the photographs with these numbers, int64 [M]."""
+        """Return the results of the photographs at the positions `rows`, int64 [M]."""
         paths = Paths(*(values[rows] for values in self.paths))
         return Evidence(paths, self.true_probability[rows], self.label[rows], self.familiarity[rows])
 
     def answered(self, familiar: float) -> Paths:
-        """Return the paths, without a taxon for photographs that are less familiar than `familiar`: these get no answer."""
+        """Return the paths, without any taxon for photographs whose familiarity is below `familiar`: these photographs get no answer."""
         return self.paths._replace(path=np.where(self.familiarity[:, None] < familiar, -1, self.paths.path))
 
 
 def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
-    """Return the number of one photograph of each observation, int64 [M] in ascending order.
+    """Choose one photograph of each observation, by a hash. Return the positions of the M chosen photographs, int64 [M], in ascending
+    order.
 
-    `group`: int64 [count], the observation of each photograph; None: each photograph is its own observation."""
+    `group`: int64 [count], the observation of each photograph; None: each photograph is its own observation, so all are chosen."""
     if group is None:
         return np.arange(count)
     order = np.argsort(hashes(key(0), np.arange(count)), kind="stable")
@@ -58,16 +58,18 @@ def one_of_each(group: np.ndarray | None, count: int) -> np.ndarray:
 
 
 def is_tuning(count: int) -> np.ndarray:
-    """Return bool [count], True for photographs on which temperatures and candidates are chosen. A hash of the position selects about
-    TUNING of them, but their expected share is at least LEAST and at most MOST."""
+    """Return bool [count], True for the photographs on which temperatures and candidates for thresholds are chosen.
+
+    A hash of the position selects about `TUNING` photographs. Their expected share is at least `LEAST` and at most `MOST`."""
     share = min(max(TUNING / max(count, 1), LEAST), MOST)
     return uniforms(key(1), np.arange(count)) < share
 
 
 def fit_temperature(log_probs: torch.Tensor, label: torch.Tensor) -> float:
-    """Return the temperature T that makes `label`, int64 [n], most likely under softmax(log_probs / T); 1.0 if there are no labels.
+    """Return the temperature T under which `label`, int64 [n], is most likely: the probabilities are softmax(log_probs / T).
 
-    `log_probs`: [n, C]. The mean negative log-likelihood is convex in 1 / T, so a ternary search finds its minimum."""
+    Return 1.0 if there are no labels, or only one class. `log_probs`: [n, C]. The mean negative log-likelihood is convex in 1 / T, so a
+    ternary search finds its minimum."""
     if not len(label) or log_probs.shape[1] < 2:
         return 1.0
 
@@ -90,11 +92,11 @@ def fit_thresholds(
     confidence: float,
     kept: float = KEPT,
 ) -> Calibration:
-    """Return the calibration from the results of N photographs. Raise `ConfigError` if there are too few.
+    """Return the calibration from the results of N photographs. Raise `ConfigError` if there are too few photographs.
 
-    `tuning`: bool [N], as `is_tuning` returns. `weights`: SHA-256 of the weights. `temperature`: of each rank. `precisions`: required
+    `tuning`: bool [N], as `is_tuning` returns. `weights`: SHA-256 of the weights. `temperature`: one value per rank. `precisions`: required
     precisions of rolled-up answers. `confidence`: probability with which each precision is reached. `kept`: share of the photographs of
-    taxa of the model that are not answered "none of these"."""
+    known taxa that do not get the answer "none of these"."""
     own, other = evidence.take(np.flatnonzero(tuning)), evidence.take(np.flatnonzero(~tuning))
     if len(other.label) < FEWEST:
         raise ConfigError(f"{counted(len(evidence.label), 'observation')}: too few for a calibration; it needs {2 * FEWEST}, better 2,000")

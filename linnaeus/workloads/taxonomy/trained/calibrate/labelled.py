@@ -1,7 +1,7 @@
-"""Read labelled photographs for a trained classifier, from the validation or test rows of its run or from a manifest.
+"""Read labelled photographs for a trained classifier, from the training, validation or test rows of its run or from a manifest.
 
-Labels of a manifest are looked up in the model's tree of taxa by `TaxonIndex`. A taxon that it does not find is unknown to the model.
-"""
+`TaxonIndex` looks up the labels of a manifest in the model's tree of taxa. A label that `TaxonIndex` does not find is unknown to the
+model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Read = Callable[[int], np.ndarray]  # photograph number -> uint8 [H, W, 3]; rais
 
 @dataclass(frozen=True)
 class Labelled:
-    """N photographs with labels."""
+    """N photographs with labels, metadata and observations. `read(i)` returns the pixels of photograph i."""
 
     names: Sequence[str]
     read: Read
@@ -41,7 +41,7 @@ class Labelled:
         return len(self.labels)
 
     def take(self, rows: np.ndarray) -> Labelled:
-        """Return the photographs with the numbers `rows`, int64 [M]."""
+        """Return the photographs at the positions `rows`, int64 [M]."""
         group, names, read = None if self.group is None else self.group[rows], self.names, self.read
         return replace(
             self,
@@ -55,10 +55,10 @@ class Labelled:
 
 
 def of_run(run: Path, split: str, tree: TaxonomyTree, components: Sequence[str]) -> Labelled:
-    """Return the labelled photographs of a split of a run.
+    """Return the labelled photographs of the run in the directory `run` that belong to a split.
 
     `split`: "training", "validation" or "test". `tree`: taxa of the model. `components`: metadata components to read. Raise `ConfigError`
-    if the data of the run cannot be read, or if their taxa differ from `tree`."""
+    if the data of the run cannot be read, or if the taxa of the data differ from `tree`."""
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.saved_config import fill_defaults
     from linnaeus.rundir.saved_run import read_configuration
@@ -127,7 +127,7 @@ def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], 
 
 
 class Matched(NamedTuple):
-    """Labels of N rows as classes of a model, and which of the labels are taxa that the model does not have (`unknown`)."""
+    """Labels of N rows as classes of a model. `unknown` marks the labels that are taxa that the model does not have."""
 
     labels: np.ndarray  # int64 [N, R], -1 for null and for a taxon that the model does not have
     unknown: np.ndarray  # bool [N, R]: the label is a taxon that the model does not have
@@ -135,7 +135,7 @@ class Matched(NamedTuple):
 
 
 def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Matched:
-    """Convert labels from classes of the tree `theirs`, int64 [N, R'], to classes of `tree`, the model's.
+    """Convert `labels`, int64 [N, R'], from classes of the tree `theirs` to classes of the model's tree `tree`.
 
     Raise `ConfigError` if no label is a taxon of `tree`."""
     out = np.full((len(labels), len(tree.ranks)), -1, dtype=np.int64)
@@ -161,9 +161,9 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
 
 
 def among_possible(found: Matched, restriction: Restriction | None) -> Matched:
-    """Return labels in which the taxa that a restriction excludes are unknown to the model, as those that it does not have.
+    """Return the labels with the taxa that `restriction` excludes marked like taxa that the model does not have: -1, and True in `unknown`.
 
-    Raise `ConfigError` if no label is a possible taxon."""
+    `restriction` None: return `found` unchanged. Raise `ConfigError` if no label is a possible taxon."""
     if restriction is None:
         return found
     labels, unknown, notes = found.labels.copy(), found.unknown.copy(), [*found.notes]
@@ -180,7 +180,10 @@ def among_possible(found: Matched, restriction: Restriction | None) -> Matched:
 
 
 def classes_of(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:
-    """Return, for each class of the tree `theirs` at a rank, the model's class for the same taxon, int64 [C'], -1 for none."""
+    """Return, for each of the C' classes of the tree `theirs` at `rank`, the model's class of the same taxon, int64 [C']; -1 if there is
+    none.
+
+    `index`: taxa of the model."""
     own, names = index.tree.rank_index(rank), theirs.names[theirs.rank_index(rank)]
     found = [index.find(own, text, name) for text, name in zip(theirs.lineage_ids(rank), names, strict=True)]
     return np.maximum(np.array(found, dtype=np.int64), -1)

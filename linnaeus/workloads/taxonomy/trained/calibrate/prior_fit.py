@@ -1,4 +1,5 @@
-"""Fit a `PlacePrior`: train its network on the places and dates of training photographs, and choose its floor on other photographs."""
+"""Fit a `PlacePrior`: train its network on the places and dates of training photographs, and choose its floor (the least weight of a taxon)
+on other photographs."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ FLOORS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # 1: no prior
 def train_prior(
     tree: TaxonomyTree, labels: np.ndarray, metadata: Metadata, group: np.ndarray | None, components: Sequence[str]
 ) -> PlacePrior:
-    """Return a prior trained on N photographs, with floor 1. On one machine the same input gives the same result.
+    """Return a prior trained on N photographs, with floor 1 (all weights are 1). On one machine the same input gives the same result.
 
     `labels`: int64 [N, R] for R ranks, -1 for a missing label. `group`: int64 [N], number of the observation of each photograph; None: each
     photograph is an observation of its own. `components`: metadata components that the prior may read. A component that fewer than `LEAST`
@@ -54,9 +55,9 @@ def train_prior(
 
 
 def _standardise(prior: PlacePrior, meta: Tensor, present: Tensor) -> None:
-    """Set `mean` and `deviation` of the prior to those of each input column, over the photographs that have its component.
+    """Set `prior.mean` and `prior.deviation` to the mean and standard deviation of each input column.
 
-    The deviation of a constant column is set to 1."""
+    A column is averaged over the photographs that have the component of the column. The deviation of a constant column is set to 1."""
     columns, known = meta[:, prior.columns].double(), present[:, prior.component]
     count = known.sum(0)
     mean = (columns * known).sum(0) / count
@@ -68,8 +69,8 @@ def _standardise(prior: PlacePrior, meta: Tensor, present: Tensor) -> None:
 def _train(prior: PlacePrior, data: Sequence[Tensor], held: Sequence[Tensor]) -> None:
     """Train the prior on `data`, then load the weights with the highest log-likelihood of `held`.
 
-    Stop after `PATIENCE` checks in a row without an improvement, or after `MOST_UPDATES` updates. `data`, `held`: meta, present and labels
-    of the training photographs and of the held-out photographs."""
+    `data`, `held`: (meta, present, labels) of the training photographs and of the held-out photographs. Stop after `PATIENCE` checks in a
+    row without an improvement, or after `MOST_UPDATES` updates."""
     optimizer = torch.optim.AdamW(prior.parameters(), lr=LR, weight_decay=WEIGHT_DECAY)
     generator = torch.Generator().manual_seed(0)
     best, kept, bad = np.inf, copy.deepcopy(prior.state_dict()), 0
@@ -93,13 +94,14 @@ def _train(prior: PlacePrior, data: Sequence[Tensor], held: Sequence[Tensor]) ->
 
 
 def _log_likelihood(scores: Scores, label: Tensor) -> Tensor:
-    """Return the sum over the samples of the log-probability of their finest known label. `label`: int64 [B, R], -1 for missing."""
+    """Return the log-probability of the finest known label of each sample, summed over the samples. `label`: int64 [B, R], -1 for
+    missing."""
     return torch.stack(scores.label_log_probs(label)[1]).sum()
 
 
 @torch.no_grad()
 def _mean_log_probs(prior: PlacePrior, meta: Tensor, present: Tensor) -> Tensor:
-    """Return, for each of the T taxa, the logarithm of its mean probability over the photographs, float [T]."""
+    """Return the logarithm of the mean probability of each taxon over the photographs, float [T]."""
     total = torch.zeros(len(prior.marginal), dtype=torch.float64)
     for own, known in zip(meta.split(BATCH), present.split(BATCH), strict=True):
         total += torch.cat(prior(own, known).log_probs(), 1).double().exp().sum(0)
@@ -108,11 +110,11 @@ def _mean_log_probs(prior: PlacePrior, meta: Tensor, present: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def floor_likelihoods(prior: PlacePrior, batches: Iterable[tuple[Scores, Mapping[str, Tensor], Tensor]]) -> dict[float, float]:
-    """Return floor -> mean log-likelihood of the labels, for each of `FLOORS`. The scores are weighted by the prior with this floor.
+    """Return floor -> mean log-likelihood of the labels, for each floor in `FLOORS`. The prior with this floor weights the scores.
 
     `batches`: (scores of the network without the prior, inputs of the prior `meta` and `present`, labels int64 [B, R] with -1 for missing).
-    The log-likelihood of a photograph is the log-probability of its finest known label. Photographs without a label, and those with neither
-    place nor date, are not counted."""
+    The log-likelihood of a photograph is the log-probability of its finest known label. Photographs without a label, and photographs with
+    neither place nor date, are left out of the mean."""
     total, count = dict.fromkeys(FLOORS, 0.0), 0
     tried = copy.copy(prior)
     for scores, given, label in batches:

@@ -1,4 +1,5 @@
-"""Find the photographs whose features have the largest cosine similarity, by exact search. No matrix is larger than `QUERIES` x `BLOCK`."""
+"""Find the photographs whose features have the largest cosine similarity, by exact search in blocks of at most `QUERIES` x `BLOCK`
+cosines."""
 
 from __future__ import annotations
 
@@ -32,11 +33,11 @@ class Pairs(NamedTuple):
 
 
 def nearest(queries: Tensor, index: FeatureIndex, count: int, own: int | None = None) -> Found:
-    """Return the `count` photographs of an index with the largest cosine, for each of B unit vectors `queries`, float32 [B, width] on any
-    device.
+    """Return, for each of B queries, the `count` photographs of an index with the largest cosine.
 
-    Photographs with equal cosines are in the order of the index. `own`: position in the index of the first query, if the queries are
-    consecutive photographs of the index; a photograph is then not returned as its own neighbour. None: the queries are not in the index."""
+    `queries`: unit vectors, float32 [B, width], on any device. Photographs with equal cosines are in the order of the index. `own`: None,
+    or, if the queries are consecutive photographs of the index, the position of the first query; a photograph is then not its own
+    neighbour."""
     device = queries.device
     best = Found(torch.empty(len(queries), 0, device=device), torch.empty(len(queries), 0, dtype=torch.int64, device=device))
     count = min(count, len(index) - (own is not None))
@@ -58,14 +59,17 @@ def _cosines(vectors: Tensor, index: FeatureIndex, first: int) -> Tensor:
 
 
 def _ordered(found: Found, count: int) -> Found:
-    """Return the `count` photographs with the largest cosines of each row, in descending order; equal cosines in the order of the index."""
+    """Return the `count` candidates with the largest cosine in each row of `found`, in descending order; equal cosines in the order of the
+    index."""
     by_row = found.row.argsort(dim=1)
     order = by_row.gather(1, found.cosine.gather(1, by_row).argsort(dim=1, descending=True, stable=True))[:, :count]
     return Found(found.cosine.gather(1, order), found.row.gather(1, order))
 
 
 def neighbours(index: FeatureIndex, count: int, device: torch.device, progress: Progress) -> Iterator[Found]:
-    """Yield, for blocks of `QUERIES` photographs of an index, the `count` nearest other photographs of each."""
+    """Yield, for each block of `QUERIES` photographs of an index, the `count` nearest other photographs of each photograph in the block.
+
+    `progress`: called with the number of photographs of each finished block."""
     for first in range(0, len(index), QUERIES):
         queries = index.block(first, first + QUERIES).to(device)
         yield nearest(queries, index, count, own=first)

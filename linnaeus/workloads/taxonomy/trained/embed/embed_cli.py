@@ -1,11 +1,10 @@
-"""Run the command `linnaeus embed`: write the features of photographs, which are the input of the model's head, to a file.
+"""Run the command `linnaeus embed`: write the features of photographs (the input of the model's head) to a file.
 
     linnaeus embed BUNDLE photos/ --out features.npy
     linnaeus embed BUNDLE --manifest photos.csv --out features.parquet --normalize --without-metadata
 
-`linnaeus nearest` searches this file. A photograph that cannot be read is named in the file, but has no features.
-A command that was killed continues when it is given again.
-"""
+`linnaeus nearest` searches this file. A photograph that cannot be read is named in the file, but has no features. If the command is killed,
+the same command continues where it stopped."""
 
 from __future__ import annotations
 

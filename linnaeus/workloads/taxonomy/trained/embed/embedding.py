@@ -27,9 +27,9 @@ class Embedded:
 
 
 def embed_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: int, normalize: bool, done: int = 0) -> Iterator[Embedded]:
-    """Yield the features of photographs in batches of `size`. `threads`: number of threads that read them.
+    """Yield the features of the photographs in `inputs` in batches of `size`. `threads`: number of threads that read photographs.
 
-    `normalize`: divide each feature vector by its length."""
+    `normalize`: divide each feature vector by its length. `done`: number of photographs to skip at the beginning."""
     for batch in read_batches(model, inputs, size, threads, "embedding", done):
         features = np.full((len(batch), model.width), np.nan, np.float32)
         if batch.good:
@@ -38,7 +38,7 @@ def embed_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: 
 
 
 def to_rows(batch: Embedded) -> list[Row]:
-    """Return a batch as rows (dicts) of a `Journal`: the path of each photograph, and its features or the reason for which it has none.
+    """Return a batch as rows (dicts) for a `Journal`: the path of each photograph, and its features or the reason why it cannot be read.
 
     `from_rows` restores the features bit for bit."""
     texts = [base64.b64encode(row.astype("<f4").tobytes()).decode() for row in batch.features]
@@ -49,7 +49,7 @@ def to_rows(batch: Embedded) -> list[Row]:
 
 
 def from_rows(rows: Iterable[Row], size: int, width: int) -> Iterator[Embedded]:
-    """Yield the rows of a journal (as `to_rows` returns them) in batches of `size`. `width`: number of features of a photograph."""
+    """Yield the photographs in `rows` (made by `to_rows`) in batches of `size`. `width`: number of features of a photograph."""
     rows = iter(rows)
     while block := list(itertools.islice(rows, size)):
         features = np.full((len(block), width), np.nan, np.float32)

@@ -35,8 +35,9 @@ GROUP = 4096  # photographs per row group of a Parquet table
 class Head:
     """Description of a file of features.
 
-    `model`: path of the model. `fingerprint`: its `TrainedClassifier.fingerprint`. `normalized`: True if feature vectors have the length 1.
-    `metadata`: True if place and date were used, where they are known."""
+    `model`: path of the model. `fingerprint`: `TrainedClassifier.fingerprint` of the model. `photographs`: number of photographs, including
+    unreadable ones. `width`: number of features. `normalized`: True if feature vectors have length 1. `metadata`: True if place and date
+    were used, where known."""
 
     model: str
     fingerprint: str
@@ -63,12 +64,12 @@ def feature_file(out: Path, head: Head) -> Iterator[Append]:
 
 
 def names_file(out: Path) -> Path:
-    """Return the path of the file with the photographs' paths that belongs to an .npy file."""
+    """Return the path of the CSV file with the paths of the photographs, for the .npy file `out`."""
     return out.with_name(out.name + ".csv")
 
 
 def head_file(out: Path) -> Path:
-    """Return the path of the file with `Head` that belongs to an .npy file."""
+    """Return the path of the JSON file with the `Head`, for the .npy file `out`."""
     return out.with_name(out.name + ".json")
 
 
@@ -121,7 +122,8 @@ def _parquet(out: Path, head: Head) -> Iterator[Append]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file in the same folder. At the end of the block it replaces `path`; after an error it is deleted."""
+    """Yield the path of a temporary file in the folder of `path`. At the end of the block the temporary file replaces `path`; after an
+    error the temporary file is deleted."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}")
     try:
         yield temporary

@@ -20,7 +20,7 @@ from linnaeus.workloads.taxonomy.trained.embed.feature_files import FORMAT, KEY,
 
 @dataclass(frozen=True)
 class FeatureIndex:
-    """Features of N photographs. Photographs that could not be read when the file was written are left out."""
+    """Features of N photographs, as `linnaeus embed` wrote them. Photographs that could not be read at that time are left out."""
 
     path: Path
     head: Head
@@ -85,7 +85,7 @@ def _of_parquet(path: Path) -> FeatureIndex:
 
 
 def _head(content: Mapping[str, Any]) -> Head:
-    """Return the description of a file from its JSON content. Raise `ConfigError` if it is not one of this format and version."""
+    """Return the description of a file of features from its JSON content. Raise `ConfigError` for another format or version."""
     if content.get("format") != FORMAT or content.get("version") != VERSION:
         raise ConfigError(f"it is not a file of `linnaeus embed`, version {VERSION}; write it with this command")
     return Head(**{name: content[name] for name in Head.__dataclass_fields__})

@@ -30,7 +30,7 @@ class Matches(NamedTuple):
 
 
 def check_model(index: FeatureIndex, model: TrainedClassifier, key: str = "INDEX") -> None:
-    """Raise `ConfigError` if the features of an index were computed by another model. `key`: start of its message."""
+    """Raise `ConfigError` if another model computed the features of an index. `key`: start of the error message."""
     if index.head.fingerprint != model.fingerprint():
         raise ConfigError(
             f"{key}: {index.path} has features of another model, {index.head.model} ({index.head.fingerprint[:12]}, not "
@@ -41,14 +41,15 @@ def check_model(index: FeatureIndex, model: TrainedClassifier, key: str = "INDEX
 def nearest_ones(index: FeatureIndex, model: TrainedClassifier, inputs: Inputs, count: int, size: int, threads: int) -> Matches:
     """Return a table of the `count` nearest photographs of an index for each photograph of `inputs`.
 
-    The row of a photograph that cannot be read has the reason. Rows are computed during the iteration, in batches of `size` photographs."""
+    A photograph that cannot be read has one row, with the reason in `error`. Rows are computed during the iteration, in batches of `size`
+    photographs."""
     return Matches(("photograph", "number", "nearest", "cosine", "error"), _nearest_rows(index, model, inputs, count, size, threads))
 
 
 def _nearest_rows(
     index: FeatureIndex, model: TrainedClassifier, inputs: Inputs, count: int, size: int, threads: int
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of `nearest_ones`. At least `QUERIES` photographs are collected before each pass over the index, which is slow."""
+    """Yield the rows of `nearest_ones`. A pass over the index is slow, so at least `QUERIES` photographs are collected before each pass."""
     held: list[Embedded] = []
     for batch in embed_batches(model, inputs, size, threads, normalize=True):
         held.append(batch)
@@ -74,7 +75,7 @@ def _rows_of(held: Sequence[Embedded], index: FeatureIndex, device: torch.device
 
 
 def duplicates(index: FeatureIndex, above: float, device: torch.device) -> Matches:
-    """Return a table of the pairs of photographs of an index whose cosine is at least `above`, in descending order.
+    """Return a table of the pairs of photographs of an index whose cosine is at least `above`, in descending order of cosine.
 
     Raise `ConfigError` as `pairs` does."""
     with PreparationProgress("comparing", len(index), counted(len(index), "photograph")) as progress:
@@ -84,7 +85,8 @@ def duplicates(index: FeatureIndex, above: float, device: torch.device) -> Match
 
 
 def odd_ones(index: FeatureIndex, count: int, device: torch.device) -> Matches:
-    """Return a table of all photographs of an index with their mean cosine to the `count` nearest others, in ascending order."""
+    """Return a table of all photographs of an index with the mean cosine to the `count` nearest other photographs, in ascending order of
+    mean cosine."""
     means, first = [], []
     with PreparationProgress("comparing", len(index), counted(len(index), "photograph")) as progress:
         for found in neighbours(index, count, device, progress.add):
@@ -117,7 +119,7 @@ def write_matches(out: Path, matches: Matches) -> int:
 
 
 class Counted:
-    """Iterable over rows that counts them. `count`: rows that were iterated so far."""
+    """Iterable over rows that counts the rows. `count`: number of rows that were iterated so far."""
 
     def __init__(self, rows: Iterator[tuple[Any, ...]]) -> None:
         self.rows, self.count = rows, 0

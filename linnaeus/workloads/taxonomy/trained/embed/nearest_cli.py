@@ -63,7 +63,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace, given: Sequence[str]) -> None:
-    """Raise `ConfigError` for options that do not fit together. `given`: the options in `OF_MODEL` that the user gave."""
+    """Raise `ConfigError` for options that have no effect together, such as --above without --duplicates, and for values out of range.
+
+    `given`: names of the options in `OF_MODEL` that the user gave."""
     mode = "--duplicates" if options.duplicates else "--odd" if options.odd else None
     if options.duplicates and options.odd:
         raise ConfigError("--duplicates and --odd exclude each other; give one")

@@ -1,7 +1,8 @@
-"""Format the tables at the end of a run: accuracy per validation pass and rank, metrics of whole predictions, and the cost of masking.
+"""Format the tables at the end of a run: accuracy per validation pass and rank, metrics of whole predictions, and the cost of masking
+metadata.
 
-A ceiling is the best possible accuracy, which is known only for generated data. Metrics of whole predictions are those of paths, distances
-in the tree and calibration. The cost of masking is computed over the rows that have the masked metadata."""
+A ceiling is the best possible accuracy, which is known only for generated data. Metrics of whole predictions are the metrics of paths,
+distances in the tree, and calibration. The cost of masking is computed over the rows that have the masked metadata."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,8 @@ PASS_METRICS = {
 
 
 def validated_passes(final: Mapping[str, float]) -> dict[str, str]:
-    """Return the prefix of the metric names of each validation pass in `final`, such as "val" or "val_mask_meta", -> its condition.
+    """Return a dict from the prefix of the metric names of each validation pass in `final`, such as "val" or "val_mask_meta", to the
+    condition of the pass.
 
     A condition is "with_meta", "without_meta", or names the masked components, such as "mask_SPATIAL"."""
     found = {}
@@ -46,9 +48,10 @@ def validated_passes(final: Mapping[str, float]) -> dict[str, str]:
 def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
     """Return the lines of three tables. `final`: name -> value of the last metrics. `ceilings`: name -> best possible value; {}: unknown.
 
-    The first has a line per pass and rank, finest rank first, in percent: accuracy, its ceiling and their quotient if known, and the
-    95 % interval of top-1. The second has a line per pass. The third, for data with missing metadata, has a line per masked pass and rank:
-    top-1 of the normal and of the masked pass over the rows that have the masked metadata."""
+    Table 1 has a line per validation pass and rank, finest rank first, in percent: accuracy, its ceiling and their quotient if known, and
+    the 95 % interval of top-1. Table 2 has a line per pass: the metrics of whole predictions. Table 3 is for data with missing metadata. It
+    has a line per pass that masks metadata and per rank: top-1 of the normal pass and of the masked pass, over the rows that have the
+    masked metadata."""
     if not final:
         return []
     costs = _cost_table(ranks, final)
@@ -56,10 +59,10 @@ def accuracy_table(ranks: Sequence[str], components: Sequence[str], final: Mappi
 
 
 def accuracy_headline(ranks: Sequence[str], final: Mapping[str, float], ceilings: Mapping[str, float]) -> list[str]:
-    """Return lines of text with the most important accuracies. Arguments are those of `accuracy_table`.
+    """Return lines of text with the most important accuracies. The arguments are as in `accuracy_table`.
 
-    They are top-1 of the finest rank with its 95 % interval, its ceiling if known, and its value without metadata; the same over the rows
-    with metadata, if some rows have none; and top-1 of the other ranks."""
+    Line 1: top-1 of the finest rank, its 95 % interval, its ceiling if known, and top-1 without metadata. Line 2, if some rows have no
+    metadata: top-1 of the finest rank, with and without metadata, over the rows that have metadata. Line 3: top-1 of the other ranks."""
     prefix = "val_ema" if any(name.startswith("val_ema/") for name in final) else "val"
     found = {rank: final[f"{prefix}/{rank}/top1"] for rank in reversed(ranks) if f"{prefix}/{rank}/top1" in final}
     if not found:
@@ -94,7 +97,7 @@ def _rank_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
 
 
 def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[str, float]) -> list[str]:
-    """Return a header and one line per validation pass in `final`: the metrics of PASS_METRICS, NaN for one that `final` lacks.
+    """Return a header and one line per validation pass in `final`: the metrics of PASS_METRICS, NaN for a metric that is not in `final`.
 
     Shares are in percent, distances in the tree in taxonomic ranks."""
     width = {title: max(len(title) + 1, 6) for title in PASS_METRICS}
@@ -110,7 +113,8 @@ def _pass_table(ranks: Sequence[str], components: Sequence[str], final: Mapping[
 
 
 def _cost_table(ranks: Sequence[str], final: Mapping[str, float]) -> list[str]:
-    """Return a header and a line per masked pass and rank: top-1 of the normal and of the masked pass, over the rows with that metadata.
+    """Return a header and a line per masked pass and rank: top-1 of the normal pass and of the masked pass, over the rows that have the
+    masked metadata.
 
     Return [] if no pass is masked, or if all rows have the metadata: then the first table shows the same numbers."""
     lines = []

@@ -63,7 +63,8 @@ Rule = Callable[[Facts, Settings], tuple[Any, str]]
 def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | None]:
     """Return a choice for each of `keys` (settings that are `auto`), and the data source, with images of the chosen size.
 
-    In place of the source return None if it was not read now (facts about the same data are cached), or cannot change its image size.
+    The second result is None if the source was not read (an earlier call read the same data, and its facts are cached), or if the source
+    cannot change its image size.
 
     Raise `ConfigError` if the data cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
@@ -97,7 +98,8 @@ def with_image_size(source: Source, config: Config, image_size: int) -> Source |
 
 
 def find_device(config: Config) -> str:
-    """Return "cuda" or "cpu": the value of trainer.device, even if this machine does not have it, or, for auto, what this machine has."""
+    """Return "cuda" or "cpu": the value of trainer.device, even if this machine does not have that device. For the value auto, return
+    "cuda" if this machine has a GPU, else "cpu"."""
     import torch
 
     if config.trainer.device != "auto":

@@ -1,12 +1,11 @@
 """Encode the metadata components (place, time and elevation of a photograph) as network inputs with presence flags.
 
-A component is present if its values are known; 0.0 is a valid value. An absent component has features 0 and `present` False; the models
-use a learned token in place of it.
+A component is present if its values are known; 0.0 is a valid value. An absent component has features 0 and `present` False; the models use
+a learned token in place of the component.
 
     SPATIAL    x, y, z on the unit sphere, log of the coordinate uncertainty, a flag that it is known           (5 columns)
     TEMPORAL   sine and cosine of the day of the year (two harmonics) and of the hour, a flag that it is known  (7 columns)
-    ELEVATION  kilometres, their signed logarithm, sine and cosine at three scales                              (8 columns)
-"""
+    ELEVATION  kilometres, their signed logarithm, sine and cosine at three scales                              (8 columns)"""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -59,7 +59,7 @@ class RecordsConfig(TaxonomyDataConfig):
 
     @property
     def validation_share(self) -> float:
-        """Return the share of the rows for validation, if the rows are split at random and not into folds."""
+        """Return the share of the rows that are for validation if rows are split at random; not used with folds."""
         return self.USUAL_FRACTION if self.validation_fraction is None else self.validation_fraction
 
 
@@ -232,7 +232,7 @@ class ConditionalConfig(LossConfig):
 
 @dataclass(frozen=True)
 class MarginalConfig(LossConfig):
-    """The marginal loss, without keys of its own."""
+    """Settings of the marginal loss (one softmax over all leaves). It has no keys besides those of every loss."""
 
 
 @dataclass(frozen=True)

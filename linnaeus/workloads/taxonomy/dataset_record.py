@@ -96,7 +96,8 @@ def _rank_facts(source: Source, r: int, counts: Counts, drawn: np.ndarray) -> di
 
 
 def _known(metadata: Metadata) -> dict[str, np.ndarray]:
-    """Return name -> bool [N], True where known, for each metadata component and for the quantities uncertainty, day and hour."""
+    """Return name -> bool [N], True where the value is known. The names are the metadata components and the quantities uncertainty, day and
+    hour."""
     known = {f.name: ~np.isnan(getattr(metadata, f.name)) for f in fields(Metadata)}
     components = {"SPATIAL": known["latitude"] & known["longitude"], "TEMPORAL": known["day"], "ELEVATION": known["elevation"]}
     return components | {name: known[name] for name in ("uncertainty", "day", "hour")}

@@ -1,10 +1,10 @@
 """`TaxonomyDataset`: make batches of photographs, labels and metadata from positions in the training order, in loader workers.
 
-A batch is a function of its indices, the configuration and the schedule's probabilities at those indices. Random draws are keyed:
-augmentation of photographs by (seed, epoch, position), mixing of pairs by (seed, epoch, slot), masking of metadata by (seed, global_step,
-position). The draws are made here; `preparation.py` applies mixing and masking on the device. A photograph that cannot be decoded
-becomes a sample without labels and with weight 0; its observation number (its row in the source) is returned in the batch.
-"""
+A batch is a function of its indices, the configuration and the schedule's probabilities at those indices. Random draws are functions of a
+key: (seed, epoch, position) for the augmentation of photographs, (seed, epoch, slot) for the mixing of pairs (the slot is the number of the
+pair), (seed, global_step, position) for the masking of metadata. The draws are made here; `preparation.py` applies mixing and masking on
+the device. A photograph that cannot be decoded becomes a sample without labels and with weight 0; its observation number (its row in the
+source) is returned in the batch."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -42,16 +42,16 @@ class _BatchIndices(NamedTuple):
 
 
 class TaxonomyDataset(PositionedDataset):
-    """Training or validation rows of a source; those for training with augmentation, mixing and masking."""
+    """Dataset of the training or validation rows of a source. Training samples are augmented, mixed and masked."""
 
     def __init__(
         self, source: Source, rows: np.ndarray, config: Config, schedule: OpsSchedule, training: bool, quarantined: Iterable[int] = ()
     ) -> None:
         """Make the dataset of `rows`, int64 [N], the observation numbers of a split.
 
-        `training`: augment, mix and mask. `quarantined`: observation numbers of undecodable photographs, which are not read.
+        `training`: True to augment, mix and mask. `quarantined`: observation numbers of undecodable photographs, which are not read.
 
-        Raise `ConfigError` if augmentation, mixing or masking do not fit the data."""
+        Raise `ConfigError` if the settings of augmentation, mixing or masking are invalid for these data."""
         self.rows = np.asarray(rows, dtype=np.int64)
         self.labels = source.labels  # of all observations: a copy of the rows of a large source would double its memory
         self.ranks, self.images = source.tree.ranks, source.images
@@ -83,10 +83,11 @@ class TaxonomyDataset(PositionedDataset):
         return len(self.rows)
 
     def groups(self, level: str | None) -> np.ndarray | None:
-        """Return the mixing group of each sample, int64 [N]: its taxon at `level`, -1 if it must not be mixed; None for level None.
+        """Return the mixing group of each sample, int64 [N]: its class at the rank `level`, -1 if the sample must not be mixed. Return None
+        if `level` is None.
 
-        `level`: a rank, or "finest". Samples with a missing label at any rank are not mixed, unless `augment.mix_nulls` is set. Then the
-        samples with a missing label at `level` that have the same nearest known ancestor are a group."""
+        `level`: name of a rank, or "finest". A sample with a missing label at any rank is not mixed, unless `augment.mix_nulls` is set.
+        With `augment.mix_nulls`, the samples with a missing label at `level` and the same nearest known ancestor are a group."""
         if level is None:
             return None
         rank = mixing_rank(level, self.ranks)
@@ -147,7 +148,8 @@ class TaxonomyDataset(PositionedDataset):
         return {"share": drawn.share, "box": drawn.box, "pick": drawn.pick, "label2": label2}
 
     def _pairs(self, index: _BatchIndices, usable: np.ndarray) -> np.ndarray:
-        """Return bool [B], True for rows i that can be mixed with row i ^ 1: both are usable and in the same slot and mixing group."""
+        """Return bool [B], True for rows i that can be mixed with row i ^ 1: both rows are usable, a pair of the training order, in the
+        same mixing group, and different samples."""
         group = np.full(len(usable), -1)
         for epoch in np.unique(index.epoch):
             numbers = self.groups(self.schedule.get_mixup_group_level(int(epoch)))
@@ -163,11 +165,13 @@ class TaxonomyDataset(PositionedDataset):
         return allowed
 
     def _transforms(self, index: _BatchIndices) -> Transforms:
-        """Return the transforms for the image size of a batch. The size depends on the update, to which all samples of the batch belong."""
+        """Return the transforms for the image size of a batch. The image size depends on the update, which is the same for all samples of
+        the batch."""
         return self.transforms[self.schedule.get_image_size(int(index.step[0]))] if self.grows else self._final
 
     def _images(self, index: _BatchIndices, observations: np.ndarray, transforms: Transforms) -> tuple[Batch, np.ndarray]:
-        """Return the batch entries of augmented photographs, and int64 [B], the observation numbers of undecodable ones, else -1."""
+        """Return the batch entries of augmented photographs, and int64 [B]: the observation number of each undecodable photograph, -1 for
+        the others."""
         images, bad = self._read(observations)
         good = np.flatnonzero(bad < 0)
         keys = sample_keys(self.seed, randomness.AUGMENT, index.epoch[good], index.position[good])
@@ -206,9 +210,10 @@ class TaxonomyDataset(PositionedDataset):
 
 
 def mixing_groups(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray:
-    """Return the mixing group of each row of `labels`, int64 [N, R], by the taxon in column `rank`, int64 [N].
+    """Return the mixing group of each row of `labels`, int64 [N]: its class in column `rank`, -1 if the row must not be mixed. `labels`:
+    int64 [N, R].
 
-    `with_nulls` is augment.mix_nulls; `TaxonomyDataset.groups` describes the groups."""
+    `with_nulls` is augment.mix_nulls. See `TaxonomyDataset.groups` for rows with a missing label."""
     group = labels[:, rank].copy()
     if not with_nulls:
         group[(labels < 0).any(axis=1)] = -1
@@ -222,15 +227,17 @@ def mixing_groups(labels: np.ndarray, rank: int, with_nulls: bool) -> np.ndarray
 
 
 def _partner_rows(count: int) -> np.ndarray:
-    """Return the row of each row's partner in its pair, int64 [B]; an unpaired last row gets its own."""
+    """Return the row of each row's partner in its pair, int64 [count]. Rows 2i and 2i + 1 are a pair; an unpaired last row is its own
+    partner."""
     return np.minimum(np.arange(count) ^ 1, count - 1)
 
 
 def _pair_weights(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray]:
-    """Return `weight`, `share` and `blend` of a mixed batch from the samples' own weights and image shares, all [B].
+    """Return the entries `weight`, `share` and `blend` of a mixed batch, all [B]. Arguments [B]: the samples' own `weight`, and `share`,
+    the share of the own image in the mixed image.
 
-    Each label of a pair counts by the weight of its sample: the new weight is the sum of share x weight of both samples, and the share of
-    a label is its part of that sum."""
+    Each label of a pair counts by the weight of its own sample. So `weight` in the result is share x own weight + (1 - share) x partner's
+    weight, `share` is the first term divided by this sum (the share of the own label), and `blend` is the share of the own image."""
     own = share * weight
     total = own + (1 - share) * np.where(share < 1, weight[_partner_rows(len(weight))], np.float32(0))
     label_share = np.divide(own, total, out=share.copy(), where=total > 0)
@@ -238,7 +245,8 @@ def _pair_weights(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray
 
 
 def epoch_weights(config: Config, source: Source, rows: np.ndarray) -> np.ndarray | None:
-    """Return mean draws per epoch x weight of each training row, float64 [N]; None if this is 1 for all. `rows`: int64 [N]."""
+    """Return (mean draws per epoch) x (weight) of each training row, float64 [N]; None if this product is 1 for all rows. `rows`: int64
+    [N]."""
     resampling = build_resampling(config, source.labels, rows, source.tree.ranks)
     draws = None if resampling is None else resampling.draws
     if source.weight is None:
@@ -247,9 +255,10 @@ def epoch_weights(config: Config, source: Source, rows: np.ndarray) -> np.ndarra
 
 
 def build_resampling(config: Config, labels: np.ndarray, rows: np.ndarray, ranks: Sequence[str]) -> Resampling | None:
-    """Return the resampling of the training `rows` of `labels` int64 [N, R]; None for natural sampling.
+    """Return the resampling of the training set; None for data.sampling=natural. `labels`: int64 [N, R], labels of all observations.
+    `rows`: the numbers of the training observations.
 
-    Raise `ConfigError` for an unknown rank."""
+    Raise `ConfigError` for an unknown rank, and for data.sampling_rank with natural sampling."""
     name, rank = config.data.sampling, config.data.sampling_rank
     if name == "natural":
         if rank is not None:
@@ -261,7 +270,8 @@ def build_resampling(config: Config, labels: np.ndarray, rows: np.ndarray, ranks
 
 
 def build_blocks(config: Config) -> Blocks | None:
-    """Return the block order of data.order=blocks; None for `shuffle`. Raise `ConfigError` for blocks with resampling or mixing."""
+    """Return the order of data.order=blocks (blocks of neighbouring records are shuffled); None for data.order=shuffle. Raise `ConfigError`
+    for data.order=blocks with resampling or mixing."""
     data = config.data
     if not isinstance(data, RecordsConfig) or data.order == "shuffle":
         return None
@@ -282,6 +292,6 @@ def blocks_note(blocks: Blocks, size: int) -> str:
 
 
 def _schedule_values(probability: Callable[[int], float], steps: np.ndarray) -> np.ndarray:
-    """Return the value of a scheduled probability at each of `steps`, [B], as float64 [B]."""
+    """Return the value of a scheduled probability at each of `steps`, float64 [B]. `steps`: [B]."""
     distinct, inverse = np.unique(steps, return_inverse=True)
     return np.array([probability(int(step)) for step in distinct], dtype=np.float64)[inverse]

@@ -1,7 +1,7 @@
 """`LeftOut`: count the records of a data source that are not used, by reason, and collect their names for `left_out.csv`.
 
-The lines of the file are kept in memory up to `IN_MEMORY` bytes, and in a temporary file beyond, so any number of records can be left out.
-"""
+The lines of `left_out.csv` are kept in memory up to `IN_MEMORY` bytes; further lines are kept in a temporary file. So any number of records
+can be left out."""
 
 import csv
 import os
@@ -27,7 +27,8 @@ class LeftOut(dict[str, int]):
     """Dict of reason -> number of records that are left out for it. `LeftOut(other)` is an independent copy of `other`."""
 
     def __init__(self, before: Mapping[str, int] | None = None, lines: Path | None = None) -> None:
-        """Start with the records of `before`: reason -> number of records, or another `LeftOut`, whose lines are taken over, too.
+        """Start with the records of `before`: reason -> number of records, or another `LeftOut`, whose lines for `left_out.csv` are taken
+        over, too.
 
         `lines`: CSV file with the lines of these records, which an earlier `write` made; None: no such file."""
         super().__init__(before or {})
@@ -35,7 +36,8 @@ class LeftOut(dict[str, int]):
         self._own: IO[str] | None = None
 
     def add(self, reason: str, names: Iterable[str], details: Iterable[str] | None = None) -> None:
-        """Add a record for each of `names`. `details`: more specific reasons, which are written to the file in place of `reason`."""
+        """Add a record for each of `names`. `details`: for each record a more specific reason, which the file contains in place of
+        `reason`."""
         count = 0
         lines = csv.writer(self._file(), lineterminator="\n")
         for name, detail in zip(names, repeat(reason) if details is None else details):

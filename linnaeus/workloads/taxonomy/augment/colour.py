@@ -1,8 +1,7 @@
 """Change brightness, contrast, saturation and hue by one affine colour map per sample.
 
-If the mean grey of the image is known, all four changes are affine in (R, G, B). They are combined into a 3x3 matrix and an offset, and
-values are clipped once at the end. The arithmetic is elementwise, because the rounding of a matrix product may depend on the batch size.
-"""
+If the mean grey of the image is known, all four changes are affine in (R, G, B). So they are combined into a 3x3 matrix and an offset, and
+values are clipped once at the end. The arithmetic is elementwise, because the rounding of a matrix product may depend on the batch size."""
 
 import numpy as np
 

@@ -42,11 +42,11 @@ def crop_boxes(config: AugmentConfig, sizes: np.ndarray, u: np.ndarray) -> np.nd
 
 
 def random_boxes(sizes: np.ndarray, u: np.ndarray, scale: Sequence[float], ratio: Sequence[float]) -> np.ndarray:
-    """Return the boxes of random crops, float64 [B, 4]: the share of the area is uniform in `scale`, the aspect ratio log-uniform in
-    `ratio`.
+    """Return the boxes of random crops, float64 [B, 4]. The share of the photograph's area is uniform in `scale`, the aspect ratio
+    log-uniform in `ratio`.
 
-    The method is that of Szegedy et al. 2015, "Going deeper with convolutions". If no candidate fits, the crop is the largest centred one
-    of an allowed aspect ratio. `sizes` is int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS] uniform draws."""
+    The method is from Szegedy et al. 2015, "Going deeper with convolutions". If no candidate fits, the crop is the largest centred one of
+    an allowed aspect ratio. `sizes` is int [B, 2] (height, width), `u` float64 [B, CROP_DRAWS] uniform draws."""
     full = sizes.astype(np.float64)
     area = full.prod(axis=1)[:, None] * (scale[0] + (scale[1] - scale[0]) * u[:, :TRIES])
     width, height, found = rectangles(area, u[:, TRIES : 2 * TRIES], ratio, full)
@@ -76,8 +76,8 @@ def centred_boxes(sizes: np.ndarray, ratio: Sequence[float] = (1.0, 1.0)) -> np.
 
 
 def whole_boxes(boxes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return float64 [B, 4] `boxes` rounded to whole pixels, int64 [B, 4], at least one pixel wide and high. `sizes`: int [B, 2] (height,
-    width)."""
+    """Return `boxes`, float64 [B, 4], rounded to whole pixels, int64 [B, 4]. Each result is at least one pixel wide and high. `sizes`: int
+    [B, 2] (height, width) of the photographs."""
     found = np.floor(boxes + 0.5).astype(np.int64)
     found[:, :2] = np.minimum(found[:, :2], sizes[:, ::-1] - 1)
     found[:, 2:] = np.maximum(found[:, 2:], found[:, :2] + 1)
@@ -85,8 +85,8 @@ def whole_boxes(boxes: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def resample(images: Sequence[np.ndarray], boxes: np.ndarray, size: int) -> np.ndarray:
-    """Return the parts of uint8 [H, W, 3] `images` inside float64 [B, 4] `boxes`, resized to squares of side `size`: uint8 [B, size, size,
-    3]."""
+    """Return the parts of `images` (each uint8 [H, W, 3]) inside `boxes` (float64 [B, 4]), resized to squares of side `size`: uint8 [B,
+    size, size, 3]."""
     out = np.empty((len(images), size, size, 3), dtype=np.uint8)
     whole = whole_boxes(boxes, sizes_of(images)).tolist()
     for image, (left, top, right, bottom), row in zip(images, whole, out, strict=True):
@@ -123,7 +123,8 @@ def erase_boxes(u: np.ndarray, size: int, probability: float) -> np.ndarray:
 
 
 def erase(images: np.ndarray, boxes: np.ndarray) -> None:
-    """Fill the rectangles `boxes`, int64 [B, 4] as `erase_boxes` returns them, of uint8 [B, 3, S, S] `images` with FILL, in place."""
+    """Fill rectangles of `images`, uint8 [B, 3, S, S], with FILL, in place. `boxes`: int64 [B, 4] (top, left, bottom, right), as
+    `erase_boxes` returns them."""
     for i in np.flatnonzero(boxes[:, 2] > boxes[:, 0]):
         top, left, bottom, right = boxes[i]
         images[i, :, top:bottom, left:right] = FILL[:, None, None]

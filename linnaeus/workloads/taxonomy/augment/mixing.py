@@ -1,10 +1,10 @@
 """Draw the random parameters of mixup and cutmix on the host, for pairs of samples of the same group, such as a species.
 
-A pair (slot) is positions 2k and 2k + 1 of the training order, adjacent in a batch. Each sample keeps `share` of itself and takes the rest
-from its partner: blended everywhere (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), where the share is the exact kept
-area in pixels. Metadata are never interpolated: each component is taken whole, from the sample itself with probability `share`, otherwise
-from its partner; if only one of them has the component, from that one. Draws are keyed by (seed, epoch, slot).
-"""
+A pair is positions 2k and 2k + 1 of the training order, adjacent in a batch; k is its slot. Each sample keeps `share` of itself and takes
+the rest from its partner: blended everywhere (mixup, Zhang et al. 2017) or inside a box (cutmix, Yun et al. 2019), where `share` is the
+exact kept area, as a fraction of all pixels. Metadata are never interpolated. Each component is taken whole, from the sample itself with
+probability `share`, otherwise from its partner; if only one of the two samples has the component, from that sample. Draws are functions of
+(seed, epoch, slot)."""
 
 from dataclasses import dataclass
 
@@ -40,8 +40,9 @@ class PairMixing:
         """Return the draws of a batch of B samples with M metadata components.
 
         `epochs`, `positions`: int64 [B], epoch of each sample and its position in the training order. `probability`: float [B], probability
-        that a pair is mixed. `allowed`: bool [B], equal for both samples of a pair; it may be True only where rows i and i + 1, with i
-        even, are positions 2k and 2k + 1 of one epoch. `present`: bool [B, M], True for the components that a sample has."""
+        that a pair is mixed. `allowed`: bool [B], True if the sample may be mixed with its partner, equal for both samples of a pair.
+        `allowed` may be True only where rows i and i + 1, with i even, are positions 2k and 2k + 1 of one epoch. `present`: bool [B, M],
+        True for the components that a sample has."""
         count = len(positions)
         out = MixDraws(np.ones(count, np.float32), np.zeros((count, 4), np.int64), np.zeros_like(present), np.zeros(count, bool))
         for i in range(0, count - 1, 2):

@@ -4,9 +4,9 @@ The host draws the same parameters as for the pipeline that runs on the host. It
 in one array. The device resizes them by two matrix products with the weights of the antialiased bilinear filter (the triangle of
 `..resizing`).
 
-Weights are multiples of 2^-16 and pixels are whole numbers, so every partial sum, in units of 2^-16, is a whole number below 2^24, which
-float32 holds exactly. So the result does not depend on the device, the batch, or the order of the sums. It differs from the result of the
-host by at most one of the 255 levels."""
+Weights are multiples of 2^-16 and pixels are whole numbers. So every partial sum, in units of 2^-16, is a whole number below 2^24, which
+float32 represents exactly. The result therefore does not depend on the device, the batch, or the order of the sums. It differs from the
+result of the host by at most one of the 255 levels."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,8 +53,8 @@ class HostDraws:
 
 
 def cut(images: Sequence[np.ndarray], boxes: np.ndarray) -> np.ndarray:
-    """Return the pixels of uint8 [H, W, 3] `images` inside int64 [B, 4] `boxes` (left, top, right, bottom), as uint8 [B, height, width, 3].
-    Height and width are the largest of the boxes; a smaller crop is in the upper left corner, with 0 elsewhere."""
+    """Return the pixels of `images` (each uint8 [H, W, 3]) inside `boxes`, int64 [B, 4] (left, top, right, bottom), as uint8 [B, height,
+    width, 3]. Height and width are the greatest height and width of a box. A smaller crop is in the upper left corner, with 0 elsewhere."""
     height, width = (boxes[:, [3, 2]] - boxes[:, [1, 0]]).max(axis=0, initial=1).tolist()
     out = np.zeros((len(images), height, width, 3), dtype=np.uint8)
     for image, (left, top, right, bottom), row in zip(images, boxes.tolist(), out, strict=True):
@@ -63,8 +63,8 @@ def cut(images: Sequence[np.ndarray], boxes: np.ndarray) -> np.ndarray:
 
 
 def augment_batch(batch: Batch) -> Tensor:
-    """Return the augmented images of a batch with the entries that `HostDraws` returns: float32 [B, 3, S, S], whole numbers from 0 to
-    255."""
+    """Return the augmented images of a batch, float32 [B, 3, S, S], whole numbers from 0 to 255. The batch must have the entries that
+    `HostDraws` returns."""
     count = len(batch["image"])
     if count <= SAMPLES_AT_ONCE:
         return _augment(batch)
@@ -122,8 +122,8 @@ def whole(values: Tensor) -> Tensor:
 
 
 def apply_colour(image: Tensor, matrices: Tensor, grey: Tensor) -> Tensor:
-    """Return float32 [B, 3, S, S] `image`, of whole numbers, with the colour maps applied. The operations and their order are those of
-    `colour.apply_colour`. `matrices`, `grey`: result of `colour.colour_maps`."""
+    """Return `image`, float32 [B, 3, S, S] of whole numbers, with the colour maps applied. The operations and their order are the same as
+    in `colour.apply_colour`. `matrices`, `grey`: result of `colour.colour_maps`."""
     means = [plane.sum((1, 2), dtype=torch.float64) / plane[0].numel() for plane in image.unbind(1)]
     mean_grey = sum(factor * mean for factor, mean in zip(colour.GREY.tolist(), means, strict=True))
     offset = (grey * mean_grey + 0.5).float().view(-1, 1, 1)
@@ -137,8 +137,8 @@ def apply_colour(image: Tensor, matrices: Tensor, grey: Tensor) -> Tensor:
 
 
 def erase(image: Tensor, boxes: Tensor) -> Tensor:
-    """Fill the rectangles `boxes`, int64 [B, 4] (top, left, bottom, right; all 0 for none), of float32 [B, 3, S, S] `image` with
-    `geometry.FILL`, in place. Return `image`."""
+    """Fill rectangles of `image`, float32 [B, 3, S, S], with `geometry.FILL`, in place. `boxes`: int64 [B, 4] (top, left, bottom, right),
+    all 0 for no rectangle. Return `image`."""
     top, left, bottom, right = boxes.t().unsqueeze(-1)
     place = torch.arange(image.shape[-1], device=image.device)
     rows, columns = (place >= top) & (place < bottom), (place >= left) & (place < right)

@@ -1,14 +1,13 @@
-"""Turn decoded photographs of any size into one uint8 tensor: crop and resize, flips, policy, colour, erasing.
+"""Turn decoded photographs of any size into one uint8 tensor: crop and resize, flips, policy, colour, erasing. A policy is an automatic
+augmentation, RandAugment or TrivialAugment.
 
 `AugmentationPipelineFactory(config.augment, image_size).build(training)` returns a callable with the arguments (images, keys). The result
 for a sample is a function of its image and its key, independent of the rest of the batch. `augment=none` is the same pipeline with neutral
-values: it takes the central square, as validation does. Normalisation and the blending of pairs are done on the device; with
-`augment.place=device` so is everything else but decoding and the policy (`on_device.py`).
+values: it takes the central square, as validation does. Images are normalised and pairs are blended on the device. With
+`augment.place=device` the device also does everything else but decoding and the policy (`on_device.py`).
 
-The policies are RandAugment and TrivialAugment of torchvision, which draws from torch's global generator, so the global generators are
-seeded before each picture. torchvision is imported only if a policy is configured (1.4 s), in the parent process, which forked workers
-share.
-"""
+The policies are those of torchvision, which draw from torch's global generator. So the global generators are seeded before each picture.
+torchvision is imported only if a policy is configured (1.4 s), in the parent process, which forked workers share."""
 
 from collections.abc import Callable, Sequence
 
@@ -43,8 +42,8 @@ class AugmentationPipelineFactory:
         self.config, self.image_size = config, image_size
 
     def build(self, training: bool, device: torch.device | None = None) -> Pipeline:
-        """Return the pipeline of training or validation. `device`: the device of the training; with `augment.place=auto`,
-        images are augmented on it if it is a GPU and no policy is configured. None: no GPU."""
+        """Return the pipeline of training or validation. `device`: the device of the training; None: no GPU. With `augment.place=auto`,
+        training images are augmented on `device` if it is a GPU and `augment.policy` is none."""
         if not training:
             return ValidationPipeline(self.image_size)
         part = registered("augment", self.config.name)
@@ -54,7 +53,8 @@ class AugmentationPipelineFactory:
         return kind(self.config, self.image_size)
 
     def _on_device(self, device: torch.device | None) -> bool:
-        """Return True if training images are augmented on the device. Raise `ConfigError` for a policy with `augment.place=device`."""
+        """Return True if training images are augmented on the device. Raise `ConfigError` for `augment.place=device` with an automatic
+        augmentation (`augment.policy`), which runs on the host only."""
         possible = self.config.policy == "none"
         if self.config.place == "device" and not possible:
             raise ConfigError(
@@ -66,8 +66,8 @@ class AugmentationPipelineFactory:
     def build_at_end(self, mixing: bool) -> Pipeline | None:
         """Return the pipeline for the last part of the run (`augment.off_last`): the validation pipeline, without augmentation.
 
-        Return None if `augment.off_last` is 0. `mixing`: True if pairs are mixed in the rest of the run. Raise `ConfigError` if the rest of
-        the run neither augments nor mixes, since `augment.off_last` then has no effect."""
+        Return None if `augment.off_last` is 0. `mixing`: True if pairs are mixed before the last part. Raise `ConfigError` if images are
+        neither augmented nor mixed before the last part, since `augment.off_last` then has no effect."""
         text = self.config.off_last
         if Duration.parse(text, "augment.off_last").amount == 0:
             return None
@@ -88,8 +88,8 @@ class ValidationPipeline:
 
 
 class TrainingPipeline:
-    """Training pipeline that runs on the host: crop and resize, flips, policy, colour, erasing, in this order. Disabled operations are
-    skipped."""
+    """Training pipeline that runs on the host: crop and resize, flips, policy (RandAugment or TrivialAugment), colour, erasing, in this
+    order. Disabled operations are skipped."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.image_size, self.draws = image_size, TrainingDraws(config, image_size)
@@ -104,7 +104,7 @@ class TrainingPipeline:
         return torch.from_numpy(out)
 
     def _pictures(self, images: Sequence[np.ndarray], keys: np.ndarray) -> np.ndarray:
-        """Return the photographs after crops, flips and the policy, uint8 [B, S, S, 3]."""
+        """Return the photographs after crops, flips and the policy (RandAugment or TrivialAugment), uint8 [B, S, S, 3]."""
         boxes = self.draws.crops(geometry.sizes_of(images), keys)
         pictures = geometry.resample(images, boxes, self.image_size)
         geometry.flip(pictures, *self.draws.flips(keys).T)
@@ -116,7 +116,7 @@ class TrainingPipeline:
 
 
 def _build_policy(config: AugmentConfig) -> Policy | None:
-    """Return the configured policy as a function of a picture; None for `augment.policy=none`."""
+    """Return the configured automatic augmentation (`augment.policy`) as a function of a picture; None for `augment.policy=none`."""
     if config.policy == "none":
         return None
     from torchvision.transforms import InterpolationMode, RandAugment, TrivialAugmentWide

@@ -10,7 +10,8 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 @dataclass(frozen=True)
 class TrainingDraws:
-    """Random parameters of crops, flips, colours and erasing, as functions of the keys of B positions, uint64 [B]."""
+    """Random parameters of crops, flips, colours and erasing. Each method takes `keys`, uint64 [B] (`draws.sample_keys`), and its result is
+    a function of them."""
 
     config: AugmentConfig
     image_size: int

@@ -5,17 +5,16 @@ only the scores of its siblings and of its ancestors' siblings (`label_log_probs
 validation, and for smoothed targets above the finest rank. Tensors of nodes are [n, B]: dimension 0 is the node, dimension 1 the sample;
 see `sibling_softmax.py`. Levels and nodes are defined in `layout.py`.
 
-`ConditionalHead` scores each level from the feature of its rank. `HierarchicalSoftmaxHead` adds routing: before a level is scored, the
-embeddings of the taxa of the rank above are added to the feature, weighted by the routing distribution r over that rank. With p the
-log-probabilities of that rank,
+`ConditionalHead` scores each level from the feature of its rank. `HierarchicalSoftmaxHead` adds routing: before a level is scored, a
+weighted mean of the embeddings of the taxa of the rank above is added to the feature. The weights are the routing distribution r over these
+taxa. With p the log-probabilities of these taxa,
 
     soft     r = softmax(p / temperature)
     hard     r = one-hot of the most probable taxon, with the gradient of soft (straight through, Bengio et al. 2013)
     gumbel   r = softmax((p + g) / temperature), g Gumbel noise (Jang et al. 2017); soft in evaluation
 
 Routing changes features only: the reported probabilities remain products of conditionals, so they obey the tree. With hard routing the
-predicted path is greedy, too: the most probable child at each level.
-"""
+predicted path is greedy, too: the most probable child at each level."""
 
 from __future__ import annotations
 
@@ -125,8 +124,8 @@ class SiblingScores(Scores):
         return self._log_probs
 
     def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
-        """Return the sums that `Scores.range_sums` describes. The log-probabilities of the finest rank, by far the largest tensor, are not
-        computed."""
+        """Return the sums of log-probabilities over ranges of classes (see `Scores.range_sums`). At the finest rank the log-probabilities
+        of all classes, by far the largest tensor, are not computed."""
         layout = self.layout
         if not layout.regular:
             return super().range_sums(rank, first, last)
@@ -166,8 +165,8 @@ class SiblingScores(Scores):
         return SiblingScores(self.layout, logits, self.greedy)
 
     def mean(self, others: Sequence[Self]) -> SiblingScores:
-        """Return scores whose probabilities are the means over the views. Their raw scores are the log-probabilities, whose softmax among
-        siblings is p(taxon) / p(parent)."""
+        """Return scores whose probabilities are the means over the views of each sample, such as the image and its mirror image. The raw
+        scores of the result are log-probabilities; their softmax among siblings is p(taxon) / p(parent)."""
         views, levels = (self, *others), range(len(self.logits))
         return SiblingScores(self.layout, [log_mean([view._level_log_probs(n) for view in views]) for n in levels], self.greedy)
 
@@ -180,8 +179,8 @@ class SiblingScores(Scores):
         return SiblingScores(self.layout, logits, self.greedy)
 
     def among(self, possible: Tensor) -> SiblingScores:
-        """Return the scores given that the taxon is an allowed leaf (see `Scores.among`). Their raw scores are log p(taxon and an allowed
-        leaf), summed from the leaves up."""
+        """Return the scores given that the taxon is an allowed leaf (see `Scores.among`). The raw scores of the result are log p(taxon and
+        an allowed leaf), summed from the leaves up."""
         impossible = ~self.layout.possible_nodes(possible)[self.layout.node_at]
         return self._from_leaves(self._log_probs_by_index().masked_fill(impossible.unsqueeze(1), IMPOSSIBLE))
 
@@ -235,7 +234,8 @@ class ConditionalHead(Head):
 
 
 class HierarchicalSoftmaxHead(ConditionalHead):
-    """Conditional head with routing: the mean embedding of the taxa of the rank above is added to the feature of a level (see module)."""
+    """Conditional head with routing: before a level is scored, a weighted mean of the embeddings of the taxa of the rank above is added to
+    the feature of the level (see module)."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, *, routing: str, temperature: float) -> None:
         """`routing`: soft, hard or gumbel. `temperature`: temperature of the routing distribution, above 0."""
@@ -260,8 +260,8 @@ class HierarchicalSoftmaxHead(ConditionalHead):
         return scores
 
     def _routed_embedding(self, log_probs: Tensor, embedding: Tensor) -> Tensor:
-        """Return the mean [B, D] of the embeddings [C, D] of a rank, weighted by the routing distribution that follows from log_probs [C,
-        B]."""
+        """Return the mean [B, D] of the embeddings [C, D] of a rank, weighted by the routing distribution (see module). `log_probs`:
+        log-probabilities of the classes of this rank, [C, B]."""
         best = log_probs.argmax(0) if self.routing == "hard" else None
         if self.routing == "gumbel" and self.training:
             tiny = torch.finfo(log_probs.dtype).tiny  # a draw of exactly 0 would be infinite noise
@@ -271,8 +271,8 @@ class HierarchicalSoftmaxHead(ConditionalHead):
 
 
 class _WeightedMean(torch.autograd.Function):
-    """Autograd function: the mean [B, D] of embeddings [C, D] with weights softmax(raw / temperature), raw [C, B]. With `best` int64 [B],
-    the result is the embeddings of those classes instead, and the gradient by `raw` is that of the mean (straight through).
+    """Autograd function: the mean [B, D] of embeddings [C, D] with weights softmax(raw / temperature), raw [C, B]. With `best`, int64 [B],
+    the result is the embedding of each sample's class `best`; the gradient by `raw` is still computed for the mean (straight through).
 
     Softmax and product are differentiated together, as in attention: with p the weights and g the gradient by the mean m, the gradient by
     raw_c / temperature is p_c (g . embedding_c - g . m). The weights are saved before the division by their sum; dividing the product [B,

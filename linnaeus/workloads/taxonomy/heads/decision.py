@@ -20,8 +20,9 @@ def best_path(layout: Layout, log_probs: Sequence[Tensor]) -> Tensor:
 
         p(leaf) + mean of p over the taxa above the leaf
 
-    The path to the most probable leaf is right as often at the finest rank, and less often above it (`benchmarks/README.md`, "The
-    predicted path"). Leaves of probability 0 are chosen only if all leaves have it. Of equal leaves the first one is chosen."""
+    The simpler rule, the path to the most probable leaf, is right as often at the finest rank, and less often above it
+    (`benchmarks/README.md`, "The predicted path"). A leaf of probability 0 is chosen only if all leaves have probability 0. Of equal leaves
+    the first one is chosen."""
     if torch.compiler.is_compiling():  # a graph for batches of any size cannot have a number of parts that depends on the size
         return layout.path[_best_leaf(layout, log_probs)]
     rows = max(WORKSPACE // (layout.taxa + 1), 1)

@@ -31,8 +31,8 @@ INIT_STD = 0.02  # standard deviation of the classifiers' initial weights: the f
 
 @dataclass(frozen=True)
 class Priors:
-    """Logarithms of the frequencies of taxa among the training labels, float. `losses.LabelCounts` builds them, logit adjustment reads
-    them."""
+    """Logarithms of the frequencies of taxa among the training labels, as float tensors. `losses.LabelCounts` computes them, logit
+    adjustment uses them."""
 
     ranks: tuple[Tensor, ...]  # per rank [C_r + 1]: each class, then the null label
     null: Tensor  # [T + 1]: one for each taxon, of the rows whose finest label it is; last, of the rows without any label
@@ -57,8 +57,8 @@ class Scores(ABC):
         once."""
 
     def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
-        """Return sums [B, K] of `log_probs()[rank]` over ranges of classes. `first`, `last`: int64 [B, K], the first class of each range
-        and the last one + 1. The sum over an empty range is 0."""
+        """Return sums of `log_probs()[rank]` over K ranges of classes per sample, [B, K]. `first`, `last`: int64 [B, K], the first class
+        and the last class + 1 of each range. The sum over an empty range is 0."""
         return range_sum(self.log_probs()[rank], first, last)
 
     @abstractmethod
@@ -75,17 +75,19 @@ class Scores(ABC):
         """Return scores with `strength` x log prior added to the raw scores (logit adjustment, Menon et al. 2021)."""
 
     def mean(self, others: Sequence[Self]) -> Scores:
-        """Return scores whose probabilities are the means over this view and `others`, which are scores of other views of the same samples.
+        """Return scores whose probabilities are the means over this view and `others`, which are scores of other views of the same samples,
+        such as their mirror images.
 
-        Raise `ConfigError` if the class does not define it."""
+        Raise `ConfigError` if the class does not define this method."""
         raise ConfigError(f"augment.tta averages views, but {class_name(type(self))} does not define `mean`; set augment.tta=none")
 
     def product(self, others: Sequence[Self], group: Tensor, count: int) -> Scores:
-        """Return scores of `count` groups of samples: the normalised geometric means of the probabilities of the samples.
+        """Return scores of `count` groups of samples. The probabilities of a group are the normalised geometric means of the probabilities
+        of its samples.
 
-        The samples are those of this batch and of `others`. `group`: int64 [samples], number of the group of each; every group has a
-        sample. Heads with a softmax among siblings average the log-probabilities of each decision. Raise `ConfigError` if the class does
-        not define it."""
+        The samples are the samples of this batch and then of `others`. `group`: int64 [samples], number of the group of each sample; every
+        group must have a sample. Heads with a softmax among siblings average the log-probabilities of each softmax. Raise `ConfigError` if
+        the class does not define this method."""
         raise ConfigError(f"one answer for several photographs needs `product`, but {class_name(type(self))} does not define it")
 
     def among(self, possible: Tensor) -> Scores:
@@ -93,7 +95,7 @@ class Scores(ABC):
         `IMPOSSIBLE` or less.
 
         `possible`: bool [T], True for the allowed leaves and the taxa above them. A null class under a possible taxon stays possible. Raise
-        `ConfigError` if the class does not define it."""
+        `ConfigError` if the class does not define this method."""
         raise ConfigError(f"predictions among some of the taxa need `among`, but {class_name(type(self))} does not define it")
 
     def weighted(self, log_weights: Tensor) -> Scores:
@@ -163,8 +165,8 @@ class LinearScores(Scores):
         return LinearScores(self.tree, [group_mean(log_softmax(at_least_float32(torch.cat(parts))), group, count) for parts in ranks])
 
     def among(self, possible: Tensor) -> LinearScores:
-        """Return scores of each rank given that the class of the rank has an allowed leaf at or below it. `possible` is that of
-        `Scores.among`."""
+        """Return scores of each rank given that the class of the rank has an allowed leaf at or below it. `possible`: bool [T], True for
+        the allowed leaves and the taxa above them."""
         logits = []
         for z, own in zip(self.logits, possible.split(self.tree.sizes), strict=True):
             impossible = torch.cat([~own, own.new_zeros(z.shape[1] - len(own))])
@@ -191,7 +193,8 @@ class LinearHead(Head):
 
 
 def group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:
-    """Return the mean of the rows of `values` [B, C] in each of `count` groups, [count, C]. `group`: int64 [B]."""
+    """Return the mean of the rows of `values` in each of `count` groups, [count, C]. `values`: [B, C]. `group`: int64 [B], the number of
+    the group of each row."""
     sizes = torch.bincount(group, minlength=count).to(values.dtype).unsqueeze(1)
     return values.new_zeros(count, values.shape[1]).index_add_(0, group, values) / sizes
 
@@ -202,5 +205,5 @@ def log_mean(parts: Sequence[Tensor]) -> Tensor:
 
 
 def at_least_float32(z: Tensor) -> Tensor:
-    """Return z in float32, or unchanged if its type is wider: bf16 has three digits, sums over a tree need six."""
+    """Return z in float32, or unchanged if its type is wider. (bf16 has three significant digits, but sums over a tree need six.)"""
     return z.to(torch.promote_types(z.dtype, torch.float32))

@@ -21,10 +21,11 @@ _PATH_TABLES: WeakKeyDictionary[TaxonomyTree, dict[torch.device, Tensor]] = Weak
 
 
 def path_table(tree: TaxonomyTree, device: torch.device) -> Tensor:
-    """Return `tree.paths` on the device, int64 [T + 1, R]: the class at each rank on the path from each node to its root. Do not modify it.
+    """Return `tree.paths` on the device, int64 [T + 1, R]: the class at each rank on the path from each node to its root. Do not modify the
+    result.
 
     Heads and metrics share one table per tree and device, copied at the first use; on the CPU it is the tree's own array. For a million
-    leaves in seven ranks it takes 73 MB."""
+    leaves in seven ranks the table takes 73 MB."""
     tables = _PATH_TABLES.setdefault(tree, {})
     if device not in tables:
         with torch.inference_mode(False):  # the first use may be in validation, and training cannot use an inference tensor
@@ -121,13 +122,13 @@ class Layout(Tables):
         return torch.where(real, nodes, torch.where(label == self.sizes, null, -1))
 
     def node_priors(self, priors: Priors) -> Tensor:
-        """Return the log prior of each node, [N], from the priors of classes."""
+        """Return the logarithm of the prior of each node, [N]. `priors`: the priors of the classes."""
         taxa = [prior[:size] for prior, size in zip(priors.ranks, self.tree.sizes, strict=True)]
         return torch.cat([*taxa, priors.null.index_select(0, self.null_parent)])
 
     def possible_nodes(self, possible: Tensor) -> Tensor:
-        """Return bool [N], True for the possible nodes, from bool [T] `possible`, True for the possible taxa. A null node is possible if
-        its parent is; the null node at the top always is."""
+        """Return bool [N], True for the possible nodes. `possible`: bool [T], True for the possible taxa. A null node is possible if its
+        parent is possible; the null node at the top always is."""
         return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
 
     def node_weights(self, weights: Tensor) -> Tensor:
@@ -191,7 +192,7 @@ class Layout(Tables):
     def _register_irregular(self, parent: np.ndarray, position: np.ndarray, level: np.ndarray) -> None:
         """Register the tables for trees with incomplete lineages or null nodes. For each rank r: `index<r>` int64 [C_r], the index of each
         class; `class<r>` int64 [L], the class of each leaf at the rank, C_r if it has none; `no_class<r>` int64, the indices of the leaves
-        without a class. `parent`, `position`, `level`: int64 [N], those of each node; parent -1 for none."""
+        without a class. `parent` (-1 for none), `position`, `level`: int64 [N], a value for each node."""
         index = np.array(self.level_starts)[level] + position
         leaves = self.leaf_node.numpy()
         known = np.where(leaves < self.taxa, leaves, parent[leaves])  # a null node has the classes of its parent

@@ -76,7 +76,7 @@ class MarginalScores(Scores):
         return best_path(self.layout, self.log_probs())
 
     def greedy_path(self) -> Tensor:
-        """Return the path to the most probable leaf, int64 [B, R]. It needs no sums over the tree."""
+        """Return the path to the most probable leaf, int64 [B, R]. This needs no sums over the tree."""
         layout = self.layout
         z = self.logits
         if layout.null:

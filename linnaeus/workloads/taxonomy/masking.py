@@ -39,7 +39,8 @@ class MetadataMasking:
     """Random masks of metadata components. `choices` are the combinations that partial masking draws from."""
 
     def __init__(self, config: ScheduleConfig, components: Sequence[str], seed: int) -> None:
-        """Read combinations and weights from `config`. Raise `ConfigError` for a name not in `components`, and for invalid weights."""
+        """Read the combinations of components to mask, and their weights, from `config`. Raise `ConfigError` for a name not in
+        `components`, and for invalid weights."""
         listed: Sequence[Sequence[str]] = config.partial_mask_whitelist
         if not listed:  # draw from all proper subsets
             listed = [names for size in range(1, len(components)) for names in combinations(components, size)]
@@ -62,7 +63,8 @@ class MetadataMasking:
 
 
 def masking_notes(config: ScheduleConfig, components: Sequence[str]) -> tuple[str, ...]:
-    """Return a line for each masking probability that has no effect with these components, to print at the start."""
+    """Return a line for each masking probability that has no effect with these components. The lines are printed at the start of the
+    run."""
     notes = []
     if ramp_used(config.meta_mask_prob) and not components:
         notes.append("schedule.meta_mask_prob has no effect: data.components is empty")
@@ -103,7 +105,8 @@ def _weights(config: ScheduleConfig, count: int) -> np.ndarray:
 
 
 class NullPolicy:
-    """Conversion of missing labels (-1) to null labels (the number of classes of the rank), for `head.nulls` phase_in and predict."""
+    """Conversion of missing labels (-1) to null labels (the number of classes of the rank), for `head.nulls` phase_in and predict. A null
+    label means "not known at this rank"."""
 
     def __init__(self, config: Config, tree: TaxonomyTree) -> None:
         self.seed, self.always = config.seed, config.head.nulls == "predict"
@@ -112,7 +115,10 @@ class NullPolicy:
 
     @classmethod
     def from_config(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
-        """Return the policy; None if null labels are ignored. Raise `ConfigError` if schedule and head contradict each other."""
+        """Return the conversion that `config` defines; None for head.nulls=ignore.
+
+        Raise `ConfigError` for head.nulls=phase_in if schedule.null_mask_prob is always 1, and for another head.nulls if
+        schedule.null_mask_prob is not 1 at every step."""
         ramp, nulls = config.schedule.null_mask_prob, config.head.nulls
         always_masked = ramp.start == ramp.end == 1
         if nulls == "phase_in" and always_masked:
@@ -125,10 +131,10 @@ class NullPolicy:
         return None if nulls == "ignore" else cls(config, tree)
 
     def notes(self, ranks: Sequence[str], counts: Sequence[int]) -> tuple[str, ...]:
-        """Return the lines to print at the start. `counts`: per rank, the number of missing labels in the training set that can be learnt
-        as null labels.
+        """Return the lines to print at the start: the ranks without a missing label that can be learnt as a null label. `counts`: per rank,
+        the number of such labels in the training set.
 
-        Raise `ConfigError` if there are none at any rank."""
+        Raise `ConfigError` if all `counts` are 0."""
         name = f"head.nulls={'predict' if self.always else 'phase_in'}"
         if not any(counts):
             where = "" if self.has_children is None else " at a rank below a taxon that has children"
@@ -137,7 +143,7 @@ class NullPolicy:
         return (f"{name}: no training sample has a learnable null label at {', '.join(without)}",) if without else ()
 
     def apply(self, steps: np.ndarray, positions: np.ndarray, label: np.ndarray, masked: np.ndarray, usable: np.ndarray) -> np.ndarray:
-        """Return `label` int64 [B, R] with missing labels of `usable` bool [B] samples converted to null labels.
+        """Return `label`, int64 [B, R], in which missing labels of `usable` samples (bool [B]) are converted to null labels.
 
         `steps` and `positions`: int64 [B]. `masked`: float [B], the probability that a missing label is not converted; it has no effect
         with head.nulls=predict."""
@@ -150,7 +156,8 @@ class NullPolicy:
     def learnable(self, label: np.ndarray) -> np.ndarray:
         """Return bool [B, R], True for missing labels that can be learnt as null labels. `label`: int64 [B, R].
 
-        For heads on the tree these are the missing labels at ranks finer than the finest known taxon, if that taxon has children."""
+        For heads that are one distribution on the tree, a missing label can be learnt at the ranks finer than the finest known taxon, if
+        this taxon has children. For other heads, every missing label can."""
         if self.has_children is None:
             return label < 0
         nodes = np.where(label >= 0, label + self.offsets, -1)

@@ -9,11 +9,10 @@ With p the head's probabilities, which losses read through `heads.Scores`, a lab
     conditional           -w log p(y | its nearest known ancestor), with w = exp(-alpha x number of ranks coarser than r)
     marginal              -log p(y), for the finest known label of a sample only; one denominator, the sum over all ranks
 
-All losses support class weights and logit adjustment. A class weight multiplies the loss of a label, and the weight of that label in the
+All losses support class weights and logit adjustment. A class weight multiplies the loss of a label, and the weight of this label in the
 denominator. A mixed sample has two labels per rank: `label` with weight `share`, `label2` with weight 1 - `share`. No [B, C] target matrix
 is built. A missing label (-1) and a placeholder (a sample of weight 0) add 0 to loss and denominator. The target of a null label
-(`head.nulls`) is not smoothed. The smoothed target of any other label is 0 at the null class.
-"""
+(`head.nulls`) is not smoothed. The smoothed target of any other label is 0 at the null class."""
 
 from linnaeus.workloads.taxonomy.losses.label_counts import LabelCounts, class_weights
 from linnaeus.workloads.taxonomy.losses.taxonomy_loss import TaxonomyLoss, rank_loss_sums, valid_counts, weighted_hierarchical_loss

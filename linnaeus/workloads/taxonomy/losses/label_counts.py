@@ -1,8 +1,8 @@
 """Count the training labels of each class; compute class weights and the priors of logit adjustment from the counts.
 
-A row counts as often as sampling draws it, times its weight, so class weights do not repeat what balanced sampling has done. A class
-without training rows counts as one row: its class weight is never used, but its prior is. If the head learns null labels (`head.nulls`),
-the null class of a rank is counted like any class: it has the rows whose missing label can be learnt as a null label, for any value of
+A row is counted as (its draws per epoch) x (its weight), so class weights do not repeat what balanced sampling has done. A class without
+training rows is counted as one row: its class weight is never used, but its prior is. If the head learns null labels (`head.nulls`), the
+null class of a rank is counted, too. Its rows are the rows whose missing label can be learnt as a null label, for any value of
 `schedule.null_mask_prob`."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LabelCounts:
     ) -> LabelCounts:
         """Return the counts of the training rows with these labels, int64 [N, R], -1 for a missing label.
 
-        `weights`: float64 [N], the number of rows for which each row counts; None: each counts as 1. `learnable`: bool [N, R], True for
-        missing labels that can be learnt as null labels; None: all can."""
+        `weights`: float64 [N], row i is counted as `weights[i]` rows; None: each row is counted once. `learnable`: bool [N, R], True for
+        missing labels that can be learnt as null labels; None: all missing labels can."""
         ranks, finest = [], np.full(len(labels), tree.offsets[-1])
         for r, size in enumerate(tree.sizes):
             column = labels[:, r]
@@ -42,7 +42,7 @@ class LabelCounts:
         return cls(tuple(ranks), np.bincount(finest, weights, minlength=tree.offsets[-1] + 1))
 
     def priors(self, dtype: torch.dtype) -> Priors:
-        """Return the logarithms of the counts divided by the number of rows."""
+        """Return the logarithm of each count divided by the number of rows, in `dtype`."""
         rows = self.finest.sum() or 1
         log_share = lambda counts: torch.from_numpy(np.log(np.where(counts > 0, counts, 1) / rows)).to(dtype)
         return Priors(tuple(log_share(counts) for counts in self.ranks), log_share(self.finest))
@@ -70,8 +70,8 @@ def class_weights(counts: np.ndarray, kind: str, beta: float | None, cap: float 
 def _scale_below(cap: float, counts: np.ndarray, raw: np.ndarray) -> float:
     """Return the factor s for which the weights min(s x raw, cap) have mean 1 over all labels.
 
-    If the k largest weights are at the cap, the weights of the other labels sum to the rest; k is the smallest number for which none of the
-    others is above the cap."""
+    If the classes with the k largest raw weights get the cap, the labels of the other classes share the rest of the total weight, which
+    gives s. k is the smallest number for which this s puts no other class above the cap."""
     order = np.argsort(-raw)
     n, falling = counts[order].astype(np.float64), raw[order]
     left = n.sum() - cap * (np.cumsum(n) - n)  # total weight of the others, for k = 0 ..

@@ -26,8 +26,8 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 class SmoothedLoss(Tables):
     """Loss of one rank with smoothed targets.
 
-    The tables have a row for each of its C_r classes, a row for the null label, and a row for a missing label. The last two rows give the
-    loss 0."""
+    Each table has a row for each of the C_r classes of the rank, a row for the null label, and a row for a missing label. The last two rows
+    give the loss 0."""
 
     first: Tensor  # int32 [C_r + 2, K]: first class of each of the nested ranges
     last: Tensor  # int32 [C_r + 2, K]: last class + 1
@@ -97,25 +97,25 @@ def ranges_around(tree: TaxonomyTree, rank: int) -> tuple[np.ndarray, np.ndarray
 
 
 def smoothing_target(count: np.ndarray, smoothing: float, beta: float) -> np.ndarray:
-    """Return the target [C, K] of each single class of each shell: 1 - smoothing for the label, and `smoothing` divided among the other
-    classes in proportion to exp(-beta x edges between them and the label). `count` int64 [C, K]: number of classes in each shell. If the
-    rank has one class, it gets the whole target."""
+    """Return the target [C, K] of each single class of each shell: 1 - `smoothing` for the label. `smoothing` is divided among the other
+    classes in proportion to exp(-beta x edges from the label to the class). `count`, int64 [C, K]: number of classes in each shell. If the
+    rank has one class, this class gets the whole target."""
     logs = _log_share(count[:, 1:], -2.0 * beta * np.arange(1, count.shape[1]))
     label = np.where(np.isinf(logs).all(1), 1.0, 1 - smoothing)
     return np.column_stack([label, smoothing * np.exp(logs)])
 
 
 def soft_target(count: np.ndarray, beta: float) -> np.ndarray:
-    """Return the target [C, K] of each single class of each shell, in proportion to exp(-beta x h / H), where h is the height of the lowest
-    common ancestor with the label and H the greatest h between classes of the rank (Bertinetto et al. 2020, section 3.2). `count` int64 [C,
-    K]: number of classes in each shell."""
+    """Return the target [C, K] of each single class of each shell, in proportion to exp(-beta x h / H) (Bertinetto et al. 2020, section
+    3.2). h is the height of the lowest common ancestor of class and label, and H is the greatest h of two classes of the rank. `count`,
+    int64 [C, K]: number of classes in each shell."""
     height = np.arange(count.shape[1])
     greatest = max(int(height[(count > 0).any(0)].max(initial=0)), 1)
     return np.exp(_log_share(count, -beta * height / greatest))
 
 
 def _log_share(count: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the target of a single class of each shell, [C, K], if a total of 1 is divided among all classes in
-    proportion to exp(exponent); -inf for an empty shell."""
+    """Return the logarithm of the target of a single class of each shell, [C, K]; -inf for an empty shell. A total of 1 is divided among
+    all classes in proportion to exp(`exponent`). `count`: int64 [C, K], number of classes in each shell. `exponent`: [K]."""
     total = np.logaddexp.reduce(np.where(count > 0, np.log(np.maximum(count, 1)) + exponent, -np.inf), axis=1, keepdims=True)
     return np.where(count > 0, exponent - np.where(np.isinf(total), 0, total), -np.inf)

@@ -27,14 +27,14 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class TaxonomyLoss:
-    """Training loss: sums per rank (`sums`) and their denominators (`valid_counts`). Validation uses the function `rank_loss_sums`
-    instead."""
+    """Training loss: its sums per rank (`sums`) and their denominators (`valid_counts`). Validation uses the function `rank_loss_sums`
+    instead of this class."""
 
     def __init__(
         self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool = False, dtype: torch.dtype = torch.float32
     ) -> None:
         """`counts`: training labels of each class. `nulls`: True if the head has a null class. `dtype`: type of the scores. Raise
-        `ConfigError` for settings that contradict each other."""
+        `ConfigError` for the settings that `check_loss_config` refuses."""
         check_loss_config(config, nulls)
         self.conditional = isinstance(config, ConditionalConfig)
         self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
@@ -44,7 +44,7 @@ class TaxonomyLoss:
     def valid_counts(self, batch: Batch) -> Tensor:
         """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R].
 
-        Under the marginal loss every entry is the sum over all ranks, so the sum of the losses over ranks is the mean over samples of -log
+        Under the marginal loss every entry is the sum over all ranks. So the losses of the ranks add up to the mean over samples of -log
         p(finest label)."""
         found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
         return found.sum().repeat(len(found)) if self._host.finest_only else found
@@ -52,8 +52,8 @@ class TaxonomyLoss:
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R].
 
-        Also set `outputs["losses"]`, the same sums as R scalars, for the gradient of a single rank, and `outputs["loss_sums"]`, the same
-        sums detached, so that the training metrics need not compute them again."""
+        Also set two entries of `outputs`: `losses`, the sums as R scalars, for the gradient of a single rank, and `loss_sums`, the sums
+        without gradient, so that the training metrics need not compute them again."""
         tables = self._tables(batch["label"].device)
         scores: Scores = outputs["scores"]
         if self.strength > 0:
@@ -105,20 +105,21 @@ def weighted_hierarchical_loss(sums: Tensor, weights: Tensor, denominators: Tens
 
 
 def rank_loss_sums(scores: Scores, batch: Batch) -> Tensor:
-    """Return the sums [R] of plain cross-entropy over the labels, for any training loss. This is the validation loss; its denominators are
-    `valid_counts`."""
+    """Return the sums [R] of plain cross-entropy over the labels, for any training loss. Divided by `valid_counts`, the sums are the
+    validation loss."""
     parts = [(torch.stack(scores.label_log_probs(label)[0]), weight) for label, weight in _labels_and_shares(batch, torch.float32)]
     return -torch.stack([(log_p * weight.to(log_p.dtype)).sum(1) for log_p, weight in parts]).sum(0)
 
 
 def valid_counts(batch: Batch) -> Tensor:
-    """Return the weight of the valid labels of each rank, without class weights, float64 [R], on the device of the batch."""
+    """Return the sum of the weights of the valid labels of each rank, without class weights, float64 [R], on the device of the batch."""
     parts = [(label >= 0) * weight.unsqueeze(1) for label, weight in _labels_and_shares(batch, torch.float64)]
     return torch.stack(parts).sum((0, 1))
 
 
 def _labels_and_shares(batch: Batch, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Return the one or two labels of each sample as pairs (label int64 [B, R], sample weight x share of the label, `dtype` [B])."""
+    """Return the one or two labels of each sample as pairs (label, weight). label: int64 [B, R]. weight: sample weight x share of the
+    label, [B] in `dtype`."""
     weight = batch["weight"].to(dtype)
     if "label2" not in batch:
         return [(batch["label"], weight)]
@@ -157,8 +158,8 @@ class _LossTables(Tables):
             self.register(null_prior=priors.null.numpy(), **{f"prior{r}": prior.numpy() for r, prior in enumerate(priors.ranks)})
 
     def _label_weights(self, config: LossConfig, tree: TaxonomyTree, counts: LabelCounts, nulls: bool) -> np.ndarray:
-        """Return the buffer `weights`. The class weights of a rank have mean 1 over its training labels, in the marginal loss over those
-        that are the finest of their row."""
+        """Return the buffer `weights`. The class weights of a rank have mean 1 over the rank's training labels. With the marginal loss only
+        those labels are averaged that are the finest label of their row."""
         weights: list[np.ndarray] = []
         for r, rank in enumerate(counts.ranks):
             classes = counts.finest[tree.offsets[r] : tree.offsets[r + 1]] if self.finest_only else rank[:-1]
@@ -223,7 +224,9 @@ def _smoothed_loss_sums(losses: nn.ModuleList, scores: Scores, parts: list[tuple
 
 
 def check_loss_config(config: LossConfig, nulls: bool) -> None:
-    """Raise `ConfigError` for settings that contradict each other or have no effect. `nulls`: True if the head has a null class."""
+    """Raise `ConfigError` for settings of the loss that contradict each other or have no effect: `effective_beta` must be set exactly if
+    `class_weights` is effective, `class_weight_cap` needs class weights, and `loss=marginal` excludes null labels. `nulls`: True if the
+    head has a null class."""
     kind, beta, cap = config.class_weights, config.effective_beta, config.class_weight_cap
     if kind == "effective" and beta is None:
         raise ConfigError("loss.class_weights=effective needs loss.effective_beta, such as 0.999; closer to 1, rare classes weigh more")

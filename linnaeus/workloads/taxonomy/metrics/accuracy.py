@@ -53,7 +53,7 @@ class ClassAccuracy:
         self.counts = {f"{rank}/classes": zero_counts(device, 3, size) for rank, size in zip(tables.ranks, tables.sizes, strict=True)}
 
     def count(self, view: BatchView) -> None:
-        """Add a batch to the counts. A missing label adds 0 to class 0; `bincount` is not used because it waits for the device."""
+        """Add a batch to the counts. A missing label adds 0 to the counts of class 0: to leave it out would need to wait for the device."""
         for r, rank in enumerate(self.ranks):
             own = self.counts[f"{rank}/classes"]
             votes = torch.stack([view.right[:, r], view.known[:, r]]).long()
@@ -71,9 +71,9 @@ class ClassAccuracy:
         return results
 
     def rows(self, tree: TaxonomyTree, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return a table row for each class: its rank, name and lineage, its number of training labels, the number of samples with this
-        label in the pass, how many of these are right, how many labelled samples are predicted as this class, and top-1; `top1` is None for
-        a class without samples."""
+        """Return a table row for each class: rank, name and lineage of the class, and four numbers: training labels of the class; samples
+        of the pass with this label; those samples that are predicted rightly; labelled samples that are predicted as this class. The last
+        column is top-1, None for a class without samples."""
         found = []
         for r, rank in enumerate(self.ranks):
             seen = self.training_counts[r].tolist()
@@ -84,8 +84,9 @@ class ClassAccuracy:
         return found
 
     def baselines(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return rows with the `<rank>/top1` and `<rank>/macro_top1` that two predictions without any skill have: `constant`, always the
-        class with most training labels, and `shuffled`, the expectation when the predictions are exchanged at random among the samples."""
+        """Return a table row for each of the metrics `<rank>/top1` and `<rank>/macro_top1`, with the values that two predictions without
+        any skill reach. `constant`: always predict the class with most training labels. `shuffled`: exchange the predictions at random
+        among the samples (expected value)."""
         found = []
         for rank, seen in zip(self.ranks, self.training_counts, strict=True):
             _, known, predicted = (row.double() for row in counts[f"{rank}/classes"])
@@ -101,8 +102,8 @@ class ClassAccuracy:
 
 class PathAccuracy:
     """Metrics `chain`, `partial_chain` and `inconsistent`. A prediction is inconsistent if a predicted class differs from the path of the
-    deepest predicted class. Ranks at which that path has no class are not compared, since a head without null labels must predict a class
-    there."""
+    deepest predicted class. Ranks at which this path has no class are not compared, since a head without null labels must predict a class
+    at every rank."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.counts = {name: zero_counts(device, 2) for name in ("chain", "partial_chain", "inconsistent")}  # hits, samples
@@ -123,8 +124,8 @@ class PathAccuracy:
 class NullAccuracy:
     """Metrics `<rank>/null_recall` and `<rank>/null_precision`, for heads that learn null labels (`head.nulls`).
 
-    The null class is predicted if it is more probable than every other class of the rank. This is right for every sample with a missing
-    label at the rank."""
+    The null class of a rank is predicted if it is more probable than every other class of the rank. The prediction is right if the sample
+    has no label at the rank."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.ranks = tables.ranks

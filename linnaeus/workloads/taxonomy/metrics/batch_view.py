@@ -70,8 +70,8 @@ class BatchView:
 
 
 def _class_log_probs(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
-    """Return the log-probabilities of classes, conditional on a class, per rank [B, C_r]. The log-softmax over the classes of a rank needs
-    no further normalisation."""
+    """Return the log-probabilities of the classes of each rank, conditional on a class at the rank, per rank [B, C_r]. The result of a
+    log-softmax over exactly the classes of a rank is conditional already."""
     parts = []
     for log_p, size in zip(scores.log_probs(), sizes, strict=True):
         classes = log_p[:, :size].contiguous()  # contiguous by sample, for reductions over classes
@@ -89,8 +89,8 @@ class Decisions(NamedTuple):
 
 
 def decide(tables: TreeTables, log_p: Tensor, path: Tensor, k: int = 20) -> Decisions:
-    """Return the decisions from log-probabilities of the finest rank, `log_p` [B, C]. `path` int64 [B, R]: the path of each sample whose
-    probabilities are wanted. `k`: number of classes per rule."""
+    """Return the decisions for a batch. `log_p`: log-probabilities of the finest rank, [B, C]. `path`: int64 [B, R], for each sample a path
+    of classes, whose probabilities are returned as `path_probability`. `k`: number of classes per rule."""
     rows = max(WORKSPACE // (tables.taxa + 1), 1)
     parts = [_decide_rows(tables, *part, k) for part in zip(log_p.split(rows), path.split(rows), strict=True)]
     return Decisions(*(torch.cat(column) for column in zip(*parts, strict=True)))

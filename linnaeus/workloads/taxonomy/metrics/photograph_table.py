@@ -1,5 +1,5 @@
-"""`PhotographTable`: the results of each sample of a validation pass, on the host, for tables by photograph and for metrics of parts of the
-samples."""
+"""`PhotographTable`: the results of each sample of a validation pass, on the host. From it tables by photograph, and metrics of some of the
+samples, are made."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from linnaeus.workloads.taxonomy.metrics.batch_view import BatchView
 
 
 class PhotographTable:
-    """Part of `TaxonomyMetrics` that stores columns [N, R] of results and adds no metric. N samples, R ranks."""
+    """Part of `TaxonomyMetrics` that stores results of each sample as arrays [N, R]. It adds no metric. N samples, R ranks."""
 
     def __init__(self, size: int, ranks: int) -> None:
         self.counts: dict[str, Tensor] = {}

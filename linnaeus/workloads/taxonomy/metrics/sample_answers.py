@@ -1,9 +1,8 @@
 """Record the answer to each validation sample: the tables `samples` and `confusions` of the last validation of a run.
 
-The record has five integers per sample: the nodes of the deepest label and of the deepest predicted class, each plus 1 (0: none), and the
-three most probable finest classes, each with its probability. Every sample is in one batch of one process, so the sum over the processes is
-the record.
-"""
+The record has five integers per sample. Two are nodes: of the deepest label and of the deepest predicted class, each plus 1 (0: none).
+Three are the most probable finest classes, each packed together with its probability. Every sample is in one batch of one process, so the
+sum over the processes is the record."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,8 @@ WORD = 2**32  # a class and its probability share an integer: class x 2^32 + bit
 
 
 class Answers:
-    """Part of `TaxonomyMetrics` that records answers and adds no metric. `names()`: names of the samples in order; None: numbers."""
+    """Part of `TaxonomyMetrics` that records the answer to each sample and adds no metric. `names()` returns the names of the samples in
+    order; `names` None: samples are named by their numbers."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int, names: Callable[[], Sequence[str]] | None) -> None:
         self.tables, self.names = tables, names
@@ -46,9 +46,10 @@ class Answers:
     def sample_rows(
         self, counts: Mapping[str, Tensor], groups: np.ndarray | None, metadata: Mapping[str, np.ndarray]
     ) -> Iterator[dict[str, Any]]:
-        """Yield a row for each sample, in dataset order: name, group, known metadata, lineages of the label and of the prediction, the
-        confidence of the prediction, the most probable finest classes, and its terms of `<rank>/top1`, `chain` and `hd1`; None where a
-        sample has no label for the metric. `groups` and `metadata` are those of `TaxonomyMetrics`."""
+        """Yield a table row for each sample, in dataset order: its name, group and known metadata, the lineages of its label and of its
+        prediction, the confidence of the prediction, and the most probable finest classes. The last columns are the values of this sample
+        for `<rank>/top1`, `chain` and `hd1`, None where the sample lacks the label for the metric. `groups` and `metadata`: as for
+        `TaxonomyMetrics`."""
         ranks, answers = self.tables.ranks, counts[ANSWERS].cpu().numpy()
         samples, lineages = Samples(counts[RECORD], len(ranks)), self._lineages()
         finest = self.tables.tree.lineage_ids(len(ranks) - 1)
@@ -69,8 +70,9 @@ class Answers:
             yield row
 
     def confusion_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return a row for each pair of different finest classes (label, prediction), the most frequent first: lineages, the number of
-        samples, their share of the samples with this label, and the lowest taxon that contains both, with the height of `hd1`."""
+        """Return a table row for each pair (label, prediction) of different finest classes, the most frequent pair first: the lineages of
+        both classes, the number of samples, their share of the samples with this label, and the lowest taxon above both classes with its
+        height (counted as in `hd1`)."""
         answers, tree = counts[ANSWERS][:, :2].cpu() - 1, self.tables.tree
         first = tree.offsets[-2]
         truth, predicted = answers[(answers >= first).all(1)].T.numpy()

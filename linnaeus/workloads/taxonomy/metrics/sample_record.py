@@ -1,18 +1,18 @@
 """Record 24 bytes for each validation sample, and compute the metrics that cannot be computed from sums.
 
-Every sample is in one batch of one process, so each process adds its rows to zeros, and the sum over the processes is the record.
+Every sample is in one batch of one process. So each process adds its rows to zeros, and the sum over the processes is the record.
 
 `aurc`: area under the risk-coverage curve (Geifman et al., ICLR 2019), the mean over n = 1..N of the share of errors among the n samples of
 highest confidence, at the finest rank. If samples have equal confidence, the mean over their possible orders is taken. 0 is best; a
 confidence without information gives 1 - top1.
 
-`with_<components>_top1`: top-1 over the samples for which one of the components is known, or any metadata (`with_meta_top1`). It is
-computed in the passes that mask these components and in the normal pass. The difference of the two is the cost of the masking, without the
-samples that the masking does not change. It is NaN at a rank if all labelled samples have the metadata: the value would be that of `top1`.
+`with_<components>_top1`: top-1 over the samples for which one of the components is known, or any metadata (`with_meta_top1`). This metric
+is computed in the passes that mask these components and in the normal pass. The difference between the passes is the cost of the masking,
+without the samples that the masking does not change. At a rank where all labelled samples have the metadata, the metric is NaN, since its
+value would equal `top1`.
 
 `<name>_low`, `<name>_high`: percentile intervals of the cluster bootstrap (`linnaeus/metrics/bootstrap.py`) over groups of samples, such as
-photographs of one observation. Without groups, every sample is a group.
-"""
+photographs of one observation. Without groups, every sample is a group."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,9 +30,10 @@ RECORD = "record"  # name of the counts: int64 [N, 3] of flags, height, confiden
 
 
 class SampleRecord:
-    """Metrics `aurc` and `<rank>/with_<components>_top1`, and the counter that fills the record, which `Samples` reads.
+    """Metrics `aurc` and `<rank>/with_<components>_top1`. `counts` is the record of all samples, which `Samples` decodes.
 
-    rows: name of the components -> bool [N], True for the samples for which one of them is known; set before a pass."""
+    rows: name of some components, such as SPATIAL_TEMPORAL -> bool [N], True for the samples for which one of these components is known;
+    set before a pass."""
 
     def __init__(self, tables: TreeTables, device: torch.device, size: int) -> None:
         assert len(tables.ranks) <= 31, "at most 31 ranks, since each has two bits of the flags"
@@ -56,12 +57,12 @@ class SampleRecord:
         return {"aurc": aurc} | {name: float(share) for name, share in shares.items()}
 
     def intervals(self, counts: Mapping[str, Tensor], groups: np.ndarray | None) -> dict[str, float]:
-        """Return the confidence intervals of a complete record. `groups` is that of `confidence_intervals`."""
+        """Return the confidence intervals of a complete record. `groups`: as in `confidence_intervals`."""
         return confidence_intervals(self.ranks, Samples(counts[RECORD], len(self.ranks)), groups, self.rows)
 
 
 class Samples:
-    """Complete record as arrays on the host, N samples in dataset order."""
+    """Complete record (of all processes) as arrays on the host, N samples in dataset order."""
 
     def __init__(self, record: Tensor, ranks: int) -> None:
         flags, height, bits = record.cpu().numpy().T
@@ -102,7 +103,7 @@ def confidence_intervals(
     """Return `<name>_low` and `<name>_high` of `<rank>/top1`, `chain`, `hd1`, `severity` and `<rank>/with_<components>_top1`; NaN if fewer
     than two groups have a sample.
 
-    `groups` int64 [N]: the group of each sample; None: every sample is a group. `rows` is that of `SampleRecord`."""
+    `groups` int64 [N]: the group of each sample; None: every sample is a group. `rows`: as in `SampleRecord`."""
     size = len(samples.known)
     assert groups is None or len(groups) == size, "one group per validation sample"
     parts = fractions(ranks, samples) | _fractions_of_rows(ranks, samples, rows or {})
@@ -111,7 +112,7 @@ def confidence_intervals(
 
 
 def fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return, for each metric that is a fraction, the terms of each sample in its numerator and in its denominator, both [N]."""
+    """Return, for each metric that is a fraction, what each sample adds to the numerator and to the denominator, both [N]."""
     known, right = samples.known, samples.right
     parts = {f"{rank}/top1": (right[:, r], known[:, r]) for r, rank in enumerate(ranks)}
     parts["chain"] = (right.all(1), known.all(1))
@@ -121,8 +122,8 @@ def fractions(ranks: Sequence[str], samples: Samples) -> dict[str, tuple[np.ndar
 
 
 def _fractions_of_rows(ranks: Sequence[str], samples: Samples, rows: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the terms of `<rank>/with_<name>_top1` as `fractions` does, over the samples in `rows`; the terms are all 0 if these are all
-    samples with a label."""
+    """Return what each sample adds to numerator and denominator of `<rank>/with_<name>_top1`, both [N]. `rows`: name -> bool [N], True for
+    the samples over which the metric is computed. Both are 0 at a rank where these are all samples with a label."""
     parts: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for name, own in rows.items():
         chosen = samples.known & own[:, None]

@@ -87,8 +87,8 @@ class TaxonomyMetrics(Metrics):
             _add_names(self.counts, part.counts, part, "counts")
 
     def begin(self, current: ValidationPass, passes: Sequence[ValidationPass]) -> None:
-        """Choose the samples of `with_<components>_top1`. In a pass that masks metadata these are the samples that it changes; in the
-        normal pass there is one such metric for each of the masking `passes`."""
+        """Choose the samples of `with_<components>_top1`. In a pass that masks metadata these are the samples that have some of the masked
+        metadata. In the normal pass there is one such metric for each pass in `passes` that masks metadata."""
         self.masked = bool(current.masked)
         masking = {p.key.partition("_mask_")[2]: p.masked for p in ([current] if current.masked else passes) if p.masked}
         rows = {name: np.any([self.metadata[component] for component in masked], axis=0) for name, masked in masking.items()}
@@ -136,8 +136,8 @@ def _build_part(name: str, part: Part, tree: TaxonomyTree, device: torch.device)
 
 
 def _add_names(known: dict[str, Any], new: Mapping[str, Any], part: MetricPart, member: str) -> None:
-    """Add the entries of `new` to `known`. Raise `ConfigError` for a name that another metric has, since one of the two would be lost.
-    `member` (`counts` or `compute`) is where `part` defines the names."""
+    """Add the entries of `new` to `known`. Raise `ConfigError` for a name that `known` already has, since one of the two values would be
+    lost. `member`: "counts" or "compute", the member of `part` that defines the names, for the message."""
     if taken := sorted(known.keys() & new.keys()):
         raise ConfigError(f"{class_name(type(part))}.{member} has the name {taken[0]!r}, which another metric has; choose another name")
     known |= new

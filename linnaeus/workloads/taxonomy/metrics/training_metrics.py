@@ -23,7 +23,7 @@ UNIT = 2.0**32
 
 class TaxonomyTrainingMetrics(TrainingMetrics):
     """Metrics of training rows: `loss`, `<rank>/loss`, `<rank>/top1` (a mixed sample is compared with the label of the larger share), and
-    `masked/<COMPONENT>`, the share of the known metadata that was masked."""
+    `masked/<COMPONENT>`: of the samples in which the component is known, the share in which it was masked."""
 
     def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = ()) -> None:
         super().__init__(tree.ranks)
@@ -50,10 +50,10 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
 
 
 def main_labels(batch: Batch, sizes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labels int64 [B, R], -1 where missing, and bool [B, R], True where they are known.
+    """Return the labels int64 [B, R], -1 where missing, and bool [B, R], True where the label is known.
 
-    `sizes`: int64 [R], number of classes of each rank. A null label (equal to the number of classes) is returned as missing, as are all
-    labels of a sample of weight 0. For a mixed sample the label of the larger share is returned."""
+    `sizes`: int64 [R], number of classes of each rank. A null label (equal to the number of classes) is returned as missing. All labels of
+    a sample of weight 0 are returned as missing, too. For a mixed sample the label of the larger share is returned."""
     label = batch["label"]
     if "label2" in batch:
         label = torch.where((batch["share"] >= 0.5).unsqueeze(1), label, batch["label2"])
@@ -67,7 +67,7 @@ def loss_and_counts(outputs: Any, batch: Batch) -> Tensor:
 
 
 def mean_losses(ranks: Sequence[str], sums: Tensor) -> dict[str, float]:
-    """Return the mean loss of each rank as `<rank>/loss`, NaN without labels, and the unweighted mean of these over ranks as `loss`.
+    """Return the mean loss of each rank as `<rank>/loss`, NaN for a rank without labels, and the unweighted mean of these losses as `loss`.
 
     `sums`: [2R], the loss sum of each rank, then the weight of its labels."""
     means = ratio(*sums.double().cpu().view(2, -1))

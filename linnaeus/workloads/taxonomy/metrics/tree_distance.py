@@ -51,8 +51,8 @@ class Distance:
         self._add(view, "crm", by_risk[:, 0], by_risk[:, 0] == 0, by_risk)
 
     def _heights(self, view: BatchView, classes: Tensor) -> Tensor:
-        """Return the height of lca(y, c) for each of the finest classes c, int64 [B, k]; R where scores are NaN. `classes`: int64 [B,
-        k]."""
+        """Return the height of lca(y, c) for k finest classes c of each sample, int64 [B, k]; R where scores are NaN. `classes`: int64 [B,
+        k], the classes c. y is the sample's deepest label."""
         undefined = view.best_log_p[:, -1:].isnan()
         height = self.tables.height(classes + self.tables.slices[-1].start, view.truth.unsqueeze(1))
         return height.masked_fill(undefined, len(self.tables.ranks))

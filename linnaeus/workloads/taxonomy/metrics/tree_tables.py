@@ -1,9 +1,8 @@
-"""Integer tables of the tree for the metrics, on the device, to find common ancestors and heights and to sum values up the tree. Their size
-is linear in the taxa.
+"""Integer tables of the tree for the metrics, on the device, to find common ancestors and heights and to sum values up the tree. The size
+of the tables is linear in the number of taxa.
 
-Node T, one after the last taxon, is the virtual root above all roots: it is the parent of the roots, has no rank and an empty path. No
-operation waits for the device. Heights are counted in ranks, as if holes were filled, so all taxa of the finest rank have height 0.
-"""
+Node T, the number after the last taxon, is the virtual root above all roots: it is the parent of the roots, has no rank and an empty path.
+No operation waits for the device. Heights are counted in ranks, as if holes were filled, so all taxa of the finest rank have height 0."""
 
 import numpy as np
 import torch
@@ -60,7 +59,7 @@ class TreeTables:
         return len(self.ranks) - self.rank_number[self.lca(node, other)]
 
     def sums(self, own: Tensor) -> Tensor:
-        """Return for each taxon the sum of `own`, [..., T], over the taxon and all taxa below it, [..., T]. `own`: a value of each taxon.
+        """Return for each taxon the sum of `own` over the taxon and all taxa below it, [..., T]. `own`: [..., T], a value of each taxon.
 
         Each edge of the tree is added once, from the finest rank up. Differences of prefix sums would lose digits."""
         parts = list(own.split(self.sizes, -1))

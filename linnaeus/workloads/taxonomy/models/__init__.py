@@ -33,8 +33,8 @@ def build_network(
 ) -> Classifier:
     """Return a network of `config` and `head` with initial weights from torch's default generator.
 
-    `sizes`: sides of the training images, the final one last. `pretrained`: False ignores the pretrained weights that `config` names, for a
-    network whose weights are loaded afterwards. Raise `ConfigError` for a model that cannot be built as configured."""
+    `sizes`: sides of the training images, the final side last. `pretrained`: False ignores the pretrained weights that `config` names, for
+    a network whose weights are loaded afterwards. Raise `ConfigError` for a model that cannot be built as configured."""
     ranks, part = len(tree.ranks), registered("model", config.name)
     trunk: Trunk
     if part is not None:

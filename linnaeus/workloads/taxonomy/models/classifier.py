@@ -63,12 +63,13 @@ class Classifier(Model):
         return [cast(nn.Module, self.trunk)]
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return scale and bias of the final norm. Their gradient at the start of the training is not zero, unlike that of the last
-        convolution in a residual branch whose scale is initialised to zero."""
+        """Return scale and bias of the final norm. Their gradient is not zero at the start of the training. (The gradient of the last
+        convolution is zero then, if it is in a residual branch whose scale is initialised to zero.)"""
         return [self.norm.weight, self.norm.bias]
 
     def head_parameters(self) -> list[list[nn.Parameter]]:
-        """Return the parameters of the output layer of each rank if the head has one for each (`head=linear`); otherwise []."""
+        """Return the parameters of the output layer of each rank if the head has a separate output layer for each rank (`head=linear`);
+        otherwise []."""
         return [list(layer.parameters()) for layer in self.head.ranks] if isinstance(self.head, LinearHead) else []
 
     def trunk_parameters(self) -> list[nn.Parameter]:
@@ -85,9 +86,9 @@ class Classifier(Model):
 class MetadataEncoder(nn.Module):
     """Encoder of metadata [B, F] and presence bool [B, M] as tokens [B, M, width], with one small MLP per component.
 
-    The token of an absent component is learned. Its columns are set to 0 before the MLP, and the result of the MLP is replaced by the
-    learned token, so neither output nor gradient depends on a masked value, even if it is NaN. Every parameter stays in the graph at any
-    presence, as DDP requires."""
+    The token of an absent component is learned. The columns of an absent component are set to 0 before the MLP, and the output of the MLP
+    is replaced by the learned token. So neither output nor gradient depends on a masked value, even if the value is NaN. Every parameter
+    stays in the graph whether components are present or not, as DDP requires."""
 
     def __init__(self, components: Sequence[str], hidden: int, width: int) -> None:
         super().__init__()
@@ -114,8 +115,9 @@ class LateFusion(nn.Module):
     """Residual MLP that adds metadata to the final features: features [B, R or 1, width] plus an MLP of features and flattened metadata
     tokens [B, M x token width].
 
-    With attention alone the model learns late to use metadata: they help to separate species that look alike, which requires image features
-    that training has yet to learn. This path is short, so the metadata encoders get useful gradients from the first steps."""
+    With attention alone the model learns late to use metadata: metadata help to separate species that look alike, and this requires image
+    features that are not learned yet. `LateFusion` is a short path from the metadata to the loss, so the metadata encoders get useful
+    gradients from the first steps."""
 
     def __init__(self, width: int, tokens: int) -> None:
         super().__init__()

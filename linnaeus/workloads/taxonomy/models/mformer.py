@@ -4,12 +4,11 @@
     one learned class token per taxonomic rank ---------------------+-> transformer blocks, halving the grid -> class tokens
     metadata -> one token per component (a learned one if missing) -'
 
-The head of each rank reads the rank's class token; the last block computes only those. Class and metadata tokens are called special
-tokens below. `SIZES` lists the sizes: `micro` learns 48-pixel organisms on two CPU cores in about two minutes, `nano` is for small
-photographs on a CPU, the others compare with published models of 20 to 100 million parameters.
+The head of each rank reads the rank's class token; the last block computes only the class tokens. Class and metadata tokens are called
+special tokens below. `SIZES` lists the sizes: `micro` learns 48-pixel organisms on two CPU cores in about two minutes, `nano` is for small
+photographs on a CPU, the others are comparable to published models of 20 to 100 million parameters.
 
-Norms are over channels, never over the batch, so a sample's result does not depend on its micro-batch.
-"""
+Norms are over channels, never over the batch, so a sample's result does not depend on its micro-batch."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ Stage = tuple[int, int]  # blocks, width
 
 @dataclass(frozen=True)
 class Size:
-    """Dimensions of a named size of the network. Every stage but the first halves the grid."""
+    """Sizes of the layers of a named network. Every stage but the first halves the grid."""
 
     stride: int  # of the stem, 2 or 4
     convolution: tuple[Stage, ...]
@@ -149,7 +148,8 @@ class TransformerStage(nn.Module):
         return special, image.transpose(1, 2).unflatten(2, (rows, columns))
 
     def _table(self, rows: int, columns: int) -> Tensor:
-        """Return the position table of a grid. For grids of the configured image sizes it is stored."""
+        """Return the position table of a grid of `rows` x `columns` tokens: the stored table for the configured image sizes, otherwise a
+        new table."""
         for side in self.sides:
             if rows == columns == side:
                 return self.get_buffer(f"table{side}")

@@ -1,9 +1,8 @@
 """Use any timm model as the trunk, with the metadata fused into its pooled feature.
 
-The trunk takes the model's pooled feature (`forward_head(..., pre_logits=True)`), encodes each metadata component as a vector (a learned
-one where it is missing), and adds an MLP over feature and vectors as a residual; the classifier's norm follows. timm is imported only when
-such a model is configured.
-"""
+The trunk takes the model's pooled feature (`forward_head(..., pre_logits=True)`) and encodes each metadata component as a vector (a learned
+vector where the component is missing). An MLP of the feature and the vectors is added to the feature as a residual; the classifier's norm
+follows. timm is imported only when such a model is configured."""
 
 import contextlib
 import copy
@@ -27,7 +26,7 @@ log = logging.getLogger("linnaeus")
 
 
 class TimmBackbone(nn.Module):
-    """Trunk that maps image, metadata and presence to features [B, 1, width], where `width` is that of timm's pooled feature."""
+    """Trunk that maps image, metadata and presence to features [B, 1, width], where `width` is the width of timm's pooled feature."""
 
     backbone: Any  # a timm model
     metadata: MetadataEncoder | None
@@ -107,8 +106,8 @@ def create_backbone(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module
 
 
 def _create_for(config: TimmConfig, image_sizes: Sequence[int]) -> nn.Module:
-    """Return timm's model. Models with an image size fixed at construction get the argument `img_size`; if there are several sizes, also
-    `dynamic_img_size` where the model has it, so that it resamples its position embeddings. Other models read any size."""
+    """Return timm's model. A model whose image size is fixed at construction gets the argument `img_size`, and for several image sizes also
+    `dynamic_img_size` if the model has this argument, so that it resamples its position embeddings. Other models read any size."""
     fixed: dict[str, Any] = {"img_size": image_sizes[-1]}
     for options in [fixed | {"dynamic_img_size": True}] * (len(image_sizes) > 1) + [fixed]:
         try:
@@ -137,9 +136,9 @@ def _timm_create(config: TimmConfig, **options: Any) -> nn.Module:
 
 
 def _check_forward(backbone: nn.Module, name: str, image_size: int, key: str) -> None:
-    """Run one forward and backward pass of a copy on the meta device. Raise `ConfigError` if the model cannot read images of this size,
-    which the configuration key `key` sets. In `backbone`, freeze the parameters that got no gradient, since DDP waits for the gradient of
-    every trainable parameter."""
+    """Run one forward and backward pass of a copy of `backbone` on the meta device. Raise `ConfigError` if the model cannot read images of
+    `image_size`; `key` is the configuration key of that size. In `backbone`, freeze the parameters that got no gradient in the copy, since
+    DDP waits for the gradient of every trainable parameter."""
     twin: Any = copy.deepcopy(backbone).to("meta")
     try:
         features = twin.forward_features(torch.empty(2, 3, image_size, image_size, device="meta"))

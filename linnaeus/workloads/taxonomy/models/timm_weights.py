@@ -1,9 +1,8 @@
 """Load pretrained weights into a timm backbone from a local file (`model.pretrained_file`), and resample position embeddings.
 
 The weights in the file have timm's names, optionally with a prefix (if the timm model is a part of another model, as in a checkpoint of
-this program). The filter that timm defines for the family of models renames weights of the original authors and resizes position
-embeddings.
-"""
+this program). For a family of models timm may define a filter. This filter renames weights of the original authors and resizes position
+embeddings."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ def load_pretrained_file(backbone: Any, path: str) -> str:
 
 
 def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> InitialWeights:
-    """Return `weights`, in which position embeddings of timm's `backbone` are resampled to its image size.
+    """Return `weights` in which the position embeddings of timm's `backbone` are resampled to the backbone's image size.
 
     `prefix`: prefix of the backbone's names in `weights`. Weights that timm's filter cannot resample are returned unchanged."""
     state, own = weights.state, {prefix + name: value for name, value in backbone.state_dict().items()}
@@ -61,8 +60,8 @@ def resample_positions(weights: InitialWeights, backbone: Any, prefix: str) -> I
 def _without_prefix(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights `state` with a common prefix, such as `trunk.backbone.`, removed from their names.
 
-    The prefix is the one after whose removal most names of the model's weights, `own`, are found. Weights without this prefix keep their
-    names."""
+    `own`: the model's own weights. The prefix is chosen so that, after it is removed, most names in `own` are found. Weights without this
+    prefix keep their names."""
     first = next(iter(own), "")
     prefixes = {"", *(name.removesuffix(first) for name in state if name.endswith("." + first))}
     prefix = max(sorted(prefixes), key=lambda prefix: sum(prefix + name in state for name in own))
@@ -70,7 +69,7 @@ def _without_prefix(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[st
 
 
 def _without_classifier(backbone: Any, state: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the weights without those of timm's classifier, and the names of the weights left out."""
+    """Return the weights `state` without the weights of timm's classifier, and the names of the weights left out."""
     found = backbone.pretrained_cfg.get("classifier") or ()
     layers = [found] if isinstance(found, str) else list(found)
     names = [name for name in state if any(name.startswith(f"{layer}.") for layer in layers)]
@@ -78,8 +77,8 @@ def _without_classifier(backbone: Any, state: dict[str, Tensor]) -> tuple[dict[s
 
 
 def _filtered(backbone: Any, state: dict[str, Tensor], path: str, key: str = KEY) -> dict[str, Tensor]:
-    """Return the weights after applying timm's filter for this family of models, if timm defines one. Raise `ConfigError`, naming `key`, if
-    the weights do not fit."""
+    """Return the weights after applying the filter that timm defines for this family of models (see module); unchanged if there is none.
+    Raise `ConfigError`, naming `key`, if the weights do not fit."""
     convert = getattr(sys.modules[type(backbone).__module__], "checkpoint_filter_fn", None)
     try:
         return state if convert is None else dict(convert(state, backbone))

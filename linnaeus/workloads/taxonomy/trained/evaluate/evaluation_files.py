@@ -1,12 +1,12 @@
 """Write the files of `linnaeus evaluate --manifest --output`.
 
-metrics.json         metrics of each validation pass and each group, and the photographs that are not scored, with the reason
-groups.csv           a row for each group of photographs: by clade, known metadata, number of training photographs, and value of --by
-classes.csv          a row for each class, as `linnaeus evaluate RUN` writes it
-photographs.csv      a row for each photograph: labels, predicted taxa, which of them are right, or why it cannot be read
-precisions.csv       of a calibrated model: a row for each stated precision, with the precision and the share of answers that it has here
-outside.csv          a row for each kind of photographs of no taxon of the model: AUROC, and the share with the answer "none of these"
-unknown_taxa.csv     taxa of the labels that the model does not have, with the number of their photographs
+    metrics.json         metrics of each validation pass and each group, and the photographs that are not scored, with the reason
+    groups.csv           a row for each group of photographs: by clade, known metadata, number of training photographs, and value of --by
+    classes.csv          a row for each class, as `linnaeus evaluate RUN` writes it
+    photographs.csv      a row for each photograph: labels, predicted taxa, which of them are right, or why it cannot be read
+    precisions.csv       a row for each precision of a calibration: stated precision, and measured precision and share of answers
+    outside.csv          a row for each kind of photographs outside the model's taxa: AUROC, and share with the answer "none of these"
+    unknown_taxa.csv     taxa of the labels that the model does not have, with the number of their photographs
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import Comp
 
 
 class Tables(NamedTuple):
-    """Rows of tables of a model's results."""
+    """Results of one model as rows of tables: groups of photographs, precisions of the calibration, and photographs outside the model's
+    taxa."""
 
     parts: Sequence[Mapping[str, Any]]  # of `photograph_groups.part_row`
     tempered: Mapping[str, float]  # `<rank>/ece` with temperatures; empty: not calibrated
@@ -36,9 +37,9 @@ class Tables(NamedTuple):
 
 
 def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured, tables: Tables) -> list[str]:
-    """Write the results of one model to `folder`. Return the paths of the files. Raise `ConfigError` if they cannot be written.
+    """Write the results of one model to `folder`. Return the paths of the files. Raise `ConfigError` if the files cannot be written.
 
-    `manifest`: path of the table."""
+    `manifest`: path of the manifest. `rows`: rows of the manifest."""
     unknown = unknown_taxa(measured, rows)
     record = {
         "model": measured.name,
@@ -74,7 +75,7 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
 
 
 def write_comparison(folder: Path, compared: Sequence[Compared]) -> list[str]:
-    """Write differences.csv and disagreements.csv, the comparison of models. Return their paths. Raise as `write_model` does."""
+    """Write differences.csv and disagreements.csv, the comparison of models. Return the paths of the files. Raise as `write_model` does."""
     differences = [{"model": one.name} | {key: _cell(value) for key, value in row.items()} for one in compared for row in one.differences]
     return write_files(
         folder,
@@ -83,9 +84,9 @@ def write_comparison(folder: Path, compared: Sequence[Compared]) -> list[str]:
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Write `files`, name -> text, to a folder, which is made if it does not exist. Return their paths.
+    """Write `files`, name -> text, to a folder. Make the folder if it does not exist. Return the paths of the files.
 
-    Raise `ConfigError` if they cannot be written."""
+    Raise `ConfigError` if the files cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -115,7 +116,7 @@ def unknown_taxa(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
 
 
 def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
-    """Return the rows of photographs.csv. `<rank>_known` is 0 if the model does not have the labelled taxon, otherwise 1."""
+    """Return the rows of photographs.csv. `<rank>_known` is 0 if the model does not have the taxon of the label, otherwise 1."""
     tree, table, labels = measured.model.tree, measured.table, measured.labels
     components = measured.model.components
     present, columns = presence(rows.records.metadata, components), rows.records.columns
@@ -143,7 +144,7 @@ def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as CSV."""
+    """Return rows as the text of a CSV file. NaN becomes an empty cell."""
     return to_csv([{key: _cell(value) for key, value in row.items()} for row in rows])
 
 

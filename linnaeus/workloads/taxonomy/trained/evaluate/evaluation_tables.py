@@ -18,7 +18,7 @@ LABEL = 34  # width of the column of names
 
 
 def model_lines(measured: Measured, tables: Tables) -> list[str]:
-    """Return the tables of a model's results as lines."""
+    """Return all tables of the results of one model as lines of text."""
     tree = measured.model.tree
     return [
         *accuracy_table(tree.ranks, measured.model.components, measured.metrics, {}),
@@ -34,7 +34,7 @@ def model_lines(measured: Measured, tables: Tables) -> list[str]:
 def _rank_lines(measured: Measured, tables: Tables) -> list[str]:
     """Return a header and a line per rank: numbers of scored photographs and of unknown taxa, top-5 accuracy, loss and calibration error.
 
-    The metadata are not masked. Of a calibrated model also the calibration error with its temperatures, `ece/T`."""
+    These are results with metadata. For a calibrated model, the column `ece/T` has the calibration error after the temperatures."""
     everything, calibrated = tables.parts[0], bool(tables.tempered)
     head = f"{'rank':18s}{'scored':>10s}{'unknown taxon':>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"
     lines = [head + f"{'ece/T':>9s}" * calibrated]
@@ -48,7 +48,7 @@ def _rank_lines(measured: Measured, tables: Tables) -> list[str]:
 
 
 def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
-    """Return a header and a line for each group of photographs, with metrics of `rank`, for the `SHOWN` largest groups of each kind."""
+    """Return a header, and a line with the metrics of `rank` for each of the `SHOWN` largest groups of photographs of each kind."""
     titles = f"{'photos':>8s}{'top-1':>7s}{'95 %':>13s}{'top-5':>7s}{'hd1':>6s}{'ece':>5s}"
     lines = [f"{shorten(f'part, metrics of {rank}', LABEL):{LABEL}s}{titles}"]
     for kind in dict.fromkeys(str(part["kind"]) for part in parts):
@@ -64,7 +64,7 @@ def _part_lines(parts: Sequence[Mapping[str, Any]], rank: str) -> list[str]:
 
 
 def _precision_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a header and a line per stated precision; [] without a calibration."""
+    """Return a header and a line per stated precision; [] if the model is not calibrated."""
     if not rows:
         return []
     lines = ["", f"{'answers for photographs of':28s}{'stated':>8s}{'precision':>11s}{'95 %':>14s}{'answered':>10s}{'95 %':>9s}"]
@@ -75,7 +75,8 @@ def _precision_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _outside_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a header and a line for each kind of photographs; [] if all are of the model's taxa."""
+    """Return a header and a line for each kind of photographs (in or outside the model's taxa); [] if all photographs are of the model's
+    taxa."""
     if len(rows) < 2:
         return []
     lines = ["", f"{'familiarity of photographs':28s}{'photos':>8s}{'AUROC':>11s}{'95 %':>14s}{'none of these':>15s}"]
@@ -86,17 +87,16 @@ def _outside_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _ends(row: Mapping[str, Any], name: str, width: int, digits: int = 1) -> str:
-    """Return the ends of an interval in percent."""
+    """Return the interval of the metric `name` in percent as text of `width` characters, such as "81.2-84.0"; "-" if an end is NaN."""
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     text = "-" if math.isnan(low) or math.isnan(high) else f"{100 * low:.{digits}f}-{100 * high:.{digits}f}"
     return f"{text:>{width}s}"
 
 
 def difference_lines(compared: Compared) -> list[str]:
-    """Return the lines of a table that compares each metric of the first model with that of the other one: both values and their
-    difference.
+    """Return the lines of a table with a metric per line: the value of the first model, the value of the other model, and the difference.
 
-    The last line has the number of photographs with different predicted taxa."""
+    The last line has the number of photographs on which the predicted taxa differ."""
     head = f"{'metric':28s}{'MODEL':>10s}{'OTHER':>10s}{'difference':>12s}{'95 %':>20s}"
     lines = [f"OTHER: {escaped(compared.name)}", head]
     for row in compared.differences:

@@ -27,11 +27,11 @@ OF_A_BUNDLE = 32  # batch size for a bundle; a run has its own
 
 
 def evaluate(options: argparse.Namespace) -> list[str]:
-    """Score the models of the options on a manifest, and compare them. With --output, write files. Return the lines to print.
+    """Score the models that `options` name on a manifest, and compare the models. With --output, write files. Return the lines to print.
 
-    Raise `ConfigError` before anything is written for an option without effect, for a model or manifest that cannot be read, and if they
-    have no taxon in common. Raise `ConfigError` possibly after some files were written for models without a common rank, and if a file
-    cannot be written."""
+    Raise `ConfigError` before any file is written: for an option without effect, for a model or manifest that cannot be read, and if a
+    model has no taxon of the manifest. Raise `ConfigError` possibly after some files were written: for models without a common rank, and if
+    a file cannot be written."""
     if foreign := [text for text in options.setting or [] if not text.startswith("data.")]:
         raise ConfigError(f"--setting: {foreign[0]} has no effect here; give settings of the manifest, data.KEY=VALUE")
     if options.output is not None and options.output.exists() and not options.output.is_dir():
@@ -68,7 +68,9 @@ def evaluate(options: argparse.Namespace) -> list[str]:
 
 
 def _load(path: Path, options: argparse.Namespace, paths: Sequence[Path]) -> TrainedClassifier:
-    """Return the model in `path`. --checkpoint applies to runs only; it is an error if `paths` has no run."""
+    """Return the model in `path`. --checkpoint applies only to run directories. `paths`: paths of all models.
+
+    Raise `ConfigError` for --checkpoint if all models are bundles."""
     runs = [one for one in paths if not is_bundle(one)]
     checkpoint = options.checkpoint if path in runs or not runs else None
     return load_model(path, checkpoint=checkpoint, device=options.device or "cpu", plugins=options.plugins or [])
@@ -79,7 +81,10 @@ def _batch_size(path: Path) -> int:
 
 
 def _group_note(rows: LabelRows, by: str | None) -> list[str]:
-    """Return a line that proposes a column of observations, if no data.group_column is set and the manifest has a likely one; else []."""
+    """Return a line that proposes a column of the manifest as data.group_column, if none is set and the manifest has a likely column; else
+    [].
+
+    `by`: column of --by, which is not proposed."""
     if rows.group is not None:
         return []
     return [
@@ -89,7 +94,7 @@ def _group_note(rows: LabelRows, by: str | None) -> list[str]:
 
 
 def _head(measured: Measured, rows: LabelRows) -> list[str]:
-    """Return the first lines about a model: its name, and which photographs and metrics are left out, with the reasons."""
+    """Return the first lines about a model: name, number of scored photographs, and which photographs and metrics are left out and why."""
     lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {counted(int(measured.table.real.sum()), 'photograph')}"]
     lines += measured.labels.notes
     if bad := unreadable(measured, rows):

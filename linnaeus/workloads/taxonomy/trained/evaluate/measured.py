@@ -1,8 +1,7 @@
 """`Measured`: the validation metrics of a trained classifier on labelled photographs, and its result for each photograph.
 
-`TaxonomyMetrics` computes the metrics. On the validation rows of a run, with its batch size, all numbers equal those of its validation.
-There are two passes, with metadata and with all metadata masked. Each photograph is read once for both.
-"""
+`TaxonomyMetrics` computes the metrics. On the validation rows of a run, with the batch size of the run, all metrics equal the metrics of
+the run's validation. There are two passes: with metadata, and with all metadata masked. Each photograph is read once for both passes."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class Settings(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of a model for N photographs."""
+    """Results of a model for N photographs: metrics of each validation pass, rows of classes, and results of each photograph."""
 
     name: str
     model: TrainedClassifier
@@ -58,7 +57,8 @@ def measure(
 ) -> Measured:
     """Return the results of a model for the rows of a manifest. Raise `ConfigError` if no label is a taxon of the model.
 
-    `training_counts`: training photographs of each class, int64 [C_r] per rank; None: not recorded."""
+    `name`: name of the model in tables. `training_counts`: per rank int64 [C_r], number of training photographs of each class; None:
+    unknown."""
     records, tree = rows.records, model.tree
     labels = among_possible(matched(records.tree, records.labels, tree), model.restriction)
     size, known = len(records.labels), presence(records.metadata, model.components)
@@ -109,7 +109,8 @@ def measure(
 def _batches(model: TrainedClassifier, rows: LabelRows, labels: np.ndarray, settings: Settings, errors: dict[int, str]) -> Iterator[Batch]:
     """Yield batches of the rows on the model's device, before normalisation. `labels`: int64 [N, R], classes of the model.
 
-    A photograph that cannot be read is replaced by a black one without labels and with weight 0; the reason is added to `errors`."""
+    A photograph that cannot be read is replaced by a black image without labels and with weight 0. The reason is added to `errors`,
+    position of the photograph -> reason."""
     inputs = Inputs(rows.records.files.names.tolist(), rows.records.files, rows.records.metadata)
     black = np.zeros((model.image_size, model.image_size, 3), np.uint8)
     for read in read_batches(model, inputs, settings.batch_size, settings.threads, "evaluating"):

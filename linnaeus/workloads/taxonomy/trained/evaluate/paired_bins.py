@@ -1,8 +1,7 @@
-"""Paired differences of metrics that are not fractions of sums: accuracies as means over classes, and calibration errors.
+"""Differences between two models in metrics that are not a quotient of two sums: accuracy as the mean over classes, and calibration error.
 
-Both are computed from sums over bins: classes, or ranges of confidence. The intervals are those of draws of whole observations, the same
-for both models.
-"""
+Both metrics are computed from sums over bins: a bin is a class, or a range of confidence. The intervals are from a bootstrap that draws
+whole observations, the same observations for both models."""
 
 from __future__ import annotations
 
@@ -24,22 +23,27 @@ class Binned(NamedTuple):
 
 
 def macro(label: np.ndarray, right: np.ndarray) -> Binned:
-    """Return the mean over classes of the share of right photographs. `label`: int64 [n]; `right`: bool [n]."""
+    """Return the mean over classes of the share of right photographs, as a `Binned`. `label`: int64 [n], class of each photograph.
+
+    `right`: bool [n], True if the predicted class is the label."""
     return Binned(label, right.astype(np.float64), lambda sums, counts: float((sums[counts > 0] / counts[counts > 0]).mean()))
 
 
 def expected_calibration_error(best_right: np.ndarray, best_log_p: np.ndarray) -> Binned:
-    """Return the calibration error. `best_right`: bool [n], the most probable class is right; `best_log_p`: its log-probability [n]."""
+    """Return the calibration error as a `Binned`. `best_right`: bool [n], True if the most probable class is right.
+
+    `best_log_p`: float [n], log-probability of the most probable class."""
     confidence = np.exp(best_log_p.astype(np.float64)).clip(max=1)
     bins = (np.ceil(confidence * BINS).astype(np.int64) - 1).clip(0, BINS - 1)
     return Binned(bins, best_right - confidence, lambda sums, counts: float(np.abs(sums).sum() / counts.sum()))
 
 
 def paired(first: Binned, other: Binned, group: np.ndarray | None) -> tuple[float, float, float, float, float]:
-    """Return five numbers: the metric of the first and of the other model, other - first, and the two ends of its 95 % interval.
+    """Return five numbers: the metric of the first model, of the other model, other - first, and the ends of the difference's 95 %
+    interval.
 
-    The ends are NaN for fewer than two observations, and all five for no photograph. `group`: int64 [n], the observation of each
-    photograph; None: each is its own."""
+    The ends are NaN for fewer than two observations. All five are NaN without photographs. `group`: int64 [n], the observation of each
+    photograph; None: each photograph is its own observation."""
     size = len(first.bins)
     if not size:
         return (float("nan"),) * 5

@@ -1,7 +1,7 @@
 """Compare two models on the same photographs: differences of metrics with intervals, and photographs on which the models disagree.
 
-A metric at a rank is computed over the readable photographs whose labelled taxon at that rank both models have. The bootstrap draws the
-same observations for both models, so that variation common to both does not widen the intervals."""
+A metric at a rank is computed over the readable photographs whose label at this rank is a taxon of both models. The bootstrap draws the
+same observations for both models, so that variation common to both models does not widen the intervals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = ("first", "other", "difference", "low", "high")  # cells of a difference
 
 
 class Compared(NamedTuple):
-    """Comparison of another model with the first one."""
+    """Comparison of another model with the first model: differences of metrics, and photographs on which the predicted taxa differ."""
 
     name: str  # of the other model
     photographs: int  # number of photographs that were read for both
@@ -49,7 +49,10 @@ def compare(first: Measured, other: Measured, rows: LabelRows) -> Compared:
 
 
 def _binned_differences(first: Measured, other: Measured, rows: LabelRows, read: np.ndarray, ranks: list[str]) -> list[dict[str, Any]]:
-    """Return a row for the mean accuracy over classes and for the calibration error of each rank."""
+    """Return rows for two metrics of each rank, `macro_top1` (mean accuracy over classes) and `ece` (calibration error): values and
+    difference.
+
+    `read`: positions of the photographs that were read for both models. `ranks`: ranks that both models have."""
     found = []
     for rank in ranks:
         places = [one.model.tree.rank_index(rank) for one in (first, other)]
@@ -67,7 +70,7 @@ def _binned_differences(first: Measured, other: Measured, rows: LabelRows, read:
 
 
 def _terms(first: Measured, other: Measured, read: np.ndarray, ranks: list[str]) -> list[dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Return, for each of the two models, metric -> (numerators, denominators), a value per photograph in `read`.
+    """Return, for each of the two models, a dict metric -> (numerators, denominators). Each array has a value per photograph in `read`.
 
     If the ranks of the models differ, only metrics of a single common rank are returned."""
     samples = [Samples(one.record[read], len(one.model.tree.ranks)) for one in (first, other)]
@@ -84,9 +87,9 @@ def _terms(first: Measured, other: Measured, read: np.ndarray, ranks: list[str])
 
 
 def _disagreements(first: Measured, other: Measured, rows: LabelRows, read: np.ndarray, ranks: list[str]) -> list[dict[str, Any]]:
-    """Return a row for each photograph with different predicted taxa: both taxa at the coarsest rank at which they differ.
+    """Return a row for each photograph with different predicted taxa: the taxa of both models at the coarsest rank where these taxa differ.
 
-    `read`: numbers of the photographs that were read for both models."""
+    `read`: positions of the photographs that were read for both models. `ranks`: ranks that both models have."""
     trees = [one.model.tree for one in (first, other)]
     places = [[tree.rank_index(rank) for rank in ranks] for tree in trees]
     own, theirs = (one.table.path[read][:, place] for one, place in zip((first, other), places, strict=True))
@@ -106,14 +109,16 @@ def _disagreements(first: Measured, other: Measured, rows: LabelRows, read: np.n
 
 
 def _translated(classes: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Return classes of the other tree as classes of the first: -1 for no class, -2 for a taxon that the first tree does not have.
+    """Translate `classes` of the other tree to classes of the first tree: -1 for no class, -2 for a taxon that the first tree does not
+    have.
 
-    `number`: class of the other tree -> class of the first, negative for none."""
+    `number`: class of the other tree -> class of the first tree, negative for no class."""
     return np.where(classes < 0, -1, np.where(number[classes] < 0, -2, number[classes]))
 
 
 def label_of(rows: LabelRows, row: int, rank: str) -> str | None:
-    """Return the name of a photograph's label at a rank, even if the model does not have this taxon; None without such a label."""
+    """Return the name of the label of photograph `row` at a rank, even if the model does not have this taxon; None if the label is
+    missing."""
     tree = rows.records.tree
     c = int(rows.records.labels[row, tree.rank_index(rank)]) if rank in tree.ranks else -1
     return tree.names[tree.rank_index(rank)][c] if c >= 0 else None

@@ -1,6 +1,6 @@
 """Compute metrics of groups of photographs: by clade, by known metadata, by number of training photographs of their class, and by the
-values of a column of the manifest. They are computed from the stored result of each photograph, without another forward pass.
-"""
+values of a column of the manifest. The metrics need no further forward pass: they are computed from the stored result of each
+photograph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ MOST = 1000  # largest number of groups of a kind
 
 
 class Group(NamedTuple):
-    """Group of photographs with common metrics. `kind`: "all", a rank, "metadata", "training photos", or the name of a column."""
+    """Group of photographs for which metrics are computed. `kind`: "all", a rank, "metadata", "training photos", or the name of a
+    column."""
 
     kind: str
     name: str
@@ -62,7 +63,10 @@ def _metadata(measured: Measured, rows: LabelRows) -> Iterator[Group]:
 
 
 def _shots(measured: Measured) -> Iterator[Group]:
-    """Yield the groups of photographs whose class at the finest rank has many, some or few training photographs."""
+    """Yield groups of photographs by the number of training photographs of their class at the finest rank: more than `MANY`, `FEW` to
+    `MANY`, and fewer than `FEW`.
+
+    Yield nothing if the numbers of training photographs are unknown."""
     if measured.training_counts is None:
         return
     label = measured.labels.labels[:, -1]
@@ -92,7 +96,8 @@ def _check_number(count: int, what: str, other: str) -> None:
 
 
 def part_row(measured: Measured, rows: LabelRows, part: Group) -> dict[str, Any]:
-    """Return the row of a group: kind, name, numbers of photographs and observations, and name -> value of metrics with intervals."""
+    """Return the row of a group for groups.csv: kind, name, numbers of photographs and observations, and metrics, with intervals for
+    most."""
     table, ranks = measured.table, measured.model.tree.ranks
     own = np.flatnonzero(part.rows & table.real)
     group = None if rows.group is None else rows.group[own]
@@ -111,10 +116,11 @@ def part_row(measured: Measured, rows: LabelRows, part: Group) -> dict[str, Any]
 
 
 def all_fractions(measured: Measured, samples: Samples, own: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return metric -> (numerators [n], denominators [n]) of n photographs. A metric is the sum of numerators over the sum of denominators.
+    """Return metric -> (numerators [n], denominators [n]) of n photographs. A metric is the sum of its numerators / the sum of its
+    denominators.
 
-    `own`: int64 [n], numbers of the photographs in `measured.table`; `samples` are the same photographs. These are the metrics of
-    `fractions`, and top-5 accuracy and loss of each rank."""
+    `own`: int64 [n], positions of the n photographs in `measured.table`. `samples`: results of the same n photographs. The metrics are
+    those of `fractions`, and top-5 accuracy and loss of each rank."""
     terms, table = fractions(measured.model.tree.ranks, samples), measured.table
     for r, rank in enumerate(measured.model.tree.ranks):
         known = samples.known[:, r]

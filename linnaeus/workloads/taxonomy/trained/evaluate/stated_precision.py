@@ -1,9 +1,8 @@
-"""Measure a calibration on labelled photographs: the calibration error of each rank with its temperature, and for each stated precision the
-precision and the share of the answers.
+"""Measure a calibration on labelled photographs: the calibration error of each rank after the temperatures, and the precision and share of
+rolled-up answers for each precision that the calibration states.
 
-The precision is stated for photographs of taxa that the model has. Answers for other photographs are counted in rows of their own: such an
-answer is right if it is a taxon above that of the photograph.
-"""
+A stated precision is for photographs of taxa that the model has. Answers for other photographs are counted in separate rows: such an answer
+is right if it is an ancestor of the true taxon."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, Pat
 
 
 class Answered(NamedTuple):
-    """Photographs whose answers are judged."""
+    """Predicted paths and labels of N photographs, from which the rolled-up answers are judged."""
 
     paths: Paths
     labels: Matched
@@ -29,10 +28,11 @@ class Answered(NamedTuple):
 
 
 def precision_rows(answered: Answered, thresholds: Mapping[float, float], ranks: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row for each stated precision: the precision of the answers and their share, with intervals, and their shares at each rank.
+    """Return a row for each stated precision: measured precision and share of the rolled-up answers, with intervals, and the share at each
+    rank.
 
-    The first rows are for photographs of the model's taxa. If there are photographs of other taxa, a row per precision for these follows.
-    `thresholds`: stated precision -> threshold of the rolled-up answers."""
+    `thresholds`: stated precision -> threshold of the answers. The rows are for photographs of the model's taxa. If some photographs are of
+    other taxa, further rows for these photographs follow, one per precision."""
     strange = answered.labels.unknown.any(axis=1)
     label = np.where(answered.labels.unknown, np.iinfo(np.int64).max, answered.labels.labels)  # a class that is never predicted
     judged = outcomes(answered.paths, label)
@@ -55,9 +55,10 @@ def precision_rows(answered: Answered, thresholds: Mapping[float, float], ranks:
 
 
 def of_model(measured: Measured, group: np.ndarray | None) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Return `<rank>/ece` with temperatures, and the rows of `precision_rows`; ({}, []) for a model that is not calibrated.
+    """Return a dict of the calibration errors `<rank>/ece` after the temperatures, and the rows of `precision_rows`.
 
-    `group`: int64 [N], as of `Answered`."""
+    Return ({}, []) if the model is not calibrated. `group`: int64 [N], observation of each photograph; None: each is its own
+    observation."""
     model, table, tempered = measured.model, measured.table, measured.tempered
     if model.calibration is None:
         return {}, []

@@ -1,4 +1,4 @@
-"""`Tempered`: the results of each photograph with the temperatures of a calibration, and the calibration error of such results."""
+"""`Tempered`: the results of each photograph after the temperatures of a calibration, and the calibration error of such results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class Tempered:
-    """Results of N photographs under the temperatures of a calibration, or under none."""
+    """Results of N photographs after the temperatures of a calibration. For a model without a calibration the temperatures are 1."""
 
     def __init__(self, size: int, ranks: int) -> None:
         self.best_log_p = np.full((size, ranks), np.nan, np.float32)  # log-probability of the most probable class
@@ -21,7 +21,9 @@ class Tempered:
         self.familiarity = np.zeros(size, np.float32)
 
     def keep(self, rows: np.ndarray, probabilities: list[Tensor], path: np.ndarray, familiar: Tensor) -> None:
-        """Keep the results of a batch: probabilities of each rank [B, C_r], paths int64 [B, R], and familiarity [B]."""
+        """Store the results of a batch of B photographs at the positions `rows`, int64 [B].
+
+        `probabilities`: [B, C_r] per rank. `path`: predicted paths, int64 [B, R]. `familiar`: familiarity of the photographs, [B]."""
         best = [p.amax(1) if p.shape[1] else p.new_full((len(p),), torch.nan) for p in probabilities]
         self.best_log_p[rows] = torch.stack(best, 1).log().cpu().numpy()
         self.confidence[rows] = confident_paths(tuple(p.cpu().numpy() for p in probabilities), path).confidence
@@ -29,8 +31,10 @@ class Tempered:
 
 
 def calibration_error(tree: TaxonomyTree, known: np.ndarray, best_right: np.ndarray, best_log_p: np.ndarray) -> dict[str, float]:
-    """Return `<rank>/ece` of N photographs. All arrays are [N, R]: `known` bool, True with a label; `best_right` bool, True if the most
-    probable class is the label; `best_log_p`, the log-probability of that class."""
+    """Return the expected calibration error `<rank>/ece` of each rank over N photographs.
+
+    `known`: bool [N, R], True where there is a label. `best_right`: bool [N, R], True if the most probable class is the label.
+    `best_log_p`: float [N, R], log-probability of the most probable class."""
     error = CalibrationError(TreeTables(tree, torch.device("cpu")), torch.device("cpu"))
     error.add(*map(torch.from_numpy, (known, best_right, best_log_p)))
     return error.compute(error.counts)

@@ -13,9 +13,9 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 def training_counts(path: Path, tree: TaxonomyTree) -> list[np.ndarray] | None:
-    """Return the number of training photographs of each class of the model in `path`, int64 [C_r] per rank; None without class_counts.csv.
+    """Return the number of training photographs of each class, per rank int64 [C_r]; None if there is no class_counts.csv.
 
-    Raise `ConfigError` for a file that does not have the classes of `tree`."""
+    `path`: run directory or bundle. `tree`: taxa of its model. Raise `ConfigError` if the file does not have the classes of `tree`."""
     file = checked_file(path, COUNTS) if is_bundle(path) else path / COUNTS
     if file is None or not file.is_file():
         return None

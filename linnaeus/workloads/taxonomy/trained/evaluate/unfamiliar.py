@@ -1,8 +1,7 @@
-"""Measure the answer "none of these": the AUROC of familiarity between photographs of the model's taxa and others.
+"""Measure the answer "none of these": how well familiarity separates photographs of the model's taxa from other photographs (AUROC).
 
-The others are photographs of taxa that the model does not have, by the coarsest rank that it does not have, and those of a folder without
-organisms.
-"""
+The other photographs are of taxa that the model does not have, grouped by the coarsest rank at which the model does not have the taxon, or
+are in a folder of photographs without organisms."""
 
 from __future__ import annotations
 
@@ -21,14 +20,15 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 
 
 class Strangers(NamedTuple):
-    """Familiarity of M photographs of no organism, and the number of further ones that cannot be read."""
+    """Results for photographs without organisms: the familiarity of the M readable photographs, and the number of unreadable
+    photographs."""
 
     familiarity: np.ndarray  # float [M]
     unreadable: int
 
 
 def folder_inputs(folder: str) -> Inputs:
-    """Return the photographs of a folder of `--outside`. Raise `ConfigError` if there are none."""
+    """Return the photographs in the folder of --outside. Raise `ConfigError` if the folder has no photographs."""
     try:
         return from_paths([folder], {})
     except ConfigError as error:
@@ -36,7 +36,7 @@ def folder_inputs(folder: str) -> Inputs:
 
 
 def strangers(model: TrainedClassifier, inputs: Inputs, settings: Settings) -> Strangers:
-    """Return the familiarity of each photograph that can be read, without metadata."""
+    """Return the familiarity of the photographs in `inputs`, which show no organism and have no metadata."""
     found: list[np.ndarray] = []
     for read in read_batches(model, inputs, settings.batch_size, settings.threads, "evaluating"):
         if read.good:
@@ -46,9 +46,11 @@ def strangers(model: TrainedClassifier, inputs: Inputs, settings: Settings) -> S
 
 
 def unfamiliar_rows(measured: Measured, rows: LabelRows, others: Strangers | None) -> list[dict[str, Any]]:
-    """Return a row for each kind of photographs, with the AUROC and its interval, and the share that is "none of these".
+    """Return a row for each kind of photographs: AUROC against the model's taxa with its interval, and the share with the answer "none of
+    these".
 
-    The first row is that of the model's taxa, without an AUROC."""
+    The first row is for photographs of the model's taxa and has no AUROC. `others`: photographs without organisms; None: none were
+    given."""
     unknown, real = measured.labels.unknown, measured.table.real
     familiarity, group = measured.tempered.familiarity, np.arange(len(real)) if rows.group is None else rows.group
     inside = real & ~unknown.any(axis=1) & (measured.labels.labels >= 0).any(axis=1)

@@ -1,4 +1,5 @@
-"""Check an exported model: compare its results on photographs and metadata with those of the original, in batches of several sizes."""
+"""Check an exported model: compare its results on photographs and metadata with the results of the original model, in several batch
+sizes."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ class Examples:
 
 
 def examples(classifier: TrainedClassifier, run: Path | None) -> Examples:
-    """Return batches of 1, 7 and 64 photographs, and the results of the model for them.
+    """Return batches of 1, 7 and 64 photographs, and the results of the model for each batch.
 
-    There is a batch of 1 for each combination of masked metadata components; the others contain all combinations. The photographs are
-    from the validation rows of `run`. If `run` is None or they cannot be read, synthetic images are used."""
+    There is one batch of size 1 for each combination of masked metadata components. The batches of 7 and 64 mix all combinations. The
+    photographs are validation photographs of `run`; synthetic images if `run` is None or its photographs cannot be read."""
     components = classifier.components
     masks = np.array(list(itertools.product([True, False], repeat=len(components))), dtype=bool)  # [2^M, M]
     sizes = [BATCHES[0]] * len(masks) + list(BATCHES[1:])
@@ -56,10 +57,10 @@ def examples(classifier: TrainedClassifier, run: Path | None) -> Examples:
 
 
 def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> tuple[list[np.ndarray], Metadata, str]:
-    """Return `count` images, uint8 [H, W, 3], their metadata without unknown values, and a phrase that describes the origin of the images.
+    """Return `count` images, uint8 [H, W, 3], their metadata, and a phrase that describes the origin of the images.
 
     The images are validation photographs of `run`, repeated if there are fewer than `count`. They are synthetic if `run` is None (for a
-    bundle) or if none of its photographs can be read. A metadata value that is unknown for a photograph is drawn at random."""
+    bundle) or if no photograph of the run can be read. Unknown metadata of a photograph are replaced by random values."""
     draws = np.random.default_rng(0)
     drawn = {name: draws.uniform(low, high, count).astype(np.float32) for name, (low, high) in RANGES.items()}
     images, known, reason = ([], None, "a bundle has no photographs") if run is None else validation_photographs(run, count)
@@ -74,9 +75,10 @@ def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> 
 
 
 def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Metadata | None, str]:
-    """Return up to `most` evenly spaced validation photographs of a run, uint8 [H, W, 3], their metadata, and a reason for an empty list.
+    """Return up to `most` evenly spaced validation photographs of a run, uint8 [H, W, 3], and their metadata.
 
-    Photographs that cannot be read are left out. The metadata are None if the data of the run cannot be read."""
+    Also return the reason why the list of photographs is empty, if it is. Photographs that cannot be read are left out. The metadata are
+    None if the data of the run cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
     images, read, reason = [], [], "the run has no validation photographs"
@@ -95,9 +97,10 @@ def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Meta
 
 
 def largest_difference(form: str, run: Runner, checked: Examples) -> float:
-    """Return the largest difference between the probabilities of an exported model, `run`, and those of the original.
+    """Return the largest difference between a probability of the exported model and the same probability of the original model.
 
-    `form`: name of the format, for messages. Raise `ConfigError` if it is above `LIMIT`, or if another taxon is predicted."""
+    `form`: name of the format, for messages. `run`: function that runs the exported model. Raise `ConfigError` if the difference is above
+    `LIMIT`, or if the exported model predicts another taxon."""
     largest = 0.0
     for inputs, expected in checked.batches:
         *probabilities, path = run(inputs)
@@ -113,10 +116,10 @@ def largest_difference(form: str, run: Runner, checked: Examples) -> float:
 
 
 def _check_same(form: str, probabilities: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:
-    """Raise `ConfigError` if the predicted classes `first` and `second` of B photographs differ.
+    """Raise `ConfigError` if the predicted classes of two models differ. Classes of almost equal probability (`TIE`) count as equal.
 
-    `first`, `second`: int64 [B], -1 where no class is predicted. `probabilities`: float [B, C]; two classes of almost equal probability are
-    not a difference. `form`: name of the format, for messages."""
+    `first`, `second`: int64 [B], predicted classes, -1 where no class is predicted. `probabilities`: float [B, C], of the first model.
+    `form`: name of the format, for messages."""
     for row in np.flatnonzero(first != second):
         a, b = first[row], second[row]
         if min(a, b) < 0 or abs(probabilities[row, a] - probabilities[row, b]) > TIE:

@@ -1,4 +1,4 @@
-"""Export a trained classifier to formats of other programs ("forms"): ONNX, `torch.export`, and its backbone alone for timm.
+"""Export a trained classifier to formats of other programs ("forms"): ONNX, `torch.export`, and only the backbone for timm.
 
 The folder of an export contains
 
@@ -8,8 +8,7 @@ The folder of an export contains
     taxonomy.json     the taxa (`TaxonomyTree.to_dict`)
     README.md         inputs, outputs, and the encoding of metadata
 
-Every form is read again and compared with the model (`export_check.py`) before the folder is renamed to its final name.
-"""
+Every form is read again and compared with the model (`export_check.py`) before the folder is renamed to its final name."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 class Written(NamedTuple):
     """Result of an export to one form.
 
-    `difference`: largest difference from the model, of a probability, or of a feature for timm."""
+    `megabytes`: size of the files. `difference`: largest difference from the model in a probability; for timm, in a feature."""
 
     form: str
     megabytes: float
@@ -74,7 +73,7 @@ def write_forms(classifier: TrainedClassifier, run: Path | None, out: Path, form
 
 
 def _check_possible(classifier: TrainedClassifier, forms: Sequence[str]) -> None:
-    """Raise `ConfigError` for form timm of a model without a timm backbone, and for form onnx if its packages are not installed."""
+    """Raise `ConfigError` for form timm if the model has no timm backbone, and for form onnx if the packages of ONNX are not installed."""
     if "timm" in forms:
         backbone_of(classifier)
     if "onnx" in forms and (missing := [name for name in ONNX_PACKAGES if find_spec(name) is None]):
@@ -101,9 +100,9 @@ def _write(classifier: TrainedClassifier, folder: Path, forms: Sequence[str], ch
 
 
 def _write_graph(form: str, program: ExportedProgram, classifier: TrainedClassifier, path: Path, checked: Examples) -> float:
-    """Write the file of form onnx or torch_export, read it again and check it. Return the largest difference of a probability.
+    """Write the file of form onnx or torch_export, read the file again and check it. Return the largest difference in a probability.
 
-    Raise `ConfigError` if the model cannot be written in this form."""
+    Raise `ConfigError` if the model cannot be written in this form, or if the file gives other results."""
     write, open_form = (write_onnx, open_onnx) if form == "onnx" else (write_program, open_program)
     try:
         write(program, classifier, path)

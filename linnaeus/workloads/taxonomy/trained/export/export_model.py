@@ -16,7 +16,7 @@ from linnaeus.workloads.trained_models import validated
 
 
 def export_model(options: argparse.Namespace) -> list[str]:
-    """Write a bundle, or the formats of --form. Return the lines to print.
+    """Write a bundle, or, with --form, the model in formats of other programs. Return the lines to print.
 
     Raise `ConfigError` for a model that cannot be loaded, a folder that exists, and a form that does not exist or cannot be made."""
     if options.tokenizer is not None:
@@ -73,9 +73,10 @@ def _export_bundle(options: argparse.Namespace) -> list[str]:
 
 
 def check_equal(parts: Any, written: Any) -> None:
-    """Raise `ConfigError` if the `Parts` of a bundle, `written`, differ from those of its run, or if no network can be built from them.
+    """Raise `ConfigError` if the `Parts` of a bundle, `written`, differ from the `Parts` of its run, `parts`, or if no network can be built
+    from `written`.
 
-    Weights are compared bit by bit."""
+    Weights must be equal in every element."""
     import torch
 
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier

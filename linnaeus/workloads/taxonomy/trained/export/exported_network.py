@@ -1,8 +1,7 @@
 """`ExportedNetwork`: a trained classifier as an `nn.Module` from pixels to probabilities, and its graph from `torch.export`.
 
-The module contains normalisation, masking of metadata, test-time augmentation and sums over the tree. Its caller crops and resizes the
-image, and computes the columns of `meta`.
-"""
+The module contains normalisation, masking of metadata, test-time augmentation and sums over the tree. The caller must crop and resize the
+image, and compute the columns of `meta`."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ IMAGE_INPUT, METADATA_INPUTS = "image", ("meta", "present")
 
 
 class ExportedNetwork(nn.Module):
-    """Network that returns a dict of `<rank>_probabilities`, float [B, C_r], for each rank, coarse to fine, and `path`, int64 [B, R].
+    """Network that returns a dict: `<rank>_probabilities`, float [B, C_r], for each rank from coarse to fine, and `path`, int64 [B, R].
 
-    `path` is -1 at ranks without a taxon. Inputs: `image` uint8 [B, 3, S, S]; for a model with metadata components also `meta`
-    float [B, F] and `present` bool [B, M], as `components.encode` returns."""
+    `path` is -1 at ranks without a taxon. Inputs: `image` uint8 [B, 3, S, S]; only for a model with metadata components also `meta` float
+    [B, F] and `present` bool [B, M], as `components.encode` returns."""
 
     def __init__(self, classifier: TrainedClassifier) -> None:
         super().__init__()
@@ -47,9 +46,9 @@ def output_names(ranks: Sequence[str]) -> list[str]:
 
 
 def export_program(classifier: TrainedClassifier, example: Sequence[Tensor]) -> ExportedProgram:
-    """Return the graph of a classifier on the CPU, with a dynamic batch size. `example`: inputs of at least two photographs.
+    """Return the graph of a classifier on the CPU, with a dynamic batch size. `example`: inputs of a batch of at least two photographs.
 
-    Raise `ConfigError` for a network that `torch.export` cannot trace, such as one of a plugin that branches on values of its input."""
+    Raise `ConfigError` for a network that `torch.export` cannot trace, for example a network of a plugin that branches on input values."""
     batch = torch.export.Dim("batch")
     network = ExportedNetwork(classifier).eval().requires_grad_(False)  # operations with `out=` fail where gradients are recorded
     try:

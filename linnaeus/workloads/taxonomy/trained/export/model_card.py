@@ -1,4 +1,4 @@
-"""Write the model card, README.md of a bundle, with the front matter that model hubs read. Fields for a person to fill in are marked."""
+"""Write the model card (README.md of a bundle), with the front matter that model hubs read. Marked fields must be filled in by a person."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _accuracy(tree: TaxonomyTree, metrics: Mapping[str, Any]) -> str:
 
 
 def _calibrated(tree: TaxonomyTree, calibration: Calibration | None) -> str:
-    """Return the section on rolled-up answers: thresholds, shares answered at each rank, and temperatures."""
+    """Return the section on rolled-up answers, in Markdown: thresholds, shares answered at each rank, and temperatures."""
     title = "## Answers with a stated precision\n\n"
     if calibration is None:
         return f"{title}The model is not calibrated: its probabilities are those of the network, which are often too high."

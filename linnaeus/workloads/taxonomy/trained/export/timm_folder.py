@@ -1,8 +1,7 @@
-"""Write the backbone of a classifier alone, in the layout of timm's hub: model.safetensors and config.json.
+"""Write only the backbone of a classifier, in the layout of timm's hub: model.safetensors and config.json.
 
-`timm.create_model("local-dir:PATH", pretrained=True, num_classes=0)` loads it. Its output is the pooled feature vector. The layers for
-metadata, the final norm and the head are not included.
-"""
+`timm.create_model("local-dir:PATH", pretrained=True, num_classes=0)` loads the backbone, whose output is the pooled feature vector. The
+layers for metadata, the final norm and the head are not included."""
 
 from __future__ import annotations
 
@@ -53,9 +52,10 @@ def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
 
 
 def feature_difference(classifier: TrainedClassifier, folder: Path, checked: Examples) -> float:
-    """Return the largest difference between the features of timm's model and of the backbone, relative to the largest feature.
+    """Return the largest difference between a feature of the model that timm loads from `folder` and of the classifier's backbone, relative
+    to the largest feature.
 
-    Raise `ConfigError` if it is above 1e-6, if normalised pixels differ, or if timm cannot load the folder."""
+    Raise `ConfigError` if the difference is above `LIMIT`, if normalised pixels differ, or if timm cannot load the folder."""
     import timm
 
     trunk, largest = backbone_of(classifier), 0.0
@@ -81,5 +81,6 @@ def feature_difference(classifier: TrainedClassifier, folder: Path, checked: Exa
 
 
 def _normalised(pixels: Tensor, mean: Any, std: Any) -> Tensor:
-    """Return pixels, uint8 [B, 3, S, S], divided by 255 and normalised, float [B, 3, S, S]. `mean`, `std`: one value per channel."""
+    """Return pixels, uint8 [B, 3, S, S], divided by 255 and then normalised, as float [B, 3, S, S]. `mean`, `std`: one value per
+    channel."""
     return (pixels / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)

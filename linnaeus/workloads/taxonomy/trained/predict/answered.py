@@ -1,4 +1,4 @@
-"""`Answered`: all predictions of a `linnaeus predict` command, from which its file is written in one of several formats."""
+"""`Answered`: all predictions of a `linnaeus predict` command. Each output format is written from an `Answered`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("blank", "human", "vehicle", "unknown")  # classes of camera traps that
 
 @dataclass(frozen=True)
 class Answered:
-    """Predictions of N photographs, with the model that made them and columns of the manifest. `rows` can be iterated once."""
+    """Predictions of N photographs, with a description of the model and with columns of the manifest. `rows` can be iterated once."""
 
     rows: Iterator[Row]
     tree: TaxonomyTree
@@ -30,7 +30,8 @@ class Answered:
     sequences: Sequences | None = None  # a row is a sequence; None: a photograph
 
     def photographs(self, row: int) -> range:
-        """Return the numbers of the photographs of row number `row`: one, or all of its sequence if rows are sequences."""
+        """Return the positions of the photographs of row `row`: one photograph, or, if rows are sequences, all photographs of the
+        sequence."""
         return range(row, row + 1) if self.sequences is None else self.sequences.photographs(row)
 
     @cached_property
@@ -54,15 +55,18 @@ class Answered:
         return {tree.ranks[r]: tree.names[r][c] for r, c in enumerate(tree.paths[node].tolist()) if c >= 0}
 
     def cell(self, column: str, row: int) -> str:
-        """Return a cell of the manifest; "" if the manifest does not have the column."""
+        """Return the cell of the manifest in a column, for the photograph at position `row`; "" if the manifest does not have the
+        column."""
         found = self.columns.get(column)
         return "" if found is None else found.values[found.codes[row]]
 
 
 def answer_of(row: Row) -> dict[str, Any] | None:
-    """Return the answer for a photograph as a dict of rank, name, lineage, probability and key (if taxa have keys); None for no taxon.
+    """Return the answer for a photograph as a dict of rank, name, lineage, probability and, if taxa have keys, key; None if there is no
+    answer.
 
-    This is the rolled-up answer of a calibrated model. Without calibration it is the finest taxon of the predicted path."""
+    For a calibrated model this is the rolled-up answer (the finest taxon that is confident enough). Without calibration it is the finest
+    taxon of the predicted path."""
     if row["calibrated"]:
         taxon = row["answer"]
         return None if taxon is None else {**taxon, "probability": probability(taxon)}
@@ -73,12 +77,14 @@ def answer_of(row: Row) -> dict[str, Any] | None:
 
 
 def probability(taxon: Mapping[str, Any]) -> float:
-    """Return the probability of a taxon, limited to 1. In float32 it can be 1 + 1e-7, which the schemas of formats refuse."""
+    """Return the probability of a taxon, at most 1. In float32 a probability can be 1 + 1e-7, which the schemas of some formats refuse."""
     return min(float(taxon["probability"]), 1.0)
 
 
 def kind_of(names: Mapping[str, str]) -> str:
-    """Return the kind of a taxon: one of `KINDS`, or "animal". `names`: its `Answered.names`."""
+    """Return the kind of a taxon: "blank", "human", "vehicle" or "unknown" if all ranks have this name, otherwise "animal".
+
+    `names`: rank -> name of the taxon and its ancestors, as `Answered.names` returns."""
     distinct = set(names.values())
     return distinct.pop() if len(distinct) == 1 and distinct <= set(KINDS) else "animal"
 

@@ -45,7 +45,7 @@ def write_speciesnet(path: Path, answered: Answered) -> None:
 
 
 def _speciesnet_row(row: Row, answered: Answered, labels: dict[int, str]) -> dict[str, Any]:
-    """Return the entry of a photograph in SpeciesNet's format. Add the labels of its taxa to `labels`, node -> label."""
+    """Return the entry of a photograph in SpeciesNet's format. Add the labels of its taxa to `labels`, a dict node -> label."""
     base = {"filepath": row["photograph"], "model_version": answered.classifier}
     if "error" in row:
         return {**base, "failures": ["CLASSIFIER"], "error": row["error"]}
@@ -88,7 +88,7 @@ def _taxon(answered: Answered, node: int) -> dict[str, str]:
 
 
 def write_megadetector(path: Path, answered: Answered) -> None:
-    """Write a file of MegaDetector's batch results, format 1.6. The confidence of a box is the probability of the answer."""
+    """Write a file of MegaDetector's batch results, format 1.6. The confidence of a box is the probability of the predicted taxon."""
     used: set[int] = set()
     rows = (_megadetector_row(row, answered, used) for row in each_photograph(answered.rows))
     info = {"format_version": "1.6", "detector": "none: the box is the whole photograph", "classifier": answered.classifier}
@@ -108,8 +108,8 @@ def write_megadetector(path: Path, answered: Answered) -> None:
 def _megadetector_row(row: Row, answered: Answered, used: set[int]) -> dict[str, Any]:
     """Return the entry of a photograph in MegaDetector's format. Add the nodes of its taxa to `used`.
 
-    The classifications begin with the answer. The format requires descending order, so taxa of that rank that are more probable than the
-    answer, but not on the predicted path, are left out."""
+    The classifications begin with the answer, followed by other taxa of the same rank. The format requires descending order, so taxa that
+    are more probable than the answer (because they are not on the predicted path) are left out."""
     if "error" in row:
         return {"file": row["photograph"], "failure": row["error"], "detections": None}
     answer = answer_of(row)
@@ -127,7 +127,8 @@ def _megadetector_row(row: Row, answered: Answered, used: set[int]) -> dict[str,
 
 
 def _description(names: Mapping[str, str]) -> str:
-    """Return kingdom, phylum, class, order, family and name of a taxon, joined by `;`. `names`: its `Answered.names`."""
+    """Return kingdom, phylum, class, order, family and name of a taxon, joined by `;`. `names`: rank -> name, as `Answered.names`
+    returns."""
     above = [names.get(rank, "") for rank in ("kingdom", "phylum", "class", "order", "family")]
     return ";".join(map(_plain, [*above, [*names.values()][-1]]))
 

@@ -41,8 +41,9 @@ NAMESPACE = uuid.UUID("0b3f9a56-2f4e-5d0c-8c53-9f2f4b9f0f7d")  # for identificat
 
 
 def check_media(columns: Mapping[str, Column]) -> None:
-    """Raise `ConfigError` if `camtrap_dp` cannot be written from a manifest: a value of `MEDIA` is missing, a mediaID repeated, or a time
-    without a zone."""
+    """Raise `ConfigError` if `camtrap_dp` cannot be written from a manifest with `columns`.
+
+    The reasons are: a column in `MEDIA` is missing or has an empty cell, a mediaID is repeated, or a time has no zone."""
     if absent := [name for name in MEDIA if name not in columns]:
         raise ConfigError(
             f"--format camtrap_dp needs the column {absent[0]}; give media.csv of the package as --manifest, or a table with its columns "
@@ -61,7 +62,7 @@ def check_media(columns: Mapping[str, Column]) -> None:
 
 
 def check_events(columns: Mapping[str, Column], sequences: Sequences) -> None:
-    """Raise `ConfigError` for a sequence with photographs of several deployments: an observation of an event has one."""
+    """Raise `ConfigError` if a sequence has photographs of several deployments. One observation can have only one deployment."""
     codes = columns["deploymentID"].codes
     for number, name in enumerate(sequences.names):
         own = codes[sequences.photographs(number)]
@@ -70,7 +71,8 @@ def check_events(columns: Mapping[str, Column], sequences: Sequences) -> None:
 
 
 def _with_zone(text: str) -> str:
-    """Return a time in the form of the schema, to the second, with its zone. Raise `ConfigError` for a time without a zone."""
+    """Return a time in the form of the Camtrap DP schema: to the second, with a time zone. Raise `ConfigError` for a time without a
+    zone."""
     try:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -83,7 +85,7 @@ def _with_zone(text: str) -> str:
 def write_camtrap_dp(path: Path, answered: Answered) -> None:
     """Write the predictions to `path` as observations.csv.
 
-    The type of an observation is "unclassified" for a photograph that could not be read, and "unknown" for one without a taxon."""
+    The observation type is "unclassified" for a photograph that could not be read, and "unknown" for a photograph without an answer."""
     _write_table(path, OBSERVATIONS, (_observation(answered, number, row) for number, row in enumerate(answered.rows)))
 
 
@@ -113,7 +115,7 @@ def _observation(answered: Answered, number: int, row: Row) -> dict[str, Any]:
 def write_darwin_core(path: Path, answered: Answered) -> None:
     """Write the predictions to `path` as Darwin Core identifications.
 
-    A photograph that could not be read has no taxon, and the reason in `identificationRemarks`."""
+    For a photograph that could not be read, the taxon is empty and `identificationRemarks` has the reason."""
     _write_table(path, IDENTIFICATIONS, (_identification(answered, number, row) for number, row in enumerate(answered.rows)))
 
 

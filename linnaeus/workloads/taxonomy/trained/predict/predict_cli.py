@@ -7,9 +7,8 @@
     linnaeus predict BUNDLE --manifest photos.csv --sequence observation --out answers.csv
     linnaeus predict BUNDLE --manifest media.csv --out observations.csv --format camtrap_dp
 
-Without --out the answers are printed. If a command with --out was killed, the same command continues where it stopped. The file has the
-reason in `error` for each photograph that cannot be read.
-"""
+Without --out the answers are printed. If a command with --out was killed, the same command continues where it stopped. For a photograph
+that cannot be read, the file has the reason in `error`."""
 
 from __future__ import annotations
 
@@ -69,7 +68,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Raise `ConfigError` for options that do not fit together. Set `options.format` to the format of the file, None without --out."""
+    """Raise `ConfigError` for options that have no effect together, such as --format without --out, and for values out of range.
+
+    Set `options.format` to the name of the file format, None without --out."""
     check_photographs(options)
     if options.out is None and options.format:
         raise ConfigError(f"--format {options.format} has no effect without --out FILE; give both or neither")
@@ -126,8 +127,9 @@ def predict(options: argparse.Namespace) -> list[str]:
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
-    """Write the listed names that the model does not have to `OUT.unmatched.txt`, and print its path. Delete that of an earlier command if
-    there are none."""
+    """Write the names of the checklist that the model does not have to `OUT.unmatched.txt`, and print the path of this file.
+
+    If there are no such names, delete the file, which an earlier command may have written."""
     from linnaeus.files import write_atomic
 
     file = out.with_name(f"{out.name}.unmatched.txt")
@@ -147,7 +149,9 @@ def predictions(
     threads: int,
     sequences: Sequences | None = None,
 ) -> Iterator[list[Row]]:
-    """Yield the rows (`journal.Row`) of each batch of `size` photographs, or of whole sequences. `done` rows are skipped."""
+    """Yield, for each batch, the rows (`journal.Row`) of its photographs, or, with `sequences`, of its sequences.
+
+    A batch has `size` photographs, or, with `sequences`, at least `size` photographs in whole sequences. Skip the first `done` rows."""
     from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 
     if sequences is not None:
@@ -168,7 +172,7 @@ def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Ro
 
 
 def _calibration_notes(model: TrainedClassifier, asked: Asked, together: bool) -> list[str]:
-    """Return lines of text about the precision of the answers. `together`: one answer for several photographs."""
+    """Return lines of text about the precision of the answers. `together`: True if each answer is for a sequence of photographs."""
     if model.calibration is None:
         return ["the model is not calibrated: probabilities are those of the network"]
     fitted = ", ".join(f"{one.precision:g}" for one in model.calibration.precisions)
@@ -197,7 +201,7 @@ def _shown(row: Row, ranks: Sequence[str]) -> list[str]:
 
 
 def _title(row: Row) -> str:
-    """Return the name of a photograph; for a sequence its name, its number of photographs, and the name of the first."""
+    """Return the name of a photograph; for a sequence, its name, its number of photographs, and the name of its first photograph."""
     name = escaped(row["photograph"])
     return name if "sequence" not in row else f"{escaped(row['sequence'])} ({counted(len(row['photographs']), 'photograph')}): {name}"
 
@@ -209,8 +213,8 @@ def _left_out(count: int) -> list[str]:
 def _account(out: Path, kind: str, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:
     """Return the last lines that the command prints: number of answers, speed, and photographs that could not be read.
 
-    `kind`: photograph or sequence. `continued`: those that an earlier start of the command had finished. `named`: those with an answer of
-    the promised precision; None: the model is not calibrated."""
+    `kind`: "photograph" or "sequence". `count`, `continued`, `failed`, `named`: numbers of photographs (or sequences) in all; finished by
+    an earlier start of the command; that could not be read; with an answer of the stated precision (None: the model is not calibrated)."""
     done = count - continued
     rate = f", {done / seconds:,.1f} {kind}s/s" if done and seconds > 0 else ""
     lines = [f"{count - failed:,} of {counted(count, kind)} answered{rate}: {out}"]

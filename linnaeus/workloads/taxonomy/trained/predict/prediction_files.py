@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """File format of predictions."""
+    """File format of predictions: suffix of the file, function that writes the file, and the columns that are copied from a manifest."""
 
     suffix: str
     write: Callable[[Path, Answered], None]
@@ -39,9 +39,9 @@ FORMATS = {
 
 
 def format_of(name: str | None, out: Path) -> str:
-    """Return the name of a file's format: `name`, or, if it is None, the first format with the suffix of `out`.
+    """Return the name of the format of the file `out`: `name`, or, if `name` is None, the first format with the suffix of `out`.
 
-    Raise `ConfigError` if the suffix is not that of the format, or not that of any format."""
+    Raise `ConfigError` if `out` has another suffix than the format, or the suffix of no format."""
     suffixes: dict[str, str] = {}
     for key, chosen in FORMATS.items():
         suffixes.setdefault(chosen.suffix, key)
@@ -53,9 +53,9 @@ def format_of(name: str | None, out: Path) -> str:
 
 
 def write_file(out: Path, name: str, journal: Journal, answered: Answered) -> None:
-    """Write the predictions to the file `out` in the format `name`, and remove the journal. `answered`: the rows of the journal.
+    """Write the predictions to the file `out` in the format `name`, and delete the journal. `answered`: the rows of the journal.
 
-    Raise `ConfigError` if the file cannot be written; the journal then remains."""
+    Raise `ConfigError` if the file cannot be written; the journal is then kept."""
     temporary = out.with_name(f".tmp-{out.name}")
     try:
         FORMATS[name].write(temporary, answered)

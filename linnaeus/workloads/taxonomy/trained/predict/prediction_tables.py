@@ -70,9 +70,9 @@ def columns(answered: Answered) -> list[str]:
 
 
 def flat(row: Row, ranks: Sequence[str]) -> dict[str, Any]:
-    """Return a prediction as a row of the CSV and Parquet formats, column -> value.
+    """Return a prediction as a row of the CSV and Parquet formats, column -> value. A missing value is None.
 
-    It has the rolled-up answer, the predicted taxon of each rank, and their probabilities. A missing value is None."""
+    The row has the rolled-up answer (None without calibration), the predicted taxon of each rank, and the probabilities of these taxa."""
     out: dict[str, Any] = {"photograph": row["photograph"], "metadata": " ".join(row.get("metadata", [])), "error": row.get("error")}
     if "sequence" in row:
         out |= {"sequence": row["sequence"], "photographs": len(row["photographs"])}

@@ -1,8 +1,7 @@
-"""`Sequences`: photographs that show the same burst or individual, which get one answer.
+"""`Sequences`: groups of photographs of the same burst or individual. Each group gets one answer.
 
-The evidence of the photographs is multiplied: their log-probabilities are averaged (`Scores.product`). The mean, and not the sum, since
-photographs of a burst are nearly copies of each other.
-"""
+The log-probabilities of the photographs of a sequence are averaged (`Scores.product`). They are not summed, because photographs of a burst
+are nearly copies of each other."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sequences:
-    """S sequences of N photographs, which are in the order of the sequences."""
+    """S sequences of photographs. The N photographs are sorted by sequence, so each sequence is a range of positions."""
 
     names: list[str]  # [S]: text of the column; "" for a photograph of its own
     starts: np.ndarray  # int64 [S + 1]: number of the first photograph, and N
@@ -35,18 +34,17 @@ class Sequences:
         return len(self.names)
 
     def photographs(self, sequence: int) -> range:
-        """Return the numbers of the photographs of a sequence."""
+        """Return the positions of the photographs of sequence number `sequence`."""
         return range(int(self.starts[sequence]), int(self.starts[sequence + 1]))
 
     @cached_property
     def number(self) -> np.ndarray:
-        """Return the sequence of each photograph, int64 [N]."""
+        """Return the number of the sequence of each photograph, int64 [N]."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
     def ends(self, size: int) -> list[int]:
-        """Return the number of sequences before the end of each batch of whole sequences.
-
-        Every batch but the last has at least `size` photographs."""
+        """Divide the sequences into batches of at least `size` photographs (the last batch may be smaller). Return the number of sequences
+        before the end of each batch."""
         found, last = [], 0
         while last < len(self):
             last = int(np.searchsorted(self.starts, self.starts[last] + size, side="left"))
@@ -56,9 +54,10 @@ class Sequences:
 
 
 def in_sequences(inputs: Inputs, name: str) -> tuple[Inputs, Sequences]:
-    """Return the photographs in the order of their sequences, and the sequences, in the order of their first photographs.
+    """Sort photographs by sequence. Return the sorted photographs and the sequences, which are in the order of their first photographs.
 
-    `name`: column of the manifest. Rows with an empty cell are sequences of their own. Raise `ConfigError` if there is no such column."""
+    `name`: column of the manifest; rows with the same value are a sequence. A row with an empty cell is a sequence of its own. Raise
+    `ConfigError` if the manifest does not have the column."""
     if name not in inputs.columns:
         raise ConfigError(f"--sequence: the manifest has no column {quoted(name)}")
     cells = inputs.columns[name].text()
@@ -74,15 +73,16 @@ def in_sequences(inputs: Inputs, name: str) -> tuple[Inputs, Sequences]:
 
 
 def _reordered(inputs: Inputs, order: np.ndarray) -> Inputs:
-    """Return the photographs in another order, int64 [N]."""
+    """Return the photographs in the order of the positions `order`, int64 [N]."""
     columns = {name: Column(column.codes[order], column.values) for name, column in inputs.columns.items()}
     names = [inputs.names[i] for i in order.tolist()]
     return replace(inputs, names=names, files=inputs.files.take(order), metadata=inputs.metadata.take(order), columns=columns)
 
 
 def answer_together(model: TrainedClassifier, batch: ReadBatch, asked: Asked, sequences: Sequences) -> list[Row]:
-    """Return a row for each sequence of a batch of whole sequences: `sequence`, the paths `photographs`, and the prediction, or the reason
-    for which none of its photographs can be read. Other reasons are in `unreadable`, by path."""
+    """Return a row for each sequence of a batch of whole sequences: the prediction, or `error` if none of its photographs can be read.
+
+    A row also has `sequence`, the paths `photographs`, and, if some photographs cannot be read, `unreadable`, path -> reason."""
     number = sequences.number[batch.first : batch.first + len(batch)]
     readable, group = np.unique(number[batch.good], return_inverse=True)
     names = [batch.inputs.names[sequences.starts[s]] for s in readable]
@@ -99,7 +99,10 @@ def answer_together(model: TrainedClassifier, batch: ReadBatch, asked: Asked, se
 
 
 def each_photograph(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield a row for each photograph of rows of sequences, with the answer of its sequence; other rows as they are."""
+    """Yield a row for each photograph: from the row of a sequence, one row per photograph with the answer of the sequence; other rows
+    unchanged.
+
+    For a photograph that cannot be read, yield a row with the reason in `error`."""
     for row in rows:
         for path in row.get("photographs", [row["photograph"]]):
             error = row.get("unreadable", {}).get(path)

@@ -1,4 +1,5 @@
-"""Sets of gear: complete a legal Splatoon 3 build from a weapon and part of its gear."""
+"""Loadout workload: complete a legal Splatoon 3 build (the 12 abilities on three pieces of gear) from a weapon and some of the
+abilities."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build_workload(config: Config) -> LoadoutWorkload:
-    """Return the workload of `config`; reads the data. Raise `ConfigError` for data or settings that cannot be used."""
+    """Read the data and return the workload of `config`. Raise `ConfigError` for data or settings that cannot be used."""
     from linnaeus.workloads.loadout.workload import LoadoutWorkload
 
     return LoadoutWorkload(config)

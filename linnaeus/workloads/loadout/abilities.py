@@ -1,10 +1,12 @@
 """Abilities, slots and ability points of Splatoon 3 gear.
 
-A build has three pieces of gear, each with a main slot (10 points) and three sub slots (3 points): 57 points. A main-only ability fits the
-main slot of one piece and occurs at most once. A standard ability fits every slot, any number of times.
+A build has three pieces of gear: head, clothes and shoes. Each piece has one main slot (10 points) and three sub slots (3 points each), so
+a build has 57 points. A main-only ability fits the main slot of one piece and occurs at most once. A standard ability fits every slot, any
+number of times.
 
-The program represents a build as counts of `ITEMS`, int8 [40]: the main-only abilities, each standard ability in main slots, and each in
-sub slots. It does not represent which piece a standard ability is on, because that does not change the effect of the build.
+An item is an ability in one kind of slot. There are 40 items (`ITEMS`): 12 main-only abilities, 14 standard abilities in main slots, and
+the 14 standard abilities in sub slots. The program represents a build as the count of each item, int8 [40]. The piece of a standard ability
+is not represented, because it does not change the effect of the build.
 """
 
 import numpy as np
@@ -47,12 +49,12 @@ def sub_item(ability: str) -> int:
 
 
 def item_name(item: int) -> str:
-    """Return the name of an item, such as `swim_speed_up sub`. For a main-only ability it is the name of the ability."""
+    """Return the name of the item with index `item` in `ITEMS`: `swim_speed_up sub`, or for a main-only ability only its name."""
     return ITEMS[item] if ITEMS[item] in PIECE_OF else f"{ITEMS[item]} {'main' if item < MAIN_ITEMS else 'sub'}"
 
 
 def ability_points(builds: np.ndarray) -> np.ndarray:
-    """Return the ability points of each ability, int64 [..., 26]. `builds`: int [..., 40], counts of `ITEMS`."""
+    """Return the ability points of each of the 26 abilities, int64 [..., 26]. builds: int [..., 40], counts of `ITEMS`."""
     points = builds * ITEM_POINTS
     found = points[..., :MAIN_ITEMS].astype(np.int64)
     found[..., _ONLY:] += points[..., MAIN_ITEMS:]
@@ -60,6 +62,7 @@ def ability_points(builds: np.ndarray) -> np.ndarray:
 
 
 def free_slots(builds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of free main slots and free sub slots, int64 [...] each, of builds [..., 40]; negative if overfull."""
+    """Return (number of free main slots, number of free sub slots), int64 [...] each; negative if a build has too many abilities. builds:
+    int [..., 40], counts of `ITEMS`."""
     mains, subs = builds[..., :MAIN_ITEMS].sum(-1, dtype=np.int64), builds[..., MAIN_ITEMS:].sum(-1, dtype=np.int64)
     return MAIN_SLOTS - mains, SUB_SLOTS - subs

@@ -1,8 +1,8 @@
 """Find the legal gear that reaches given minimums of ability points with the fewest sub slots, by an exact search.
 
-A standard ability that needs p points takes m main slots (0 to 3) and ceil((p - 10 m) / 3) sub slots. All combinations of m are tried, at
-most C(n + 3, 3) for n abilities, because a build has three main slots. The best combination has the fewest sub slots, then the fewest
-points beyond the minimums, then the largest sum of priority x m. No ability is added that has no minimum.
+A standard ability that needs p points takes m main slots (0 to 3) and ceil((p - 10 m) / 3) sub slots. A build has three main slots, so n
+abilities have at most C(n + 3, 3) combinations of m; all are tried. The best combination has the fewest sub slots, then the fewest points
+beyond the minimums, then the largest sum of priority x m. Only abilities with a minimum are added.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from linnaeus.workloads.loadout.gear import empty_build, problem
 def allocate(
     minimums: Mapping[str, int], locked: np.ndarray | None = None, priority: Mapping[str, float] | None = None
 ) -> np.ndarray | None:
-    """Return the gear, int8 [40], that contains `locked` and has at least the points in `minimums`; None if no legal build has.
+    """Return the gear, int8 [40], that contains `locked` and has at least the points in `minimums`; None if no legal build has them.
 
-    minimums: ability -> points. locked: legal gear that is kept, int8 [40]; None: no gear. priority: ability -> a number, by which
-    combinations that are otherwise equal are ranked (see the module); an ability that is missing has 0."""
+    minimums: ability -> points. locked: legal gear that is kept, int8 [40]; None: no gear. priority: ability -> a number that ranks
+    combinations which are otherwise equal (see the module); 0 for an ability that is missing."""
     base = empty_build() if locked is None else locked.copy()
     owned = dict(zip(ABILITIES, ability_points(base).tolist(), strict=True))
     for ability, points in minimums.items():
@@ -64,8 +64,9 @@ def allocate(
 
 
 def _choices(needs: list[tuple[str, int]], mains: int) -> Iterator[dict[str, tuple[int, int]]]:
-    """Yield {ability: (main slots, sub slots)} for every way to reach `needs` with at most `mains` main slots. needs: (ability, points) of
-    standard abilities."""
+    """Yield {ability: (main slots, sub slots)} for every way to reach all points in `needs` with at most `mains` main slots.
+
+    needs: (standard ability, points) of each ability."""
     if not needs:
         yield {}
         return

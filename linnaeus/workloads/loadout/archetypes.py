@@ -1,8 +1,8 @@
 """Generate synthetic builds from a known distribution, so that the posterior of the missing slots can be computed exactly.
 
-A weapon is drawn from a long-tailed distribution, then one of the weapon's archetypes (styles of build), then each slot independently: the
-main ability of each piece from the archetype's distribution for that piece, and each of the nine sub slots from the archetype's
-distribution of sub abilities. With probability 1 - `LOYALTY` a slot is drawn from the preferences of the weapon instead.
+A weapon is drawn from a long-tailed distribution, then one of the weapon's archetypes (styles of build). Then each of the 12 slots is drawn
+independently: the main ability of a piece from the archetype's distribution for that piece, a sub ability from the archetype's distribution
+of sub abilities. With probability 1 - `LOYALTY` a slot is drawn from the preferences of the weapon instead.
 
 Given the archetype, the slots are independent, so the posterior of the archetype given part of a build is a product (`posterior.py`).
 """
@@ -25,10 +25,10 @@ WORLD, BUILD = 0, 1  # draws of the stream SYNTHETIC
 
 @dataclass(frozen=True)
 class World:
-    """Probabilities of W weapons with K archetypes each.
+    """Probabilities from which builds are generated, for W weapons with K archetypes (styles of build) each.
 
-    weapon: [W], of each weapon. archetype: [W, K], of each archetype, given the weapon. main: [W, K, 3, 26], of each ability in the main
-    slot of each piece. sub: [W, K, 14], of each standard ability in a sub slot."""
+    weapon [W]: P(weapon). archetype [W, K]: P(archetype | weapon). main [W, K, 3, 26]: P(ability in the main slot of a piece). sub [W, K,
+    14]: P(standard ability in a sub slot)."""
 
     weapon: np.ndarray
     archetype: np.ndarray
@@ -36,8 +36,9 @@ class World:
     sub: np.ndarray
 
     def draw(self, seed: int, first: int, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return (weapons int64 [N], builds int8 [N, 40]) at the positions `first` to `first + number - 1` of the endless sequence of
-        random builds that belongs to `seed`."""
+        """Return (weapons int64 [N], builds int8 [N, 40]) of N = `number` random builds.
+
+        Each `seed` has an endless sequence of random builds; the result is its positions `first` to `first + number - 1`."""
         index = np.arange(first, first + number)[:, None] * (3 + SUB_SLOTS + 2) + np.arange(3 + SUB_SLOTS + 2)
         draws = uniforms(key(seed, SYNTHETIC, BUILD), index)  # [N, 14]
         weapon = _choose(np.broadcast_to(self.weapon, (number, len(self.weapon))), draws[:, 0])
@@ -51,14 +52,15 @@ class World:
 
 
 def _choose(probabilities: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return the index that is drawn from each row of `probabilities` [N, C], int64 [N], by inverting the cumulative distribution at
-    `draws`, a uniform number for each row. The rows need not sum to 1."""
+    """Draw a column of each row of `probabilities` [N, C]; return the column numbers, int64 [N]. The rows need not sum to 1.
+
+    draws: a uniform number in [0, 1) for each row, [N], at which the cumulative distribution of the row is inverted."""
     above = probabilities.cumsum(1) < draws[:, None] * probabilities.sum(1, keepdims=True)
     return np.minimum(above.sum(1), probabilities.shape[1] - 1)
 
 
 def make_world(seed: int, weapons: int) -> World:
-    """Return the world of a seed. Worlds of different seeds have different archetypes, preferences and frequencies of weapons."""
+    """Return a random world with `weapons` weapons. The seed determines the archetypes, preferences and frequencies of the weapons."""
     draw = Draw(seed, SYNTHETIC, WORLD)
     styles = [_style(draw) for _ in range(ARCHETYPES)]
     rank = np.argsort([draw.uniform() for _ in range(weapons)])
@@ -76,7 +78,9 @@ def make_world(seed: int, weapons: int) -> World:
 
 
 def _style(draw: Draw) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distributions of a new random archetype: main [3, 26] and sub [14]. A few abilities have most of the probability."""
+    """Draw a random archetype. Return P(ability in the main slot of a piece) [3, 26] and P(standard ability in a sub slot) [14].
+
+    A few abilities have most of the probability."""
     sub = _normalised(np.array([draw.gamma(0.25) for _ in STANDARD]) + 0.002)
     main = np.zeros((len(PIECES), MAIN_ITEMS))
     for piece, name in enumerate(PIECES):
@@ -91,7 +95,8 @@ def _style(draw: Draw) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _preferences(draw: Draw) -> tuple[np.ndarray, np.ndarray]:
-    """Return new random preferences of a weapon: the distributions main [3, 26] and sub [14]."""
+    """Draw the preferences of a weapon. Return P(ability in the main slot of a piece) [3, 26] and P(standard ability in a sub slot)
+    [14]."""
     sub = _normalised(np.array([draw.gamma(0.3) for _ in STANDARD]) + 0.01)
     main = np.zeros((len(PIECES), MAIN_ITEMS))
     for piece in range(len(PIECES)):

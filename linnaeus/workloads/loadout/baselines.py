@@ -1,14 +1,17 @@
-"""Predict builds by statistics of the training builds, without a network. A baseline returns probabilities of the tokens of `SlotsCode`,
-with which slots are filled in the same way as with the probabilities of the model.
+"""Predict builds by statistics of the training builds, without a network.
+
+A baseline returns probabilities of the tokens of `SlotsCode`. Slots are filled from these probabilities in the same way as from the
+probabilities of the model.
 
 - `random`: uniform random numbers, so the slots are filled at random.
 - `modal`: the most frequent build of the weapon.
-- `containing`: the most frequent build of the weapon that contains the given gear; if there is none, the modal one.
+- `containing`: the most frequent build of the weapon that contains the given gear; if no build does, the `modal` build.
 - `neighbours`: the mean of the weapon's builds, with weight exp(`SHARPNESS` x number of slots shared with the given gear).
-- `log_odds`: the log-odds of each token for the weapon, plus `EVIDENCE` x its pairwise log-odds with each given token over all weapons.
+- `log_odds`: the log-odds of each token for the weapon, plus `EVIDENCE` x the token's pairwise log-odds with each given token over all
+  weapons.
 
-Slots that `modal`, `containing` or `neighbours` leaves open are filled by the token frequencies of the weapon, which are smoothed with
-those of all weapons.
+Slots that `modal`, `containing` or `neighbours` leaves open are filled by the token frequencies of the weapon. These are smoothed with the
+token frequencies of all weapons.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ MOST_ROWS = 4000  # training builds of a weapon that neighbours are sought among
 
 
 class Baselines:
-    """Statistics of the training builds of W weapons."""
+    """Token frequencies and pairwise log-odds of the training builds of W weapons, from which all baselines predict."""
 
     def __init__(self, train: Builds, weapons: int) -> None:
         self.code, self.train = SlotsCode(), train
@@ -47,7 +50,9 @@ class Baselines:
         return found
 
     def probabilities(self, observed: np.ndarray, weapon: np.ndarray) -> dict[str, np.ndarray]:
-        """Return {baseline: token probabilities, float32 [N, V]}. observed: the given gear, int8 [N, 40]. weapon: int64 [N]."""
+        """Return {name of the baseline: probability of each of the V tokens, float32 [N, V]} for N partial builds.
+
+        observed: the given gear, int8 [N, 40]. weapon: int64 [N], index of the weapon."""
         size, tokens = len(observed), len(self.code)
         shown = self.code.multi_hot(observed).astype(np.float32)
         found = {name: np.zeros((size, tokens), np.float32) for name in BASELINES}

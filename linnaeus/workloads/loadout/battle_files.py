@@ -1,8 +1,8 @@
-"""Read the builds of battles from the daily CSV files that the statistics site stat.ink publishes: a file, a folder or a zip of them.
+"""Read the builds of battles from the daily CSV files of the statistics site stat.ink: one file, a folder of files or a zip of files.
 
-A row is a battle with eight players. Player `A1`, who uploaded it, is left out, as the site advises. Abilities are a JSON object with
-points divided by ten, such as `{"comeback": 1.0, "swim_speed_up": 4.7}`. Lines that begin with `#` are comments, except the header: the
-first line that has all columns in `NEEDED`.
+A row is a battle with eight players. Player `A1`, who uploaded the battle, is left out, as the site advises. Abilities are a JSON object
+with points divided by ten, such as `{"comeback": 1.0, "swim_speed_up": 4.7}`. The header is the first line that has all columns in
+`NEEDED`. Other lines that begin with `#` are comments.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def read_battles(path: Path, weapons: Weapons, skipped: SkippedBuilds) -> tuple[
 
 
 def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield (name, lines) of each CSV file in `path`, in the order of their names. Raise `ConfigError` if there is none."""
+    """Yield (file name, lines) of each CSV file in `path`: a CSV file, a folder or a zip. The files are sorted by name.
+
+    Raise `ConfigError` if there is no CSV file, or if a file cannot be read."""
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
@@ -70,8 +72,9 @@ def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
 
 
 def _rows(name: str, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (a text for messages with the file and the line, {column: value}) for each battle in `lines`. Raise `ConfigError` if a column
-    is missing."""
+    """Yield (file name and row number as text, {column: value}) for each battle. Raise `ConfigError` if a column of `NEEDED` is missing.
+
+    name: the file name. lines: the lines of the CSV file."""
     header: list[str] | None = None
     for number, values in enumerate(csv.reader(lines)):
         if header is None:
@@ -103,7 +106,8 @@ def _build(row: dict[str, str], player: str, weapons: Weapons, skipped: SkippedB
 
 
 def to_points(text: str) -> dict[str, int]:
-    """Return {ability: points} from a JSON object of points divided by ten; {} for an empty text. Raise `ConfigError` for another text."""
+    """Return {ability: points} from `text`, a JSON object of points divided by ten; {} for an empty text. Raise `ConfigError` for another
+    form."""
     try:
         found: Any = json.loads(text) if text else {}
         points = {name: round(10 * float(value)) for name, value in found.items()}
@@ -115,9 +119,10 @@ def to_points(text: str) -> dict[str, int]:
 
 
 def share_winners(builds: Builds, won: np.ndarray, share: float | None, seed: int) -> Builds:
-    """Return as many of `builds` as possible such that the fraction `share` of them is of winning teams. `share=None`: return all builds.
+    """Return as many of `builds` as possible such that a fraction `share` of the returned builds is of winning teams.
 
-    won: bool [N], True for a build of a winning team. The builds to leave out are chosen by a hash of `seed` and their row number."""
+    share: None: return all builds. won: bool [N], True for a build of a winning team. The builds to leave out are chosen by a hash of
+    `seed` and the row number."""
     if share is None:
         return builds
     winners, losers = (np.flatnonzero(side) for side in (won, ~won))

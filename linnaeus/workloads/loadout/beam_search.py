@@ -1,9 +1,11 @@
 """Find probable builds by a beam search, which adds one slot at a time. Given gear is kept.
 
-The expected number of further slots of an item is the sum of its tails, the probabilities of at least 1, 2, ... more. Divided by the sum
-over all items that fit the same kind of slot (main or sub), it is the probability that the next free slot of this kind has the item. The
-log-probability of a build is the sum of the logarithms of these over the added slots, main slots first, plus the logarithm of the number of
-orders in which the slots of each kind could have been added, because their order has no meaning.
+The model returns the probabilities of at least 1, 2, ... further slots of each item (tails). Their sum is the expected number of further
+slots of the item. This number, divided by its sum over all items that fit the same kind of slot (main or sub), is the probability that the
+next free slot of this kind has the item.
+
+The log-probability of a build is the sum of the logarithms of these probabilities over the added slots, main slots first. The order of the
+slots has no meaning, so the logarithm of the number of orders within each kind is added.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ KINDS = (slice(0, MAIN_ITEMS), slice(MAIN_ITEMS, None))  # items of main slots a
 
 
 def beam_search(tails: Tails, given: np.ndarray, weapon: np.ndarray, first: Tensor, width: int) -> list[list[State]]:
-    """Return for each of N requests the best full builds that the search finds, at most `width`, best first.
+    """Return for each of N requests (given gear and a weapon) the most probable full builds that the search finds: at most `width`, best
+    first.
 
-    tails: function of the model (see `Tails`). given: int8 [N, 40], legal gear. weapon: int64 [N]. first: the result of `tails` for
-    `given`."""
+    tails: function of the model, P(at least j more slots of an item), see `Tails`. given: int8 [N, 40], legal gear. weapon: int64 [N].
+    first: the result of `tails` for `given`, [N, 40, 9]."""
     states: list[list[State]] = [[(build, 0.0)] for build in given]
     values = first  # of the builds of all states of the requests that are searched, in order
     for kind, items in enumerate(KINDS):
@@ -47,9 +50,10 @@ def beam_search(tails: Tails, given: np.ndarray, weapon: np.ndarray, first: Tens
 
 
 def _next_slots(tails: Tensor, builds: np.ndarray, items: slice, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (log-probabilities, items), [S, width] each, of the `width` most probable slots to add to each of `builds` [S, 40].
+    """Return the `width` most probable slots to add to each of `builds` [S, 40]: (log-probabilities [S, width], items [S, width]).
 
-    tails: [S, 40, 9]. items: slice of the items of one kind of slot. An item that does not fit has the log-probability -inf."""
+    tails: P(at least j more of the item), j = 1 to 9, [S, 40, 9]. items: slice of `ITEMS` with all items of main or of sub slots. An item
+    that does not fit has the log-probability -inf."""
     expected = tails.double().sum(2).clamp(min=SMALLEST)  # [S, 40]
     piece = torch.from_numpy(ITEM_PIECE)
     for place in range(len(PIECES)):
@@ -62,11 +66,11 @@ def _next_slots(tails: Tensor, builds: np.ndarray, items: slice, width: int) -> 
 
 
 def _extended(states: Sequence[State], given: np.ndarray, gain: np.ndarray, item: np.ndarray, step: int, width: int) -> list[State]:
-    """Return the `width` best builds with one slot more than those of `states`, best first. A build that several states lead to occurs
-    once, with its best log-probability.
+    """Add one slot to the builds in `states`; return the `width` most probable results, best first.
 
-    given: int8 [40], the gear of the request. gain, item: rows of `_next_slots` for `states`. step: number of slots of this kind that have
-    been added, with the new one."""
+    If several states lead to the same build, the build occurs once, with its highest log-probability. given: int8 [40], the gear of the
+    request. gain, item: [S, width], the results of `_next_slots` for the S states. step: number of slots of this kind (main or sub) that
+    have been added, including the new slot."""
     found: dict[bytes, State] = {}
     for (build, score), gains, items in zip(states, gain, item, strict=True):
         for value, added in zip(gains.tolist(), items.tolist(), strict=True):

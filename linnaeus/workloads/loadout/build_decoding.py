@@ -1,9 +1,9 @@
 """Complete builds with a model: in one step, by closure, or by beam search. Given gear is kept: slots are only added.
 
-`direct` calls the model once and fills all slots so that the expected number of right slots is highest; further answers are the next best
-fillings, ranked exactly (`ranked_fillings.py`). `closure` calls the model and adds the slots with a probability of at least 0.5, repeats
-this until no slot has, and fills the rest as `direct` does. `beam` adds one slot at a time and keeps the most probable builds
-(`beam_search.py`).
+`direct` calls the model once and fills all slots so that the expected number of right slots is highest. Further answers are the next best
+fillings, in their exact order (`ranked_fillings.py`). `closure` calls the model, adds the slots with a probability of at least 0.5, and
+repeats this until there is no such slot; the rest is filled as by `direct`. `beam` adds one slot at a time and keeps the most probable
+builds (`beam_search.py`).
 
 Each model call is one batch of all requests.
 """
@@ -25,10 +25,11 @@ SURE = 0.5  # closure
 
 
 class Answer(NamedTuple):
-    """A completed build, int8 [40].
+    """One completed build, with the model's probabilities.
 
-    probability: float [40, 9], the probability that the build has at least j = 1 to 9 more of each item than the given gear.
-    expected_right: expected number of added slots that are right. log_probability: of the added slots; None unless the method is `beam`."""
+    build: int8 [40], counts of `ITEMS`. probability: float [40, 9], the probability of at least j = 1 to 9 more slots of each item than in
+    the given gear. expected_right: expected number of added slots that are right. log_probability: log-probability of the added slots with
+    the method `beam`; None with other methods."""
 
     build: np.ndarray
     probability: np.ndarray
@@ -39,10 +40,10 @@ class Answer(NamedTuple):
 def complete(
     tails: Tails, given: np.ndarray, weapon: np.ndarray, method: str = "direct", top: int = 1, width: int = 5
 ) -> list[list[Answer]]:
-    """Return the answers to each of N requests, best first: at most `top`, and one with `closure`.
+    """Complete N partial builds. Return for each a list of answers, best first: at most `top`, and always one with `method="closure"`.
 
-    tails: function of the model (see `Tails`). given: int8 [N, 40], legal gear. weapon: int64 [N]. width: number of builds that `beam`
-    keeps of each request; at least `top` are kept."""
+    tails: function of the model, P(at least j more slots of an item), see `Tails`. given: int8 [N, 40], legal gear. weapon: int64 [N].
+    method: see the module. width: number of builds that `beam` keeps in each step; at least `top` are kept."""
     assert method in METHODS
     if not len(given):
         return []
@@ -74,9 +75,10 @@ def _filled(tails: Tensor, given: np.ndarray) -> np.ndarray:
 
 
 def _add_others(found: list[list[tuple[np.ndarray, float | None]]], tails: Tensor, given: np.ndarray, top: int) -> None:
-    """Append the fillings of the exact ranking, best first, to each list of `found`, which contains the best filling of a request.
+    """Append further answers, best first, to each list of `found`. Each list contains one answer so far: the best filling of a request.
 
-    The best filling is not appended again. If another filling has the same value, the ranking may begin with that one."""
+    The best filling is not appended again. If another filling has an equal expected number of right slots, that filling may be the first of
+    the exact ranking (`ranked_fillings`)."""
     observed = torch.from_numpy(given.astype(np.int64)).to(tails.device)
     items, values = (part.cpu().numpy() for part in ranked_fillings(tails, observed, top))
     for rows, build, added, value in zip(found, given, items, values, strict=True):

@@ -1,7 +1,7 @@
-"""Define a table of full builds, which a source of data returns, and its split into training, validation and test rows.
+"""Table of full builds, as every data source returns it, and its split into training, validation and test rows.
 
-A hash of the weapon and the build decides to which side of the split (training, validation or test) a row belongs, so identical rows are on
-the same side, on every process and in every version of the data.
+A hash of the weapon and the build assigns each row to training, validation or test. So identical rows are on the same side of the split, on
+every process and in every version of the data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Optimum = Callable[[np.ndarray, np.ndarray], np.ndarray]  # observed [N, 40], we
 
 @dataclass(frozen=True)
 class Builds:
-    """N full builds. weapon: int64 [N]; items: int8 [N, 40]."""
+    """Table of N full builds. weapon: int64 [N], index of the weapon; items: int8 [N, 40], counts of `ITEMS`."""
 
     weapon: np.ndarray
     items: np.ndarray
@@ -38,8 +38,10 @@ class Builds:
 
 @dataclass(frozen=True)
 class SplitBuilds:
-    """Builds of each side of the split. `notes`: lines for the log. `fingerprint`: hash of builds, split and weapons. `optimum`: function
-    that returns the exact probabilities of the missing items, such as `Posterior.tails`; None if they are unknown."""
+    """Training, validation and test builds.
+
+    notes: lines for the log. fingerprint: hash of the builds, the split and the weapons. optimum: function that returns the exact
+    probabilities of the missing items, such as `Posterior.tails`; None if they are unknown."""
 
     train: Builds
     validation: Builds
@@ -51,7 +53,7 @@ class SplitBuilds:
 
 
 def content_hashes(builds: Builds, seed: int) -> np.ndarray:
-    """Return a hash of the weapon and the items of each build, uint64 [N]. Equal builds have equal hashes."""
+    """Return a hash of the weapon and the items of each build, salted with `seed`, uint64 [N]. Equal builds have equal hashes."""
     rows = np.concatenate([builds.weapon[:, None].astype("<i4").view(np.int8), builds.items], 1)
     salt = key(seed, SPLIT).to_bytes(8, "little")
     digests = (hashlib.blake2b(row.tobytes(), digest_size=8, key=salt).digest() for row in rows)
@@ -59,7 +61,9 @@ def content_hashes(builds: Builds, seed: int) -> np.ndarray:
 
 
 def cap_copies(builds: Builds, most: int | None) -> tuple[Builds, int]:
-    """Return (the builds without the copies of a build after its first `most`, the number of builds left out). None: keep all copies."""
+    """Keep the first `most` copies of each build (same weapon and items). Return (the kept builds, the number of builds left out).
+
+    most: None: keep all copies."""
     if most is None:
         return builds, 0
     _, index, counts = np.unique(content_hashes(builds, 0), return_inverse=True, return_counts=True)
@@ -76,7 +80,8 @@ def split_builds(
 ) -> SplitBuilds:
     """Divide `builds` into training, validation and test rows. Raise `ConfigError` if training or validation has no row.
 
-    fractions: expected shares of validation and test. seed: seed of the hash that divides them. notes, optimum: stored in the result."""
+    fractions: expected share of validation rows and of test rows. seed: seed of the hash by which rows are divided. notes, optimum: stored
+    in the result."""
     hashes = content_hashes(builds, seed)
     place = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
     validation, test = fractions

@@ -1,4 +1,4 @@
-"""Show partial builds on a page about single samples: the weapon and the tokens of the gear."""
+"""Show partial builds on an HTML page about single samples: the weapon, and the tokens or slots of the gear."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from linnaeus.workloads.sample_view import SampleView
 
 
 class BuildView(SampleView):
-    """Partial builds of a loadout run. The outputs are the tokens of the whole build."""
+    """Log-probabilities and HTML of partial builds, for pages about single samples. The model outputs are the tokens of the whole build."""
 
     def __init__(self, code: TokenCode, weapons: Weapons, name: Callable[[int], str]) -> None:
         super().__init__(name)
@@ -27,10 +27,10 @@ class BuildView(SampleView):
         return {"token of the build": F.logsigmoid(model(batch).double())}
 
     def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:
-        """Return the partial build in row `row` of a batch as HTML: the weapon and a table of the given slots of each piece.
+        """Return the partial build in row `row` of `batch` as HTML: the weapon and a table of the given slots of each piece.
 
-        With `heat` [T] it shows the T tokens in the order in which the network reads them, each with a mark, in place of the table; without
-        `observed` in the batch (training), the tokens without marks."""
+        heat: [T], a number for each of the T tokens in the order in which the network reads them; the tokens are shown instead of the
+        table, each marked by its number. None: no marks. In a batch without `observed` (training) the tokens are shown without marks."""
         weapon = f"<b>{escape(self.weapons.name(int(batch['weapon'][row])))}</b>"
         tokens = sorted(batch["tokens"][row].tolist())  # as the network sorts them
         if heat is not None and heat.shape == (len(tokens),):

@@ -1,11 +1,13 @@
 """Compare a model with the baselines and the optimum on the same partial builds, at the end of a run.
 
-The optimum, known for generated builds only, is the best possible completion, computed from the exact posterior. K is the number of removed
-slots. `baseline/NAME/slots_K` and `optimum/slots_K` are shares of right slots like the model's `slots_K`. `of_optimum_K` is the expected
-number of right slots of the model's completions, divided by that of the optimum, both under the exact posterior. It has less noise than the
-ratio of the two `slots_K`, in which the drawn builds add 1.5 % (3,000 builds, K = 1). `margin_K` is the model's share minus that of the
-best baseline for K, with the standard error `margin_K_error` and the 95 % interval `margin_K_low` to `margin_K_high` of a paired bootstrap
-over the partial builds of validation.
+The optimum is the best possible completion, computed from the exact posterior; it is known for generated builds only. K is the number of
+removed slots.
+
+- `baseline/NAME/slots_K` and `optimum/slots_K`: share of right slots, like the model's `slots_K`.
+- `of_optimum_K`: expected number of right slots of the model's completions, divided by the expected number of the optimum, under the exact
+  posterior. It has less noise than the ratio of the two `slots_K`, in which the drawn builds add 1.5 % (3,000 builds, K = 1).
+- `margin_K`: share of the model minus share of the best baseline for K. `margin_K_error` is its standard error, `margin_K_low` to
+  `margin_K_high` its 95 % interval, from a paired bootstrap over the partial builds of validation.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ MODEL = "model"
 
 
 class Completions(NamedTuple):
-    """Results of one method on N partial builds. right: number of right slots, int64 [N]. expected: the expectation of this number under
-    the exact posterior, float64 [N]; NaN if the posterior is unknown."""
+    """Results of one method on N partial builds.
+
+    right: number of right slots, int64 [N]. expected: expected number of right slots under the exact posterior, float64 [N]; NaN if the
+    posterior is unknown."""
 
     right: np.ndarray
     expected: np.ndarray
 
 
 def compare(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, seen: np.ndarray, filled: np.ndarray) -> dict[str, float]:
-    """Return the results described in the module, by name; {} if `seen` is 0 everywhere.
+    """Return {name: value} of the results that the module describes; {} if `seen` is 0 everywhere.
 
     seen: int64 [N], above 0 for the samples of `dataset` that the model completed. filled: int64 [N, 12], 1 + the item that the model added
     in each slot; 0 for a slot in which it added nothing."""
@@ -63,10 +67,9 @@ def compare(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines,
 def completions(
     split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines, sample: np.ndarray, filled: np.ndarray
 ) -> dict[str, Completions]:
-    """Return {method: results} for the model, each baseline and the optimum (if it is known) on the samples `sample` int64 [N] of
-    `dataset`.
+    """Return {method: results} on some samples of `dataset`. The methods are the model, each baseline and, if it is known, the optimum.
 
-    filled: int64 [N, 12], the slots that the model added to these samples, in the form that `compare` takes."""
+    sample: int64 [N], the samples. filled: int64 [N, 12], the slots that the model added to these samples, as in `compare`."""
     found: dict[str, list[Completions]] = {}
     for start in range(0, len(sample), BATCH):
         build, kept = dataset.parts(sample[start : start + BATCH])
@@ -86,8 +89,10 @@ def completions(
 
 
 def expected_right(tails: np.ndarray | None, added: np.ndarray) -> np.ndarray:
-    """Return the expected number of right slots of each completion, float64 [N]. added: int [N, 40], the items that it adds. tails: [N, 40,
-    9], the probability of at least j = 1 to 9 more of each item; None: return NaN."""
+    """Return the expected number of right slots of each of N completions, float64 [N].
+
+    tails: [N, 40, 9], the probability of at least j = 1 to 9 more of each item; None: return NaN. added: int [N, 40], the items that the
+    completion adds."""
     if tails is None:
         return np.full(len(added), np.nan)
     found: np.ndarray = np.where(np.arange(1, tails.shape[2] + 1) <= added[:, :, None], tails, 0.0).sum((1, 2))
@@ -95,8 +100,9 @@ def expected_right(tails: np.ndarray | None, added: np.ndarray) -> np.ndarray:
 
 
 def paired_bootstrap(differences: np.ndarray) -> dict[str, float]:
-    """Return the mean of `differences` [N] under the key "", its standard error under "_error", and the ends of its 95 % interval under
-    "_low" and "_high", from `RESAMPLES` resamples of the rows."""
+    """Return mean, standard error and 95 % interval of `differences` [N]: {"": mean, "_error": ..., "_low": ..., "_high": ...}.
+
+    The error and the interval are computed from `RESAMPLES` bootstrap resamples of the N values."""
     number = len(differences)
     draws = uniforms(key(0, BOOTSTRAP, number), np.arange(RESAMPLES * number)).reshape(RESAMPLES, number)
     means = differences[(draws * number).astype(np.int64)].mean(1)

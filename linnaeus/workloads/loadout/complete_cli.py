@@ -31,8 +31,9 @@ MOST_BUILDS = 1000  # of a request: the memory and the time of all methods grow 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print completed builds to stdout, and a line about the model to stderr. Return 0, or exit with status 2 and one line on stderr for a
-    user's mistake and for a single request that no legal build meets."""
+    """Run the command: print completed builds to stdout, and a line about the model to stderr. Return 0.
+
+    Exit with status 2 and one line on stderr for a user's mistake, and if no legal build meets the request of the command line."""
     with user_errors(2):
         _run(_parse(arguments))
     return 0
@@ -92,8 +93,8 @@ def _run(options: argparse.Namespace) -> None:
 def as_text(request: Request, answers: Sequence[Answer], weapons: Weapons) -> list[str]:
     """Return the lines to print for a request: each build as three pieces with four slots, or the reason if the request cannot be met.
 
-    A given slot is marked with `*`. An added slot has the probability, in percent, that the build has at least so many of the ability in
-    this kind of slot (main or sub)."""
+    A given slot is marked with `*`. An added slot is followed by its probability in percent. For the j-th added slot of an ability in this
+    kind of slot (main or sub) it is the probability that the build has at least j more than given."""
     weapon = weapons.name(request.weapon) if request.weapon >= 0 else "?"
     if request.given is None:
         return [f"{weapon}: {request.reason}"]
@@ -111,8 +112,8 @@ def as_text(request: Request, answers: Sequence[Answer], weapons: Weapons) -> li
 
 
 class _Marks:
-    """Text of the slots of a build, with `*` for a given slot and the probability of an added one. Of equal slots the given ones come
-    first."""
+    """Text of each slot of a build: the ability, with `*` if the slot was given, or with its probability if it was added. Of slots with the
+    same item, given ones come first."""
 
     def __init__(self, given: np.ndarray, added: dict[int, list[float]]) -> None:
         self.given, self.added = given.copy(), {item: list(values) for item, values in added.items()}
@@ -128,14 +129,14 @@ class _Marks:
 
 
 def slot_probabilities(given: np.ndarray, answer: Answer) -> dict[int, list[float]]:
-    """Return {item: probabilities of its added slots}. The j-th is the probability that the build has at least j more of the item than was
-    given."""
+    """Return {item: [probability of each added slot of the item]}. The j-th value is the probability that the build has at least j more
+    slots of the item than `given`, int8 [40]."""
     added = answer.build - given
     return {int(item): [float(p) for p in answer.probability[item, : added[item]]] for item in np.flatnonzero(added)}
 
 
 def as_json(request: Request, answers: Sequence[Answer], weapons: Weapons) -> dict[str, Any]:
-    """Return a request and its builds as plain values. A request that cannot be met has the entry `reason` and an empty list of builds."""
+    """Return a request and its builds as values for JSON. If the request cannot be met, `reason` says why and `builds` is empty."""
     found: dict[str, Any] = {"weapon": weapons.keys[request.weapon] if request.weapon >= 0 else None}
     if request.given is None:
         return found | {"reason": request.reason, "builds": []}

@@ -1,17 +1,20 @@
 """Metrics of a validation pass, over all samples and processes.
 
-Tokens: `loss` (nats per hidden token), `precision`, `recall` and `f1` at a probability of 0.5, `average_precision`. Only tokens that the
-partial build does not show count, because the others are copied.
+Tokens: `loss` (nats per hidden token), `precision`, `recall` and `f1` at a probability of 0.5, `average_precision`. Tokens that the partial
+build shows are left out, because a model can copy them.
 
-Completions, filled in one step by `slot_filling.fill`: `slots_K`, the share of K removed slots that are right (compared as multisets of
-items); `references_K`, the same share for the best matching of the weapon's validation builds that contain the given gear; `points`, 1
-minus the distance of the ability points divided by 2 x 57; `ece`, the calibration error of the slots' probabilities; `legal` and `changed`,
-the shares of legal answers and of answers that change the given gear. With 6 removed slots, `weapon_6` is the share that the model fills
-rightly of the slots that the frequencies of the weapon alone fill rightly, and `gear_6` its share of the other slots, which need the given
-gear.
+Completions, filled in one step by `slot_filling.fill`:
 
-Everything but the loss is an integer count, so the results do not depend on batches and processes. The completion of each sample is kept,
-so that the comparison at the end of a run (`comparison.py`) is paired.
+- `slots_K`: share of K removed slots that are right, compared as multisets of items.
+- `references_K`: the same share, compared with the best matching of the weapon's validation builds that contain the given gear.
+- `weapon_6`: of the slots that the token frequencies of the weapon alone fill rightly, the share that the model fills rightly (6 removed).
+- `gear_6`: of the other slots, which need the given gear, the share that the model fills rightly (6 removed).
+- `points`: 1 - (sum of absolute differences of the ability points) / (2 x 57).
+- `ece`: calibration error of the slots' probabilities.
+- `legal`, `changed`: shares of answers that are legal, and of answers that change the given gear.
+
+Everything except the loss is an integer count, so the results do not depend on batches and processes. The completion of each sample is kept
+for the paired comparison at the end of a run (`comparison.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ REFERENCES = 256  # builds of a weapon that an answer is compared with, at most
 
 
 class CompletionMetrics(Metrics):
-    """Metrics of one validation pass over N partial builds."""
+    """Metrics of one validation pass over N partial builds: the token and completion metrics that the module describes."""
 
     width = 2
 
@@ -67,7 +70,7 @@ class CompletionMetrics(Metrics):
         self.counts = {name: torch.zeros(shape, dtype=torch.int64, device=device) for name, shape in shapes.items()}
 
     def sums(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return float64 [2]: the sum of the losses in nats, and the number of tokens that count."""
+        """Return float64 [2]: the sum of the losses of the scored tokens in nats, and the number of scored tokens (`batch["scored"]`)."""
         losses = torch.nn.functional.binary_cross_entropy_with_logits(outputs.double(), batch["target"].double(), reduction="none")
         return torch.stack([(losses * batch["scored"]).sum(), batch["scored"].sum(dtype=torch.float64)])
 
@@ -125,13 +128,14 @@ class CompletionMetrics(Metrics):
         }
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the comparison with the baselines and the optimum."""
+        """Return {name: value} of the comparison with the baselines and the optimum (see `comparison.py`)."""
         return compare(self.split, self.dataset, self.baselines, counts["seen"].cpu().numpy(), counts["filled"].cpu().numpy())
 
 
 def reference_pool(builds: Builds, weapons: int) -> Tensor:
-    """Return at most `REFERENCES` builds of each weapon, the first of `builds`: int8 [W, R, 40], R the largest number of any weapon. The
-    rest is -1, so that it contains no gear."""
+    """Return the first builds of each weapon in `builds`, at most `REFERENCES`: int8 [W, R, 40].
+
+    R is the largest number of builds of a weapon. Rows beyond a weapon's builds are -1, so that they contain no gear. weapons: W."""
     count = np.bincount(builds.weapon, minlength=weapons)
     found = np.full((weapons, max(1, min(int(count.max(initial=0)), REFERENCES)), len(ITEMS)), -1, np.int8)
     for weapon in np.flatnonzero(count):
@@ -141,8 +145,9 @@ def reference_pool(builds: Builds, weapons: int) -> Tensor:
 
 
 def best_reference(added: Tensor, observed: Tensor, pool: Tensor) -> Tensor:
-    """Return int64 [B]: the largest number of slots of `added` [B, 40] that are right for one of the builds `pool` [B, R, 40] that contain
-    `observed` [B, 40]; 0 if none contains it."""
+    """Return the largest number of right slots, int64 [B], over the reference builds that contain the given gear; 0 if none contains it.
+
+    added: int [B, 40], the slots that a completion adds. observed: int [B, 40], the given gear. pool: int8 [B, R, 40], reference builds."""
     rest = pool - observed.to(pool.dtype).unsqueeze(1)
     contains = (rest >= 0).all(2)
     right = torch.minimum(rest, added.to(pool.dtype).unsqueeze(1)).sum(2, dtype=torch.int64)
@@ -157,7 +162,7 @@ def to_points(builds: Tensor) -> Tensor:
 
 
 def legal(builds: Tensor) -> Tensor:
-    """Return bool [B], True for each of `builds`, int64 [B, 40], that is legal and full."""
+    """Return bool [B], True for each build that is legal and has no free slot. builds: int64 [B, 40]."""
     piece = torch.from_numpy(ITEM_PIECE).to(builds.device)
     found = (builds[:, :MAIN_ITEMS].sum(1) == MAIN_SLOTS) & (builds[:, MAIN_ITEMS:].sum(1) == SUB_SLOTS) & (builds >= 0).all(1)
     for number in range(len(PIECES)):
@@ -168,15 +173,15 @@ def legal(builds: Tensor) -> Tensor:
 def calibration_error(number: np.ndarray, right: np.ndarray, probability: np.ndarray) -> float:
     """Return the expected calibration error, 0 to 1, of slots that are sorted into bins by their probability; NaN without slots.
 
-    number, right: number of slots, and of right slots, in each bin. probability: sum of the probabilities in each bin, in units of 1 /
-    `FIXED`. All are int64 [bins]."""
+    number: int64 [bins], slots in each bin. right: int64 [bins], right slots in each bin. probability: int64 [bins], sum of the
+    probabilities in each bin, in units of 1 / `FIXED`."""
     return _mean(np.abs(right - probability / FIXED).sum(), number.sum())
 
 
 def _token_results(number: np.ndarray, positive: np.ndarray) -> dict[str, float]:
-    """Return precision, recall and F1 at a probability of 0.5, and average precision; NaN where one is undefined.
+    """Return precision, recall and F1 at a probability of 0.5, and average precision; NaN for a metric that is undefined.
 
-    number, positive: number of tokens, and of tokens that the build has, in each bin of predicted probability; int64 [BINS]."""
+    number: int64 [BINS], tokens in each bin of predicted probability. positive: int64 [BINS], those of them that the build has."""
     taken, found = number[::-1].cumsum(), positive[::-1].cumsum()  # with at least the probability of the bin, from the highest
     half, total = BINS // 2 - 1, found[-1]
     precision, recall = _mean(found[half], taken[half]), _mean(found[half], total)

@@ -14,9 +14,11 @@ DIRECTIONS: dict[str, str] = {  # by the last part of a metric's name
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a network. `points`: number of learned inducing points of an attention layer; 0: plain attention. `norm`: True for layer
-    norms in the attention layers. `blocks`: number of residual blocks on the pooled set. `mean`: True to pool the set by its mean, False by
-    its sum. `levels`: True to add the logits of `LevelLogits` and an embedding of the number of tokens in the set."""
+    """Architecture of a network.
+
+    points: number of learned inducing points of an attention layer; 0: plain attention. norm: layer norms in the attention layers. blocks:
+    number of residual blocks on the pooled set. mean: pool the set by its mean; False: by its sum. levels: add the logits of `LevelLogits`,
+    and an embedding of the number of tokens in the set."""
 
     layers: int
     width: int
@@ -39,7 +41,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class LoadoutDataConfig(DataConfig):
-    """Settings that all sources of builds share."""
+    """Data settings that all sources of builds share: tokens, partial builds and the split."""
 
     code: str = setting(
         "tokens of the model; slots: numbers of slots (182 tokens); points: thresholds of ability points (140, as SplatNLP)",
@@ -64,7 +66,7 @@ class LoadoutsConfig(LoadoutDataConfig):
 
 @dataclass(frozen=True)
 class RecordedDataConfig(LoadoutDataConfig):
-    """Settings that `data=battles` and `data=builds` share."""
+    """Data settings that `data=battles` and `data=builds`, the sources of recorded builds, share."""
 
     path: str = setting("the file; of battles also a folder or a zip of daily files")
     weapons: str | None = setting("weapon.json of stat.ink; null: the 143 weapons that the program has")

@@ -1,4 +1,4 @@
-"""Functions for one build: read it from text or from ability points, check that it is legal, and arrange it on three pieces of gear."""
+"""Read a build from text or from ability points, check that the build is legal, and arrange it on three pieces of gear."""
 
 import difflib
 import re
@@ -35,8 +35,9 @@ def empty_build() -> np.ndarray:
 
 
 def find_ability(name: Any) -> str:
-    """Return the ability with this name, in any case, with spaces, hyphens or underscores. Raise `ConfigError`, with the most similar name,
-    for an unknown one."""
+    """Return the ability with this name, in lower or upper case, with spaces, hyphens or underscores.
+
+    Raise `ConfigError` for an unknown name; the message has the most similar ability."""
     text = re.sub(r"[\s_-]+", "_", re.sub(r"[()]", "", str(name))).strip("_").lower()
     if text in ABILITIES:
         return text
@@ -46,7 +47,8 @@ def find_ability(name: Any) -> str:
 
 
 def parse_gear(text: str) -> np.ndarray:
-    """Return the build, int8 [40], of a text such as `comeback, swim_speed_up: main sub sub`; a main-only ability needs no slots.
+    """Return the gear, int8 [40], that a text such as `comeback, swim_speed_up: main sub sub` names. The slot of a main-only ability may be
+    left out.
 
     Raise `ConfigError` for an unknown ability or slot, and for gear that no legal build contains."""
     build = empty_build()
@@ -75,7 +77,7 @@ def _item(ability: str, word: str) -> int:
 
 
 def problem(build: np.ndarray) -> str | None:
-    """Return the reason why no legal build contains the gear of `build`, int [40]; None for legal gear."""
+    """Return the reason why the gear `build`, int [40], is in no legal build; None for legal gear."""
     if (build < 0).any():
         return f"{ITEMS[int(build.argmin())]} has a negative number of slots"
     mains, subs = free_slots(build)
@@ -98,9 +100,9 @@ def is_full(build: np.ndarray) -> bool:
 def from_points(points: Mapping[str, Any]) -> np.ndarray:
     """Return the gear, int8 [40], with exactly these ability points, such as {"swim_speed_up": 13}.
 
-    Points determine the slots: 10 m + 3 s has one solution with at most 3 mains and 9 subs. Raise `ConfigError` for an unknown ability, one
-    that has two of the names, a number that is not whole or not such a sum, a main-only ability without 10 points, and more than 57 points
-    or too many slots."""
+    Points determine the slots: 10 m + 3 s = points has at most one solution with m of 0 to 3 mains and s of 0 to 9 subs. Raise
+    `ConfigError` for an unknown ability, two names of the same ability, a number of points that is not whole or has no solution, a
+    main-only ability without 10 points, more than 57 points in all, and too many slots."""
     build, seen = empty_build(), set[str]()
     for name, value in points.items():
         ability = find_ability(name)
@@ -128,8 +130,8 @@ def from_points(points: Mapping[str, Any]) -> np.ndarray:
 
 
 def slots_of_points(points: int) -> tuple[int, int] | None:
-    """Return (number of main slots, number of sub slots) with which a standard ability has these points; None if no slots add up to
-    them."""
+    """Return (number of main slots, number of sub slots) that give a standard ability `points` points; None if no slots add up to
+    `points`."""
     for mains in range(MAIN_SLOTS + 1):
         subs, rest = divmod(points - MAIN_POINTS * mains, SUB_POINTS)
         if rest == 0 and 0 <= subs <= SUB_SLOTS:
@@ -138,10 +140,10 @@ def slots_of_points(points: int) -> tuple[int, int] | None:
 
 
 def arrange(build: np.ndarray) -> dict[str, tuple[str, list[str]]]:
-    """Return {piece: (main ability, three sub abilities)}, with `-` for a free slot. Equal subs are kept together.
+    """Place a build on the pieces of gear: {piece: (main ability, three sub abilities)}, with `-` for a free slot.
 
-    Main-only abilities are on the piece that they fit. Standard abilities of main slots are on the other pieces, in the order of
-    `PIECES`."""
+    A main-only ability is on the piece that it fits. Standard abilities in main slots fill the other pieces in the order of `PIECES`. Equal
+    sub abilities are placed next to each other. build: int [40]."""
     only = {piece: name for piece, names in MAIN_ONLY.items() for name in names if build[main_item(name)]}
     mains = [name for name in STANDARD for _ in range(int(build[main_item(name)]))]
     mains.sort(key=lambda name: -int(build[main_item(name)]))
@@ -155,7 +157,7 @@ def arrange(build: np.ndarray) -> dict[str, tuple[str, list[str]]]:
 
 
 def to_text(build: np.ndarray) -> str:
-    """Return the gear as text that `parse_gear` reads."""
+    """Return the gear `build`, int [40], as text in the form that `parse_gear` reads; an empty text without gear."""
     parts = []
     for name in ABILITIES:
         mains = int(build[main_item(name)])
@@ -167,13 +169,15 @@ def to_text(build: np.ndarray) -> str:
 
 
 def slot_items(builds: np.ndarray) -> np.ndarray:
-    """Return the item in each slot of full builds [N, 40], int8 [N, 12], mains first."""
+    """Return the item in each of the 12 slots of full builds, int8 [N, 12], main slots first. builds: int8 [N, 40], counts of `ITEMS`."""
     rows, items = builds.nonzero()
     return np.repeat(items, builds[rows, items]).reshape(len(builds), -1).astype(np.int8)
 
 
 def count_items(slots: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return builds, int8 [N, 40], with the items `slots` [N, 12] at the places where `kept`, bool [N, 12], is True."""
+    """Return partial builds, int8 [N, 40]: the counts of the items in the slots that are kept.
+
+    slots: int [N, 12], the item in each slot. kept: bool [N, 12], True for a slot that is kept."""
     found = np.zeros((len(slots), len(ITEMS)), np.int8)
     rows, columns = kept.nonzero()
     np.add.at(found, (rows, slots[rows, columns]), 1)

@@ -1,4 +1,4 @@
-"""Requests for completions: a weapon, given gear, and minimums of ability points, as text or as a line of a JSON file."""
+"""Requests for completions: a weapon, given gear and minimums of ability points, read from text or from a line of a JSON file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KEYS = ("weapon", "have", "points")
 
 
 class Request(NamedTuple):
-    """One request. weapon: index of the weapon; -1 if it is unknown.
+    """Request to complete a build. weapon: index of the weapon; -1 if the weapon is unknown.
 
-    given: int8 [40], the given gear with the added slots that reach the minimums; None if the request cannot be met; `reason` then says
-    why."""
+    given: int8 [40], the given gear, with slots added that reach the minimums of ability points; None if the request cannot be met. reason:
+    the reason why it cannot be met; empty otherwise."""
 
     weapon: int
     given: np.ndarray | None
@@ -31,10 +31,10 @@ class Request(NamedTuple):
 
 
 def make_request(weapons: Weapons, weapon: str, have: str = "", points: Mapping[str, Any] | None = None) -> Request:
-    """Return the request for a weapon (name, key or number), the given gear `have` (text of `parse_gear`) and the minimums `points`
-    (ability -> ability points).
+    """Return the request for a weapon, given gear and minimums of ability points.
 
-    Raise nothing: if a value is wrong or no legal build meets the request, `given` of the result is None and `reason` says why."""
+    weapon: name, key or number. have: the given gear, as text for `parse_gear`. points: ability -> least ability points. Never raise
+    `ConfigError`: if a value is wrong or no legal build meets the request, `given` of the result is None and `reason` says why."""
     try:
         number = weapons.find(weapon)
     except ConfigError as error:
@@ -63,8 +63,9 @@ def _given(have: str, points: Mapping[str, Any]) -> np.ndarray:
 
 
 def parse_points(text: str) -> dict[str, int]:
-    """Return ability -> points of a text such as `swim_speed_up: 29, special_saver: 6`. Raise `ConfigError` for another form, and for a
-    name that occurs twice."""
+    """Return {ability: points} of a text such as `swim_speed_up: 29, special_saver: 6`. Names of abilities are not checked.
+
+    Raise `ConfigError` for another form, and for a name that occurs twice."""
     found: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, number = (word.strip() for word in part.partition(":"))
@@ -77,9 +78,11 @@ def parse_points(text: str) -> dict[str, int]:
 
 
 def read_requests(path: Path, weapons: Weapons) -> list[Request]:
-    """Return the requests of a file of JSON lines with `weapon`, and optionally `have` (text) and `points` (ability -> number).
+    """Return the requests of a file with a JSON object on each line: `weapon`, and optionally `have` (gear as text) and `points` (ability
+    -> points).
 
-    Raise `ConfigError` for a file that cannot be read or has another form. A request that cannot be met is returned with its `reason`."""
+    Raise `ConfigError` for a file that cannot be read, has no request or has another form. A request that cannot be met is returned with
+    its `reason`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

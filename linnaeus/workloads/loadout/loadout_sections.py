@@ -1,4 +1,4 @@
-"""Make the sections of the loadout workload in report.html: accuracy of completions, beside baselines and the optimum."""
+"""Make the sections of the loadout workload in report.html: right slots of the model, the baselines and the optimum."""
 
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, number, table, text_cell
 from linnaeus.reporting.report.run_files import RunFiles
@@ -9,7 +9,7 @@ ROWS = {"margin": "model minus the best baseline", "of_optimum": "model, share o
 
 
 def loadout_sections(run: RunFiles) -> list[Section]:
-    """Return the sections; [] before the first validation."""
+    """Return the sections with the final metrics of a run; [] before the first validation."""
     key = next((name.partition("/")[0] for name in run.final if name.startswith("val")), None)
     if key is None:
         return []

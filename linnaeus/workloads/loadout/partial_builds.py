@@ -1,11 +1,11 @@
 """Datasets of partial builds: the input is part of a build, the target is the whole build. A batch is a function of its `SampleIndex`
 values.
 
-Training: an epoch has `subsets` partial builds of each build, and with `empty` one more without any gear. k of the 12 slots are removed,
-with probability proportional to k^1.2 for k = 1 to 11, so most examples show little. Slots are removed, so a partial build is one that a
-person could have. With `removal=tokens` single tokens are removed as in SplatNLP, which makes inputs that no gear has.
+Training: an epoch has `subsets` partial builds of each build, and with `empty` one more without any gear. k of the 12 slots are removed, k
+= 1 to 11 with probability proportional to k^1.2, so most inputs have few slots. Whole slots are removed, so every input is gear that a
+player could have. With `removal=tokens` single tokens are removed as in SplatNLP; such an input may be a set of tokens that no gear has.
 
-Validation: each build with 1, 2, ... 12 slots removed, the same slots in every run.
+Validation: each build with 1, 2, ... 12 slots removed. The removed slots are the same in every run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ DRAWS = 16  # uniform numbers of a sample: the number removed, then one for each
 
 
 def removal_probabilities(size: int) -> np.ndarray:
-    """Return the probability that k of `size` elements are removed, for k = 1 to size - 1: proportional to k^1.2, float64 [size - 1].
-    Return [1.0] for a size of 1."""
+    """Return the probability that k of `size` elements are removed, for k = 1 to `size` - 1: proportional to k^1.2, float64 [size - 1].
+
+    Return [1.0] for `size` 1."""
     weights = np.arange(1, max(size, 2)) ** SKEW
     found: np.ndarray = weights / weights.sum()
     return found
@@ -39,32 +40,36 @@ _CUMULATIVE = np.stack([np.pad(part, (0, DRAWS - len(part)), constant_values=2.0
 
 
 def numbers_removed(draws: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the number of elements to remove from each of N sets, int64 [N]; 0 for a set of one.
+    """Return how many elements to remove from each of N sets, int64 [N]; 0 for a set with one element.
 
-    draws: uniform numbers, float64 [N]. sizes: int [N], numbers of elements of the sets."""
+    draws: uniform numbers, float64 [N]. sizes: int [N], number of elements of each set."""
     found = 1 + (_CUMULATIVE[sizes - 1] < draws[:, None]).sum(1)
     return np.where(sizes > 1, np.minimum(found, sizes - 1), 0)
 
 
 def kept_slots(draws: np.ndarray, removed: np.ndarray) -> np.ndarray:
-    """Return bool [N, S], True for the slots that stay. In each row the `removed` [N] slots with the lowest of `draws` [N, S] are
-    removed."""
+    """Return bool [N, S], True for the slots that stay. In row i the `removed[i]` slots with the lowest `draws` are removed.
+
+    draws: float [N, S], a random number for each slot. removed: int [N]."""
     rank = draws.argsort(1, kind="stable").argsort(1, kind="stable")
     return rank >= removed[:, None]
 
 
 class PartialBuilds(PositionedDataset):
-    """Base class of the datasets of partial builds of one side of the split. Subclasses choose the slots that are removed."""
+    """Base class of the training and validation set of partial builds. Subclasses choose the slots that are removed."""
 
     def __init__(self, builds: Builds, code: TokenCode, visible_targets: bool) -> None:
         self.builds, self.code, self.visible_targets = builds, code, visible_targets
         self.slots = slot_items(builds.items)
 
     def batch(self, build: np.ndarray, kept: np.ndarray, real: np.ndarray, sample: np.ndarray) -> Batch:
-        """Return the batch in which only the slots `kept`, bool [B, 12], of the builds `build`, int [B], are shown.
+        """Return a batch of B partial builds, in which only some slots of each build are shown.
 
-        Its entries: `tokens` int64 [B, L]; `weapon` int64 [B]; `target` bool [B, V], the tokens of the whole build; `scored` bool [B, V],
-        the tokens that the loss counts; `weight` float32 [B], from `real`, 0 for a placeholder; `sample` int64 [B]."""
+        build: int [B], row numbers of the builds. kept: bool [B, 12], True for a slot that is shown. real: int [B], 0 for a placeholder
+        sample. sample: int64 [B].
+
+        Entries of the batch: `tokens` int64 [B, L]; `weapon` int64 [B]; `target` bool [B, V], the tokens of the whole build; `scored` bool
+        [B, V], the tokens that the loss counts; `weight` float32 [B], equal to `real`; `sample` int64 [B]."""
         observed = count_items(self.slots[build], kept)
         return self._collate(build, self.code.multi_hot(observed), real, sample)
 
@@ -84,7 +89,7 @@ class PartialBuilds(PositionedDataset):
 
 
 class TrainingBuilds(PartialBuilds):
-    """Training set: `subsets` partial builds of each build in an epoch, and with `empty` one more in which all slots are removed."""
+    """Training set. An epoch has `subsets` partial builds of each build and, with `empty`, one more in which all slots are removed."""
 
     def __init__(self, builds: Builds, code: TokenCode, seed: int, subsets: int, empty: bool, removal: str, visible_targets: bool) -> None:
         super().__init__(builds, code, visible_targets)
@@ -117,8 +122,9 @@ class TrainingBuilds(PartialBuilds):
 
 
 class ValidationBuilds(PartialBuilds):
-    """Validation set: each build 12 times, with 1 to 12 slots removed. Batches also have `observed`, the partial builds, and `complete`,
-    the whole ones, int8 [B, 40] each."""
+    """Validation set: each build 12 times, with 1 to 12 slots removed.
+
+    Batches also have `observed`, int8 [B, 40], the partial builds, and `complete`, int8 [B, 40], the whole builds."""
 
     def __init__(self, builds: Builds, code: TokenCode) -> None:
         super().__init__(builds, code, visible_targets=False)
@@ -136,7 +142,8 @@ class ValidationBuilds(PartialBuilds):
         }
 
     def parts(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (row number of the build, int64 [N]; the slots that stay, bool [N, 12]) of the samples `sample`, int64 [N]."""
+        """Return the partial builds of `sample`, int64 [N]: (row numbers of their builds, int64 [N]; True for the slots that stay, bool [N,
+        12])."""
         build, removed = sample // SLOTS, sample % SLOTS + 1
         draws = uniforms(key(0, VALIDATION, SLOTS), sample[:, None] * SLOTS + np.arange(SLOTS))
         return build, kept_slots(draws, removed)

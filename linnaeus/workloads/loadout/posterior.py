@@ -1,8 +1,9 @@
 """Compute the exact posterior of the missing slots of generated builds (`archetypes.World`), from which the best completion follows.
 
-Given the archetype z, the subs are independent draws, so the missing ones are multinomial. A standard ability in a main slot does not show
-its piece, so the likelihood of the mains is a sum over the assignments of the observed mains to pieces. With P(z, assignment | observed)
-the probability of at least j more of each item is a mixture of tails, P(at least j), that are computed once for every weapon.
+Given the archetype z, the sub slots are independent draws, so the missing ones are multinomial. A standard ability in a main slot does not
+show its piece, so the likelihood of the main slots is a sum over the assignments of the observed main abilities to pieces. The probability
+of at least j more of each item is the mean of P(at least j | z, assignment), weighted by P(z, assignment | observed). The values P(at least
+j | z, assignment) are computed once for every weapon.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BATCH = 2000  # builds at once
 
 
 class Posterior:
-    """Exact probabilities of the missing items of partial builds of one world."""
+    """Exact probabilities of the missing items of partial builds, for builds that one `World` generates."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -31,9 +32,9 @@ class Posterior:
         self._sub_tails = np.stack([_sub_tails(world.sub, free) for free in range(SUB_SLOTS + 1)], 2)  # [W, K, 10, 14, 9]
 
     def tails(self, observed: np.ndarray, weapon: np.ndarray) -> np.ndarray:
-        """Return the probability of at least j more of each item, j = 1 to 9, float64 [N, 40, 9].
+        """Return the probability that a build has at least j = 1 to 9 more of each item than `observed`, float64 [N, 40, 9].
 
-        observed: int [N, 40], legal parts of builds; weapon: int [N]."""
+        observed: int [N, 40], legal parts of builds. weapon: int [N]."""
         parts = [self._batch(observed[i : i + BATCH], weapon[i : i + BATCH]) for i in range(0, len(observed), BATCH)]
         return np.concatenate(parts) if parts else np.zeros((0, len(ITEMS), SUB_SLOTS))
 
@@ -50,9 +51,10 @@ class Posterior:
         return found
 
     def _main_likelihood(self, mains: np.ndarray, weapon: np.ndarray) -> np.ndarray:
-        """Return P(observed mains, set of pieces without a main | weapon, archetype), [N, K, 8], up to a factor for each row.
+        """Return P(observed main abilities, pieces without a main ability | weapon, archetype), [N, K, 8], up to a factor for each row.
 
-        mains: int [N, 26], observed items of main slots. The last axis of the result has the order of `SUBSETS`."""
+        mains: int [N, 26], counts of the observed main abilities. The last axis is the set of pieces without one, in the order of
+        `SUBSETS`."""
         slots = np.full((len(mains), MAIN_SLOTS), -1)
         rows, items = mains.nonzero()
         items, rows = np.repeat(items, mains[rows, items]), np.repeat(rows, mains[rows, items])
@@ -72,8 +74,9 @@ class Posterior:
 
 
 def _main_tails(main: np.ndarray, missing: tuple[bool, ...]) -> np.ndarray:
-    """Return P(at least j of the missing pieces have the ability) for j = 1 to 3, [W, K, 26, 3]. main: [W, K, 3, 26]. missing: for each
-    piece, True if its main is missing."""
+    """Return P(at least j of the missing main slots have the ability), j = 1 to 3, [W, K, 26, 3].
+
+    main: [W, K, 3, 26], probability of each ability on each piece. missing: True for each piece whose main ability is missing."""
     counts = np.zeros((*main.shape[:2], MAIN_ITEMS, MAIN_SLOTS + 1))
     counts[..., 0] = 1.0
     for piece in np.flatnonzero(missing):
@@ -83,8 +86,9 @@ def _main_tails(main: np.ndarray, missing: tuple[bool, ...]) -> np.ndarray:
 
 
 def _sub_tails(sub: np.ndarray, free: int) -> np.ndarray:
-    """Return P(Binomial(free, p) >= j) for j = 1 to 9, [W, K, 14, 9]. sub: [W, K, 14], the probabilities p. free: number of free sub
-    slots."""
+    """Return P(at least j of `free` sub slots have the ability), j = 1 to 9, [W, K, 14, 9]: a binomial distribution.
+
+    sub: [W, K, 14], probability of each ability in one sub slot."""
     p = sub[..., None]
     number = np.arange(SUB_SLOTS + 1)
     ways = np.array([comb(free, int(j)) for j in number], float)

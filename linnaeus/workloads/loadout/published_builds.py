@@ -1,10 +1,10 @@
-"""Tables of builds that players publish, in two forms.
+"""Read tables of builds that players publish, in two forms.
 
-- Token table (as SplatNLP trains on): tab-separated, `ability_tags` a JSON list of token numbers, `weapon_id` a number. The vocabularies
-  are JSON objects name -> number beside it, vocab.json and weapon_vocab.json. Tokens are thresholds of ability points, which several
-  builds may share: the one with the mains on the abilities with the most points is used, and such rows are counted.
-- Slot table (as community sites export): a row for each slot, with columns for the build, the slot (0: main), the weapon's number, its tier
-  and the code of the ability. The code BRU is Sub Power Up.
+- Token table (SplatNLP trains on this form): tab-separated; `ability_tags` is a JSON list of token numbers, `weapon_id` a number. The files
+  vocab.json and weapon_vocab.json beside the table are JSON objects {name: number}. Tokens are thresholds of ability points, which several
+  builds may share. Of these, the build with its main slots on the abilities with the most points is used, and the row is counted.
+- Slot table (community sites export this form): a row for each slot, with columns for the build, the slot (0: main), the number of the
+  weapon, the tier of the build and the code of the ability. The code BRU is Sub Power Up.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ COLUMNS = {  # of a slot table: accepted names in lower case, without underscore
 
 
 def read_table(path: Path, weapons: Weapons, tiers: Sequence[int] | None, skipped: SkippedBuilds) -> Builds:
-    """Return the full builds of a token table or a slot table. Builds that are left out are recorded in `skipped`.
+    """Return the full builds of a token table or a slot table (see the module). Builds that are left out are recorded in `skipped`.
 
-    tiers: tiers of a slot table to read; None: all. Raise `ConfigError` for a file that is neither, and for `tiers` with a token table."""
+    tiers: tiers of a slot table to read; None: all. Raise `ConfigError` for a file in neither form, and for `tiers` with a token table."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -83,7 +83,7 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
 
 
 def _numbered(path: Path) -> dict[int, str]:
-    """Return {number: name} from the vocabulary in a file, a JSON object {name: number}. Raise `ConfigError` if it cannot be read."""
+    """Return {number: name} from a vocabulary file, a JSON object {name: number}. Raise `ConfigError` if the file cannot be read."""
     try:
         return {int(number): str(name) for name, number in json.loads(path.read_text(encoding="utf-8")).items()}
     except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -94,7 +94,7 @@ def _numbered(path: Path) -> dict[int, str]:
 
 @functools.lru_cache(maxsize=100_000)
 def builds_of_tokens(names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
-    """Return all full builds that have exactly these tokens of `PointsCode`; () if there is none.
+    """Return all full builds, int8 [40] each, whose tokens of `PointsCode` are exactly `names`; () if no build has them.
 
     The build whose main slots are on the abilities with the most points comes first."""
     base, tiers = empty_build(), dict[str, set[int]]()
@@ -118,8 +118,10 @@ def builds_of_tokens(names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
 
 
 def _slots_of_tiers(tiers: list[tuple[str, int]], mains: int, subs: int) -> Iterator[dict[str, tuple[int, int]]]:
-    """Yield {ability: (main slots, sub slots)} for every way to use exactly `mains` main and `subs` sub slots in which the points of each
-    ability reach its first n thresholds and no more. tiers: (ability, n) of each ability."""
+    """Yield {ability: (main slots, sub slots)} for every way to distribute exactly `mains` main slots and `subs` sub slots over the
+    abilities.
+
+    tiers: (ability, n) for each ability; its points must reach the first n of `THRESHOLDS`, and not the next one."""
     if not tiers:
         if mains == subs == 0:
             yield {}

@@ -1,8 +1,8 @@
 """Fill the free slots of builds in the N ways with the highest expected number of right slots.
 
-The expectation is a sum over items (`slot_filling.py`), so the ranking is exact: the items are taken one after the other, and for every
-number of slots used the N best fillings are kept. Main and sub slots are ranked separately; the N best combinations of a ranked filling of
-each are the result.
+This number is a sum over items (`slot_filling.py`), so an exact ranking is possible: the items are taken one after the other, and the N
+best fillings are kept for every number of slots used. Main and sub slots are ranked separately. The result is the N best pairs of a main
+filling and a sub filling.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ NONE = -1e9  # value of a filling that does not exist: finite, because -inf - -i
 
 
 class Choice(NamedTuple):
-    """C ways to use slots for one item, or for the main-only abilities of one piece. items: int64 [C, 40], the slots that each way adds.
-    value: float64 [B, C], its expected number of right slots."""
+    """C ways to use slots for one item, or for the main-only abilities of one piece.
+
+    items: int64 [C, 40], the slots that each way adds. value: float64 [B, C], the expected number of right slots of each way."""
 
     items: Tensor
     value: Tensor
 
 
 def ranked_fillings(tails: Tensor, observed: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Return the N best ways to fill all free slots of builds `observed` int [B, 40], best first: the added items, int64 [B, N, 40], and
-    the expected number of right slots, float64 [B, N], at most `NONE` / 2 where there are fewer ways.
+    """Return the N = `number` best ways to fill all free slots of B builds, best first.
 
-    tails: the probability of at least j more of each item, [B, 40, 9]. The observed gear must be legal."""
+    The result is (added items int64 [B, N, 40], expected number of right slots float64 [B, N]). If a build has fewer ways, the surplus
+    entries have a value of at most `NONE` / 2. tails: [B, 40, 9], P(at least j more of the item). observed: int [B, 40], legal gear."""
     gain = torch.nn.functional.pad(tails.double().cumsum(2), (1, 0))  # [B, 40, 10], of 0 to 9 more
     mains, main_value = _ranked(_main_choices(gain, observed), MAIN_SLOTS - observed[:, :MAIN_ITEMS].sum(1), MAIN_SLOTS, number)
     subs, sub_value = _ranked(_sub_choices(gain), SUB_SLOTS - observed[:, MAIN_ITEMS:].sum(1), SUB_SLOTS, number)
@@ -63,8 +64,10 @@ def _copies(gain: Tensor, item: int, most: int) -> Choice:
 
 
 def _ranked(choices: Iterable[Choice], free: Tensor, slots: int, number: int) -> tuple[Tensor, Tensor]:
-    """Return (added items [B, N, 40], values [B, N]) of the N = `number` best ways to fill `free` [B] slots by one way of each of
-    `choices`. slots: the largest possible value of `free`."""
+    """Return (added items [B, N, 40], values [B, N]) of the N = `number` best ways to fill the free slots of one kind (main or sub).
+
+    A filling takes one way of each of `choices`. free: [B], number of free slots. slots: number of slots of this kind, the largest possible
+    `free`."""
     size, device = len(free), free.device
     value = torch.full((size, slots + 1, number), NONE, dtype=torch.float64, device=device)  # by slots used
     value[:, 0, 0] = 0.0
@@ -83,7 +86,7 @@ def _ranked(choices: Iterable[Choice], free: Tensor, slots: int, number: int) ->
 
 
 def _highest(values: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Return the `number` highest values along the last dimension, in decreasing order, and their indices. Of equal values the first comes
-    first."""
+    """Return the `number` highest values along the last dimension, in decreasing order, and their indices. Equal values keep their
+    order."""
     found, place = values.sort(dim=-1, descending=True, stable=True)
     return found[..., :number], place[..., :number]

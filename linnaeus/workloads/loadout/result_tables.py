@@ -1,4 +1,4 @@
-"""Tables of the final metrics of a run: completions beside the baselines and the optimum, then the other metrics."""
+"""Text tables of the final metrics of a run: completions beside the baselines and the optimum, then the other metrics."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ TOKENS |= {"legal": "legal answers", "changed": "answers that change given gear"
 
 
 def headline(final: Mapping[str, float]) -> list[str]:
-    """Return the result of a run in at most three lines: shares of right slots, of the optimum, and the margin over the best baseline."""
+    """Return the result of a run in at most three lines: share of right slots, share of the optimum, and margin over the best baseline.
+
+    Return [] before the first validation. final: {name of a metric: newest value}."""
     key = _pass(final)
     if key is None:
         return []
@@ -26,7 +28,7 @@ def headline(final: Mapping[str, float]) -> list[str]:
 
 
 def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
-    """Return {title: lines} of the tables for the last validation; {} before the first one. final: the newest result of each metric."""
+    """Return {title: lines} of the tables of the last validation; {} before the first one. final: {name of a metric: newest value}."""
     key = _pass(final)
     if key is None:
         return {}

@@ -1,4 +1,4 @@
-"""Count the builds that a data source leaves out, by reason, with the place of the first one. Too many bad builds are an error."""
+"""Count the builds that a data source leaves out, by reason, and raise an error if too many are bad."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from linnaeus.errors import ConfigError
 
 
 class SkippedBuilds:
-    """Record of the builds that are left out of the file or folder `name`. A legal build with free slots is unusable; any other one left
-    out is bad.
+    """Record of the builds that are left out of the file or folder `name`. A legal build with free slots is unusable; a build that cannot
+    be read or is not legal is bad.
 
-    `read`: number of builds read so far. `bad`: number of bad ones. `shared`: number of builds whose tokens another build has, too."""
+    read: number of builds read so far. bad: number of bad builds. shared: number of builds whose tokens are also the tokens of another
+    build."""
 
     def __init__(self, name: str) -> None:
         self.name, self.read, self.bad, self.shared = name, 0, 0, 0
@@ -17,24 +18,26 @@ class SkippedBuilds:
         self._first: dict[str, str] = {}
 
     def unusable(self, reason: str, where: str) -> None:
-        """Count a build that is legal but not full. where: its place in the file, for messages."""
+        """Count a build that is legal but has free slots. where: file and line of the build, for messages."""
         self._counts[reason] = self._counts.get(reason, 0) + 1
         self._first.setdefault(reason, where)
 
     def wrong(self, reason: str, where: str) -> None:
-        """Count a build that cannot be read, or that is not legal. where: its place in the file, for messages."""
+        """Count a bad build: it cannot be read, or it is not legal. where: file and line of the build, for messages."""
         self.bad += 1
         self.unusable(reason, where)
 
     def notes(self) -> tuple[str, ...]:
-        """Return a line for each reason, the most frequent first, and a line about `shared` builds if there are any; () if nothing was left
-        out."""
+        """Return a line for each reason, the most frequent first, with the place of its first build; then a line about `shared` builds, if
+        any.
+
+        Return () if there is nothing to say."""
         reasons = sorted(self._counts.items(), key=lambda item: -item[1])
         lines = [f"{count} of {self.read} builds left out: {reason} (first: {self._first[reason]})" for reason, count in reasons]
         return (*lines, *([f"{self.shared} of {self.read} builds share their tokens with others"] if self.shared else []))
 
     def check(self, max_bad_fraction: float) -> None:
-        """Raise `ConfigError` if nothing was read, or if the share of bad builds is above the limit."""
+        """Raise `ConfigError` if no build was read, or if the share of bad builds is above `max_bad_fraction`."""
         if not self.read:
             raise ConfigError(f"data.path: {self.name} has no builds; check the file")
         if self.bad > max_bad_fraction * self.read:

@@ -1,8 +1,8 @@
 """Fill the free slots of builds in one step, so that the expected number of right slots is highest.
 
-A completion is right in min(predicted, true) slots of each item. Its expectation is the sum, over the j-th copies that it adds, of the
-probability that the build has at least j more. These probabilities fall with j, and the rules of gear (numbers of slots, one main-only
-ability per piece) are a matroid, so taking the most probable copies one after the other is exact.
+A completion has min(predicted, true) right slots of each item. The expected number of right slots is the sum, over the j-th copy of each
+item that the completion adds, of P(the build has at least j more of the item). These probabilities fall with j, and the rules of gear
+(numbers of slots, one main-only ability per piece) are a matroid. So it is exact to take the most probable copies one after the other.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _PIECE = torch.from_numpy(ITEM_PIECE)
 class Filled(NamedTuple):
     """Completions of B builds. items: int64 [B, 40], how many of each item were added.
 
-    probability: [B, 12], of each added slot; item: int64 [B, 12], its item. Places 0 to 2 are for main slots and 3 to 11 for sub slots, in
-    decreasing probability; a place that is not needed has probability 0 and item -1."""
+    item: int64 [B, 12], the item added to each slot. probability: [B, 12], its probability. Columns 0 to 2 are main slots and 3 to 11 sub
+    slots, each in decreasing probability. Columns that are not needed have probability 0 and item -1."""
 
     items: Tensor
     probability: Tensor
@@ -29,8 +29,10 @@ class Filled(NamedTuple):
 
 
 def legal_tails(tails: Tensor, observed: Tensor) -> Tensor:
-    """Return `tails` [B, 40, 9] with -1 for each main-only ability that cannot be added: all of a piece for which `observed` [B, 40] has
-    one, and otherwise all but the most probable one of the piece. Second and further copies of these abilities are -1, too."""
+    """Return a copy of `tails` [B, 40, 9] in which main-only abilities that must not be added have -1.
+
+    If `observed` [B, 40] has a main-only ability of a piece, all of that piece are -1; otherwise all but the most probable one. Second and
+    further copies are always -1."""
     found = tails.clone()
     piece = _PIECE.to(tails.device)
     for number in range(len(PIECES)):
@@ -44,9 +46,9 @@ def legal_tails(tails: Tensor, observed: Tensor) -> Tensor:
 
 
 def fill(tails: Tensor, observed: Tensor) -> Filled:
-    """Return the completion of `observed`, int [B, 40], with the highest expected number of right slots. All free slots are filled.
+    """Fill all free slots of `observed`, int [B, 40], legal gear. The result has the highest expected number of right slots.
 
-    tails: [B, 40, 9], the probability of at least j = 1 to 9 more of each item. The observed gear must be legal."""
+    tails: [B, 40, 9], the probability that a build has at least j = 1 to 9 more of each item."""
     legal = legal_tails(tails, observed)
     parts = (
         _fill_kind(legal[:, :MAIN_ITEMS, :MAIN_SLOTS], observed[:, :MAIN_ITEMS], MAIN_SLOTS),
@@ -60,8 +62,9 @@ def fill(tails: Tensor, observed: Tensor) -> Filled:
 
 
 def _fill_kind(tails: Tensor, observed: Tensor, slots: int) -> Filled:
-    """Fill the free slots of one kind, main or sub, with the most probable copies of its I items. tails: [B, I, J]. observed: int [B, I].
-    slots: number of slots of this kind in a build."""
+    """Fill the free slots of one kind (main or sub) with the most probable copies of the I items of this kind.
+
+    tails: [B, I, J], P(at least j more of the item). observed: int [B, I]. slots: number of slots of this kind in a build."""
     size, items, copies = tails.shape
     free = slots - observed.sum(1, dtype=torch.int64)
     value, place = tails.flatten(1).sort(dim=1, descending=True, stable=True)  # stable: equal values in the order of the items

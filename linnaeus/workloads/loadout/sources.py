@@ -1,4 +1,4 @@
-"""Read the builds of `config.data` and split them."""
+"""Read or generate the builds that `config.data` describes, and split them."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Tokens of a build: the two codes in which the model reads gear and predicts it.
+"""Tokens of a build: two codes in which the model reads gear and predicts it.
 
-Both are thermometer codes: a token means "at least so much of this ability", so a count sets its own token and all lower ones. A target is
-multi-hot, and the predicted probability of a token is that of reaching its level.
+In both codes a token means "at least this level of an ability" (thermometer code): a build has the token of its level and of all lower
+levels. A target is multi-hot. The predicted probability of a token is the probability that the build reaches the level.
 
 - `slots` (182 tokens): levels are numbers of slots. `swim_speed_up_sub_2` means at least two sub slots. Every slot adds one token.
 - `points` (140 tokens): levels are ability points, `THRESHOLDS`; main-only abilities have one token. This is the code of SplatNLP. It has
@@ -39,7 +39,9 @@ LEVELS = SUB_SLOTS  # highest number of slots of an item
 
 
 class TokenCode(ABC):
-    """Code of builds in V tokens. `names`: the tokens, the two special ones first. `longest`: largest number of tokens of a build."""
+    """Base class of the codes that represent a build as a set of V tokens.
+
+    names: names of the tokens, the two special tokens first. longest: largest number of tokens of a build."""
 
     names: tuple[str, ...]
     longest: int
@@ -48,29 +50,32 @@ class TokenCode(ABC):
 
     @abstractmethod
     def quantities(self, builds: np.ndarray) -> np.ndarray:
-        """Return the quantities that the levels measure, [N, Q], of builds [N, 40]."""
+        """Return what the levels measure (numbers of slots or ability points) for each build, [N, Q]. builds: int8 [N, 40], counts of
+        `ITEMS`."""
 
     @abstractmethod
     def tails(self, probabilities: Tensor, observed: Tensor) -> Tensor:
         """Return the probability that a build has at least j = 1 to 9 more of each item than `observed`, int [B, 40]: [B, 40, 9].
 
-        `probabilities` [B, V]: predicted probability of each token. The result is 0 where a legal build cannot have so many, and does not
-        increase with j."""
+        probabilities: [B, V], predicted probability of each token. The result is 0 where a legal build cannot have so many copies of the
+        item, and does not increase with j."""
 
     def __len__(self) -> int:
         return len(self.names)
 
     def multi_hot(self, builds: np.ndarray) -> np.ndarray:
-        """Return bool [N, V], True at the tokens of each build. The special tokens are False. builds: int8 [N, 40]."""
+        """Return bool [N, V], True for the tokens that each build has. The special tokens are False. builds: int8 [N, 40]."""
         return self.quantities(builds)[:, self.measured] >= self.levels
 
     def token_sets(self, builds: np.ndarray) -> np.ndarray:
-        """Return the tokens of builds [N, 40] in the order of the vocabulary, int64 [N, longest], padded. The empty build is `<NULL>`."""
+        """Return the token numbers of each build, ascending and padded with `PAD`: int64 [N, longest]. An empty build gets `NULL`. builds:
+        int8 [N, 40]."""
         return sets_of(self.multi_hot(builds), self.longest)
 
 
 def sets_of(multi_hot: np.ndarray, longest: int) -> np.ndarray:
-    """Return the tokens of multi-hot rows [N, V], int64 [N, longest], padded. A row without tokens is `<NULL>`."""
+    """Return the token numbers in each row of `multi_hot`, bool [N, V], padded with `PAD`: int64 [N, longest]. A row without tokens gets
+    `NULL`."""
     found = np.full((len(multi_hot), longest), PAD, np.int64)
     rows, tokens = multi_hot.nonzero()
     place = np.arange(len(rows)) - np.searchsorted(rows, rows)
@@ -80,7 +85,7 @@ def sets_of(multi_hot: np.ndarray, longest: int) -> np.ndarray:
 
 
 class SlotsCode(TokenCode):
-    """Code whose levels are numbers of slots of each of the 40 items."""
+    """Code whose levels are numbers of slots, for each of the 40 items: 182 tokens."""
 
     longest = SLOTS
 
@@ -110,7 +115,7 @@ class SlotsCode(TokenCode):
 
 
 class PointsCode(TokenCode):
-    """Code whose levels are ability points of each of the 26 abilities."""
+    """Code whose levels are ability points, for each of the 26 abilities: 140 tokens, as in SplatNLP."""
 
     longest = 15  # nine subs of one token each and three mains of at most two
 
@@ -131,7 +136,8 @@ class PointsCode(TokenCode):
         return ability_points(builds)
 
     def tails(self, probabilities: Tensor, observed: Tensor) -> Tensor:
-        """Return the result that `TokenCode.tails` describes. Between two thresholds the probability is interpolated linearly."""
+        """Return the probabilities that `TokenCode.tails` describes. Between two thresholds of points the probability is interpolated
+        linearly."""
         device, only, size = observed.device, len(PIECE_OF), len(observed)
         standard = probabilities[:, 2 + only :].view(size, len(STANDARD), len(THRESHOLDS)).cummin(2).values
         ends = standard.new_ones(size, len(STANDARD), 1), standard.new_zeros(size, len(STANDARD), 2)

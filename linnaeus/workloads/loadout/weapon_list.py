@@ -1,6 +1,7 @@
-"""List the weapons of Splatoon 3: key|number|name|key of the weapon with the same properties, empty for the weapon itself.
+"""List of the weapons of Splatoon 3. A line is key|number|name|key of the weapon with the same properties, empty unless it is a reskin.
 
-Keys are those of a public statistics site, numbers those of the game."""
+Keys are from the statistics site stat.ink, numbers from the game.
+"""
 
 WEAPON_LIST = """\
 52gal|50|.52 Gal|

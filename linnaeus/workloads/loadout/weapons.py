@@ -1,4 +1,4 @@
-"""Vocabulary of weapons. Weapons that differ only in appearance (reskins) are one weapon of the model."""
+"""Vocabulary of weapons. A reskin, which differs from another weapon only in appearance, is that other weapon for the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from linnaeus.workloads.loadout.weapon_list import WEAPON_LIST
 
 @dataclass(frozen=True)
 class Weapon:
-    """One weapon of the vocabulary. `reskin_of`: key of the weapon that stands for it in the model; its own key unless it is a reskin."""
+    """One weapon of the game. `reskin_of`: key of the weapon from which it differs only in appearance; its own `key` if there is none."""
 
     key: str
     number: str
@@ -26,8 +26,9 @@ class Weapon:
 
 @dataclass(frozen=True)
 class Weapons:
-    """Weapons of a model. `rows`: all weapons, reskins included. `keys`: the W weapons that are not reskins, sorted; a weapon's index is
-    its place in `keys`, for a reskin that of the weapon that stands for it."""
+    """Vocabulary of W weapons. rows: all weapons, reskins included. keys: the keys of the W weapons that are not reskins, sorted.
+
+    The index of a weapon is the position of its key in `keys`; a reskin has the index of the weapon `reskin_of`."""
 
     rows: Sequence[Weapon]
     keys: tuple[str, ...] = field(init=False)
@@ -44,13 +45,13 @@ class Weapons:
         return len(self.keys)
 
     def get(self, name: str) -> int | None:
-        """Return the index of a weapon by its exact key or number, or by its name in the form that `slug` returns; None if it is
-        unknown."""
+        """Return the index of the weapon with this exact key, number or `slug` of its name; None if there is no such weapon."""
         return self._index.get(name)
 
     def find(self, name: str) -> int:
-        """Return the index of a weapon by key, number or name, in any case. Raise `ConfigError`, with the most similar name, for an unknown
-        one."""
+        """Return the index of the weapon with this key, number or name, in lower or upper case.
+
+        Raise `ConfigError` for an unknown weapon; the message has the most similar name."""
         for text in (name, slug(name)):
             if text in self._index:
                 return self._index[text]
@@ -58,7 +59,7 @@ class Weapons:
         raise ConfigError(f"unknown weapon {name[:40]!r}; {f'did you mean {near[0]}?' if near else 'use its name, such as splattershot'}")
 
     def name(self, index: int) -> str:
-        """Return the name of a weapon as the game shows it."""
+        """Return the name of the weapon with this index, as the game shows it."""
         return next(row.name for row in self.rows if row.key == self.keys[index])
 
     def to_dict(self) -> list[list[str]]:
@@ -67,12 +68,12 @@ class Weapons:
 
 
 def slug(name: str) -> str:
-    """Return a name in lower case with underscores: `N-ZAP '85` is n_zap_85."""
+    """Return `name` in lower case, with underscores instead of other characters: `N-ZAP '85` becomes n_zap_85."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def weapons_from(rows: Iterable[Sequence[str]]) -> Weapons:
-    """Return the vocabulary that `Weapons.to_dict` returned as `rows`. Raise `ValueError` for other values."""
+    """Return the vocabulary from `rows`, the result of `Weapons.to_dict`. Raise `ValueError` for rows of another form."""
     found = [Weapon(*(str(value) for value in row)) for row in rows if len(row) == 4]
     keys = {row.key for row in found}
     if not found or len(keys) != len(found) or any(row.reskin_of not in keys for row in found):
@@ -81,13 +82,14 @@ def weapons_from(rows: Iterable[Sequence[str]]) -> Weapons:
 
 
 def builtin_weapons() -> Weapons:
-    """Return the weapons of the game: 143, of which 130 are not reskins."""
+    """Return the vocabulary of the weapons that the program lists: 143 weapons, of which 130 are not reskins."""
     rows = (line.split("|") for line in WEAPON_LIST.splitlines())
     return weapons_from((key, number, name, reskin or key) for key, number, name, reskin in rows)
 
 
 def read_weapons(path: str) -> Weapons:
-    """Return the weapons in a `weapon.json` of the statistics site stat.ink. Raise `ConfigError` for a file that is not one."""
+    """Return the vocabulary in a file `weapon.json` of the statistics site stat.ink. Raise `ConfigError` if the file cannot be read as
+    one."""
     try:
         return weapons_from(_row(entry) for entry in json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -1,5 +1,6 @@
 """The loadout workload: complete a build from a weapon and part of its gear. It implements `workloads.base.Workload` with one task,
-`tokens`."""
+`tokens`.
+"""
 
 import functools
 import shlex
@@ -31,7 +32,7 @@ WEAPONS = "weapons.json"
 
 
 class LoadoutWorkload(Workload):
-    """Builds, partial builds, model and metrics of one configuration."""
+    """Builds, partial builds, model and metrics of the loadout task for one configuration."""
 
     tasks = ("tokens",)
 
@@ -67,11 +68,12 @@ class LoadoutWorkload(Workload):
 
     @functools.cached_property
     def baselines(self) -> Baselines:
-        """Return the statistics of the training builds. They are computed at the first use."""
+        """Return the baselines, fitted to the training builds. They are computed at the first use."""
         return Baselines(self.split.train, len(self.split.weapons))
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the names of partial builds, such as build-17/3: the number of the build, and of its partial build in an epoch."""
+        """Return the names of training samples, such as build-17/3: the number of the build / the number of its partial build in an
+        epoch."""
         per_build = self.config.data.subsets + self.config.data.empty
         return [f"build-{sample // per_build}/{sample % per_build}" for sample in samples]
 
@@ -103,7 +105,9 @@ class LoadoutWorkload(Workload):
 
 
 def token_losses(logits: Tensor, batch: Batch) -> Tensor:
-    """Return the binary cross-entropy of the scored tokens in nats, [B, V], 0 elsewhere. float32; float64 for float64 logits."""
+    """Return the binary cross-entropy of each scored token in nats, [B, V]; 0 for tokens that are not scored (`batch["scored"]`).
+
+    The result is float64 for float64 logits, otherwise float32."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
     losses = F.binary_cross_entropy_with_logits(wide, batch["target"].to(wide.dtype), reduction="none")
     return losses * batch["scored"]

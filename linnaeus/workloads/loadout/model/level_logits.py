@@ -1,9 +1,11 @@
-"""Logits of tokens by the distance of their level from the gear in the set.
+"""Logits of tokens by the distance between the token's level and the level that the input set shows.
 
-A token means "at least n of an item"; n is its level. In a plain output layer, "one more than the set shows" is another token for each
-number that the set shows, with other weights. This layer has its weights per item and distance (level minus the highest level in the set),
-so that "one more" always has the same weights. After 2,500 updates the completions of the default model have 96.3 % of the optimum's right
-slots with 1 of 12 removed, and 92.9 % without this layer; 98.4 and 97.7 % with 6 removed.
+A token means "at least n of an item"; n is its level. For a plain output layer, "one more than the set shows" is another token, with other
+weights, for each number that the set shows. This layer has weights per item and distance (the token's level minus the highest level of the
+item in the set), so that "one more" always has the same weights.
+
+After 2,500 updates the completions of the default model have 96.3 % of the optimum's right slots with 1 of 12 slots removed (92.9 % without
+this layer), and 98.4 % with 6 removed (97.7 % without).
 """
 
 from __future__ import annotations
@@ -16,10 +18,9 @@ from linnaeus.workloads.loadout.token_code import SPECIAL, TokenCode
 
 
 class LevelLogits(nn.Module):
-    """Linear layer from H channels to the logits of V tokens.
+    """Linear layer from H channels to the logits of V tokens, with one output for each item and distance 0, 1, 2, ... (see the module).
 
-    It has one output for each item and distance 0, 1, 2, ... (see the module); levels that the set shows have distance 0. With `PointsCode`
-    an item is an ability."""
+    A token whose level the set already shows has distance 0. With `PointsCode` an item is an ability."""
 
     tables: Tensor  # int64 [3, V]: item of each token, its level, and the output of distance 0 of its item
 
@@ -31,11 +32,11 @@ class LevelLogits(nn.Module):
         self.linear = nn.Linear(width, int((self._values[2] + self._values[1]).max()) + 1)
 
     def init_weights(self) -> None:
-        """Set the buffer `tables`. The network that contains this layer initialises `linear`."""
+        """Set the buffer `tables`. The weights of `linear` are initialised by the network that contains this layer."""
         self.tables.copy_(torch.from_numpy(self._values))
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        """Return logits [B, V] of features [B, H] and the tokens of the sets, int64 [B, L]."""
+        """Return logits [B, V]. x: [B, H], features of the pooled sets. tokens: int64 [B, L], the input sets."""
         item, level, first = self.tables
         shown = torch.zeros(len(tokens), self.items, dtype=torch.int64, device=tokens.device)
         shown = shown.scatter_reduce(1, item[tokens], level[tokens], "amax")  # highest level of each item in the set

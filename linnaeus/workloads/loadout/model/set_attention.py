@@ -1,7 +1,7 @@
-"""Attention among the elements of sets, without an order.
+"""Attention among the elements of a set, which have no order.
 
-`AttentionBlock` is the multihead attention block of Lee et al. 2019 ("Set Transformer"). The layers of `set_transformer.py` consist of it:
-plain attention among the elements, and the published layer with inducing points.
+`AttentionBlock` is the multihead attention block of Lee et al. 2019 ("Set Transformer"). Two layers are made of it: `PlainLayer`,
+self-attention among the elements, and `InducedLayer`, the published layer with inducing points.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 
 class AttentionBlock(nn.Module):
-    """Attention block in which queries q [B, Q, H] attend to keys k [B, K, H]: x = norm(q + attention(q, k)), then norm(x +
+    """Attention block in which queries q [B, Q, H] attend to keys k [B, K, H]: x = norm(q + attention(q, k)), result norm(x +
     feed_forward(x)).
 
-    `norm=False`: without the norms."""
+    `norm=False`: without the two norms."""
 
     def __init__(self, width: int, heads: int, norm: bool, dropout: float) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class AttentionBlock(nn.Module):
         self.norm1, self.norm2 = layer_norm(width, norm), layer_norm(width, norm)
 
     def forward(self, queries: Tensor, keys: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return [B, Q, H]. `real`, bool [B, K]: True for the keys that exist, at least one in each set; None: all exist."""
+        """Return [B, Q, H]. real: bool [B, K], True for keys that are no padding, at least one in each set; None: all keys."""
         q, k, v = (self._split(part(x)) for part, x in ((self.query, queries), (self.key, keys), (self.value, keys)))
         mask = None if real is None else real[:, None, None, :]
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)
@@ -37,8 +37,9 @@ class AttentionBlock(nn.Module):
 
 
 class InducedBlock(nn.Module):
-    """Attention through M learned points: the points attend to the set, then the set attends to the points. The result is added to the set
-    and normalised, also with `norm=False`."""
+    """Attention of a set through M learned points: the points attend to the set, then the set attends to the points.
+
+    The result is added to the set and normalised; this norm also exists with `norm=False`."""
 
     def __init__(self, width: int, heads: int, points: int, norm: bool, dropout: float) -> None:
         super().__init__()
@@ -52,8 +53,10 @@ class InducedBlock(nn.Module):
 
 
 class InducedLayer(nn.Module):
-    """Layer of the published model. Two induced blocks, a pooling and two attention blocks reduce the set to M vectors; the elements of the
-    set attend to these vectors; a feed-forward network follows."""
+    """Attention layer of the published SplatNLP model.
+
+    Two induced blocks, a pooling and two attention blocks reduce the set to M vectors. The elements of the set attend to these vectors. A
+    feed-forward network follows."""
 
     def __init__(self, width: int, heads: int, points: int, norm: bool, dropout: float) -> None:
         super().__init__()
@@ -79,7 +82,7 @@ class InducedLayer(nn.Module):
 
 
 class PlainLayer(nn.Module):
-    """Self-attention among the elements of the set, without inducing points, which a set of up to 15 does not need."""
+    """Self-attention among the elements of the set, without inducing points: a set of up to 15 elements does not need them."""
 
     def __init__(self, width: int, heads: int, norm: bool, dropout: float) -> None:
         super().__init__()

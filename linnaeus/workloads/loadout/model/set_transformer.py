@@ -2,10 +2,10 @@
 
     token embedding + weapon embedding -> linear -> layers -> mean or sum over the set -> residual blocks -> logits
 
-`size=published` is SplatNLP's model with 140 tokens and 130 weapons: 83,001,420 parameters; `published_cli` its command-line defaults,
-20,833,612. They need `data.code=points` for these numbers. `small` has no attention: it reads the sum of the set and its size. Evidence for
-a style of build is a sum over the slots, and attention does not pay for its time. Its logits also depend on the levels that the set shows
-(`level_logits.py`).
+`size=published` is SplatNLP's model with 140 tokens and 130 weapons, 83,001,420 parameters. `size=published_cli` has the defaults of
+SplatNLP's command line, 20,833,612 parameters. Both have these numbers with `data.code=points`. `size=small` has no attention, which is not
+worth its time: evidence for a style of build is a sum over the slots. It reads the sum of the token embeddings and the number of tokens,
+and its logits also depend on the levels that the set shows (`level_logits.py`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SetTransformer(SeededModel):
     """Network that predicts the V tokens of a `TokenCode` for W weapons.
 
     `model(batch)` reads `tokens` int64 [B, L], padded with `PAD`, and `weapon` int64 [B]; it returns logits [B, V]. The tokens are sorted
-    first, so their order does not change a bit of the result."""
+    first, so the result does not depend on their order, to the last bit."""
 
     def __init__(self, config: SetTransformerConfig, code: TokenCode, weapons: int) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class SetTransformer(SeededModel):
         return logits if self.levels is None else logits + self.levels(pooled, tokens)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the output layer: there is one task."""
+        """Return the parameters of the output layer. The model has a single task, so no layer is shared by several tasks."""
         return list(self.output.parameters())
 
     def trunk_parameters(self) -> list[nn.Parameter]:
@@ -104,7 +104,7 @@ class SetTransformer(SeededModel):
 
     @property
     def no_decay(self) -> set[str]:
-        """Return the names of embeddings, learned points, norms and biases."""
+        """Return the names of the parameters without weight decay: embeddings, learned points, norms and biases."""
         return {name for name, p in self.named_parameters() if p.dim() != 2 or name.startswith(("token.", "weapon.", "number."))}
 
 
@@ -115,8 +115,9 @@ def _layer(size: Size, dropout: float) -> nn.Module:
 
 
 def model_size(config: SetTransformerConfig) -> Size:
-    """Return the size that `config.size` names, with layers, width, heads and blocks replaced where `config` sets them. Raise `ConfigError`
-    if the heads do not divide the width."""
+    """Return the size named `config.size`; `layers`, `width`, `heads` and `blocks` of `config` replace its values where they are not None.
+
+    Raise `ConfigError` if `heads` does not divide `width`."""
     given = {name: value for name in ("layers", "width", "heads", "blocks") if (value := getattr(config, name)) is not None}
     size = dataclasses.replace(SIZES[config.size], **given)
     if size.width % size.heads:
@@ -125,5 +126,7 @@ def model_size(config: SetTransformerConfig) -> Size:
 
 
 def build_set_transformer(config: SetTransformerConfig, seed: int, code: TokenCode, weapons: int) -> SetTransformer:
-    """Return the network on the CPU, with weights that are a function of `seed`. Raise `ConfigError` for impossible settings."""
+    """Return the network on the CPU, with weights that are a function of `seed`.
+
+    weapons: number of weapons. Raise `ConfigError` if the number of heads does not divide the width."""
     return initialised(lambda: SetTransformer(config, code, weapons), seed)

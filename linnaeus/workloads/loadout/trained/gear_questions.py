@@ -1,4 +1,4 @@
-"""Questions of `linnaeus edit` to a loadout model: weapons with given gear, whose builds it completes."""
+"""Inputs of `linnaeus edit` for a loadout model: weapons with given gear, which the model completes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from linnaeus.workloads.questions import Answer, Question, Questions, refuse_opt
 
 
 def questions(path: Path, options: argparse.Namespace) -> Questions:
-    """Return a question for each weapon of `options.inputs`, with the gear `options.have`. Raise `ConfigError` for a request that no legal
-    build meets."""
+    """Return a question (an input and a function that runs the model) for each weapon in `options.inputs`, with the gear `options.have`.
+
+    Raise `ConfigError` if there is no weapon, and for gear that no legal build contains. path: run directory or checkpoint."""
     refuse_options(options, ("have",), "a loadout model")
     if not options.inputs:
         raise ConfigError("INPUT: give at least one weapon, such as splattershot")

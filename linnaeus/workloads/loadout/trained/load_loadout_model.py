@@ -1,7 +1,8 @@
 """Load a trained loadout model from a run directory or one of its checkpoints.
 
-config.yaml gives the architecture and the tokens, weapons.json the weapons. A checkpoint that verifies gives the weights: the averaged ones
-if the run validated those."""
+config.yaml gives the architecture and the tokens, weapons.json the weapons. The weights come from a checkpoint that passes verification;
+they are the averaged weights if the run validated averaged weights.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +19,10 @@ WEAPONS = "weapons.json"  # written by the workload
 
 
 def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> LoadoutModel:
-    """Return the model of a run. `checkpoint`: best (the default if one was validated), newest (otherwise), or a step.
+    """Return the trained model of the run directory or checkpoint `path`.
 
-    Raise `ConfigError` for another path, a run of another workload, and weights that are damaged, do not fit or are not finite."""
+    checkpoint: "best" (the default if a best one was validated), "newest" (the default otherwise), or a step. Raise `ConfigError` for
+    another path, a run of another workload, and weights that are damaged, do not fit or are not finite."""
     run = find_run(Path(path))
     config = run_configuration(run, "loadout")
     weapons = read_run_file(run / WEAPONS, weapons_from)

@@ -20,7 +20,9 @@ FEW_ANSWERS = 8
 
 
 class LoadoutModel:
-    """Network in evaluation mode, its tokens and weapons. `source`: the file of the weights. `notes`: lines for the user."""
+    """Trained network in evaluation mode, with its tokens and weapons; completes builds.
+
+    source: the file of the weights. notes: lines for the user."""
 
     def __init__(self, network: SetTransformer, code: TokenCode, weapons: Weapons, source: str, notes: Sequence[str] = ()) -> None:
         self.network, self.code, self.weapons, self.source, self.notes = network.eval(), code, weapons, source, list(notes)
@@ -38,11 +40,10 @@ class LoadoutModel:
     def complete(
         self, weapon: str, have: str = "", *, points: dict[str, int] | None = None, top: int = 1, method: str = "direct"
     ) -> list[Answer]:
-        """Return the best builds for a weapon that contain the gear `have`, such as `swim_speed_up: main sub`, and have at least `points`.
+        """Return the best builds for a weapon that contain the gear `have` and have at least the ability points `points`: at most `top`.
 
-        points: ability -> ability points. method: direct, beam or, for one answer, closure.
-
-        Raise `ConfigError` for a request that no legal build meets."""
+        have: text such as `swim_speed_up: main sub`. points: ability -> ability points. method: "direct", "beam", or "closure" (one
+        answer). Raise `ConfigError` for a request that no legal build meets."""
         if method not in METHODS:
             raise ConfigError(f"method is {method!r}; use one of {', '.join(METHODS)}")
         request = make_request(self.weapons, weapon, have, points)
@@ -51,7 +52,7 @@ class LoadoutModel:
         return self.answers([request], method, top)[0]
 
     def answers(self, requests: Sequence[Request], method: str, top: int) -> list[list[Answer]]:
-        """Return the answers to each request, best first, at most `top`; [] for a request that cannot be met."""
+        """Return a list of answers to each request, best first, at most `top`; [] for a request that cannot be met."""
         found: list[list[Answer]] = [[] for _ in requests]
         able = [i for i, request in enumerate(requests) if request.given is not None]
         size = max(1, BATCH * FEW_ANSWERS // max(top, FEW_ANSWERS))

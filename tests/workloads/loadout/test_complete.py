@@ -81,7 +81,7 @@ def test_batched_answers_equal_single_ones(model, method):
 
 
 def test_many_answers_are_computed_for_fewer_requests_at_once(model):
-    """The memory of the ranking grows with both."""
+    """Memory of the exact ranking grows with the number of requests and of answers."""
     part = LoadoutModel(model.network, model.code, model.weapons, "")
     for top, wanted in ((8, [4, 1]), (16, [2, 2, 1])):
         sizes = []

@@ -83,9 +83,9 @@ def _number(value: float, digits: int) -> str:
 
 
 def write_sheet(path: Path, world_number: int, size: int) -> None:
-    """Write a contact sheet of a world as a PNG: all species in the order of the tree, with a caption and six individuals each.
+    """Write a contact sheet of a world as a PNG: all species in the order of the tree, each with a caption and six individuals.
 
-    `size` is the side of a photograph in pixels; below 48 it is set to 48, so that captions fit."""
+    `size`: side of each photograph in pixels. A `size` below 48 is raised to 48, so that captions fit."""
     size = max(size, 48)
     world = build_world(world_number)
     species = len(world.form)
@@ -103,8 +103,8 @@ def write_sheet(path: Path, world_number: int, size: int) -> None:
 
 
 def _write_caption(pen: ImageDraw.ImageDraw, world: World, s: int, x: int, y: int) -> None:
-    """Write the caption of species number s at the pixel (x, y): name, frequency and the kind of its cryptic group; at the first species of
-    a genus also order and family."""
+    """Write the caption of species number s at the pixel (x, y): the name, the frequency and, in a cryptic group (species of equal looks),
+    the metadata that separate the group. Above the first species of a genus, also write the order and family."""
     order, family = (world.tree.names[r][c] for r, c in enumerate(world.lineage[s, :2]))
     if s == 0 or world.lineage[s, 2] != world.lineage[s - 1, 2]:
         pen.text((x, y), f"{order} · {family}", fill=_FAINT)
@@ -161,7 +161,9 @@ def biota_config(train: int = 10000, validation: int = 2000, size: int = 64, wor
 
 
 def _run(command: str, path: Path | None = None, **options: int) -> str:
-    """Run a command and return the text to print. Raise `ConfigError` for a sheet whose path is not that of a PNG."""
+    """Run the command `export`, `sheet` or `ceilings` and return the text to print. `options`: arguments of `biota_config`.
+
+    Raise `ConfigError` if the path of a sheet does not end in .png."""
     if command == "ceilings":
         return format_ceilings(ceilings(biota_config(**options)))
     assert path is not None

@@ -21,8 +21,8 @@ GROUNDS: dict[str, tuple[tuple[float, float, float], ...]] = {
 
 @lru_cache(maxsize=4)
 def tiles(world: int) -> Array:
-    """Return the three noise layers of a world, float32 [3, TILE, TILE]: periodic value noise of about [-1, 1], on grids of 32, 96 and 512
-    cells per side."""
+    """Return three layers of periodic value noise for a world, float32 [3, TILE, TILE], with values of about -1 to 1. The grids of the
+    layers have 32, 96 and 512 cells per side."""
     layers = []
     line = np.arange(TILE)
     rotated = ((line[:, None] + line) % TILE, (line[:, None] - line) % TILE)  # by 45 degrees: the sum hides the grid
@@ -39,9 +39,10 @@ def tiles(world: int) -> Array:
 
 
 def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Array:
-    """Return windows of the noise layer number `layer`, float32 [B, size, size]. A zoom of n reads every n-th texel of the layer.
+    """Return one window of the noise layer number `layer` per individual, float32 [B, size, size]. Windows wrap around.
 
-    `place`: [B, 2], row and column of the upper left corner as fractions of the layer's side, in [0, 1). Windows wrap around."""
+    `place`: [B, 2], row and column of the upper left corner as fractions of the layer's side, in [0, 1). `zoom`: step in the layer from one
+    pixel of the window to the next; 1 reads every value, n every n-th."""
     tile = tiles(world)[layer]
     rows = (place[:, 0] * TILE).astype(np.int64)
     columns = (place[:, 1] * TILE).astype(np.int64)

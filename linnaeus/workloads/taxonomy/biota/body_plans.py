@@ -29,7 +29,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class BodyPlan:
-    """Body plan of an order of organisms."""
+    """Drawing function, background, and endings of taxon names for the organisms of an order."""
 
     name: str
     kingdom: str  # animal or plant; sets the endings of names
@@ -39,10 +39,10 @@ class BodyPlan:
 
 
 def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """Return the figure of a beetle.
+    """Return the figure of a beetle. `pixel`: size of a pixel in body units.
 
-    p: half-length and half-width of the elytra, half-length and half-width of the pronotum, radius of the head, reach of the legs beyond
-    the elytra, length of antennae (x 0.6) and mandibles; all in body units. pixel: size of a pixel in body units."""
+    `p`, in body units: half-length and half-width of the elytra, half-length and half-width of the pronotum, radius of the head, reach of
+    the legs beyond the elytra, length of the antennae divided by 0.6, length of the mandibles."""
     length, width, pro, prow, head, leg, antenna, mandible = p
     w = np.abs(v)
     centre = -0.22
@@ -71,8 +71,10 @@ def _beetle(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
 
 
 def _wing(u: Array, w: Array, root: float, angle: Array, length: Array, width: Array) -> tuple[Array, Array, Array]:
-    """Return (radius, along, across): the coordinates of each pixel on a wing that is attached at u = `root`, v = 0; radius is 1 at the
-    margin. `w`: distance from the body's axis. `angle` is measured from straight out towards the head."""
+    """Return the coordinates of each pixel on a wing that is attached at u = `root`, v = 0, as (radius, along, across), each [B, H, W].
+    radius is 1 at the margin; along is -1 at the joint and 1 at the tip; across is 0 on the axis of the wing. `w`: distance of the pixel
+    from the axis of the body. `angle`: direction of the wing in radians; 0 is at a right angle to the body, positive angles are towards the
+    head."""
     ca, sa = np.cos(angle), np.sin(angle)
     x = (w * ca + (u - root) * sa) / length
     y = ((u - root) * ca - w * sa) / width
@@ -82,7 +84,8 @@ def _wing(u: Array, w: Array, root: float, angle: Array, length: Array, width: A
 
 
 def _moth(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """Return the figure of a moth. p: forewing length, angle and width, hindwing length, angle and width, tail, body width."""
+    """Return the figure of a moth. `p`: forewing length, angle and width, hindwing length, angle and width, length of the tails, half-width
+    of the body."""
     fl, fa, fw, hl, ha, hw, tail, bw = p
     w = np.abs(v)
     fr, fs, ft = _wing(u, w, 0.12, fa, fl, fw)
@@ -109,7 +112,8 @@ def _moth(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
 
 
 def _fish(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """Return the figure of a fish. p: half-length, half-depth, fullness at the head, tail, fork, dorsal fin, anal fin, dorsal position."""
+    """Return the figure of a fish. `p`: half-length, half-depth, fullness at the head, length of the tail fin, depth of its fork (0 to 1),
+    height of the dorsal fin, height of the anal fin, position of the dorsal fin along the body."""
     length, depth, front, tail, fork, dorsal, anal, place = p
     s = (u - 0.12) / length
     w = np.abs(v)
@@ -147,7 +151,8 @@ def _fish(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
 
 
 def _flower(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """Return the figure of a flower. p: petals (rounded), petal length, gap depth, roundness, notch, centre, sepals, stem bend."""
+    """Return the figure of a flower. `p`: number of petals (rounded), petal length, depth of the gaps between petals, exponent of the petal
+    outline, depth of the notch in each petal, radius of the centre, length of the sepals divided by the petal length, bend of the stem."""
     count, length, gap, roundness, notch, heart, sepal, bend = p
     rho = np.sqrt(u * u + v * v)
     half = 0.5 * np.round(count) * np.arctan2(v, u)
@@ -175,7 +180,8 @@ def _flower(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
 
 
 def _leaf(u: Array, v: Array, p: list[Array], pixel: Array) -> Figure:
-    """Return the figure of a leaf. p: half-length, half-width, width at the base, lobes (rounded), lobe depth, slant, teeth, petiole."""
+    """Return the figure of a leaf. `p`: half-length, half-width, extra width at the base, number of lobes (rounded), depth and slant of the
+    lobes, depth of the teeth, length of the petiole."""
     length, width, base, lobes, lobe_depth, slant, teeth, petiole = p
     s = u / length
     w = np.abs(v)

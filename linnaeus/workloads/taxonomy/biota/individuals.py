@@ -4,9 +4,9 @@ Everything is a pure function of (world, individual number i). Species follow a 
 compared with the cumulative frequencies of the species. Any run of consecutive numbers then contains every species in its share to within
 about one individual; independent draws would leave rare species out.
 
-Each genus has its own range, season, hours and elevation, which its species share. All are broad and overlap with those of other genera, so
-metadata add little where the form separates the species. The species of a cryptic group look the same; they differ in one of range, season
-or elevation, by `SEPARATION` standard deviations from one to the next, and in nothing else.
+Each genus has its own range, season, hours and elevation, which its species share. These distributions are broad and overlap between
+genera, so metadata add little where the form separates the species. The species of a cryptic group look the same. They differ in one of
+range, season or elevation, by `SEPARATION` standard deviations from one species to the next, and in nothing else.
 
     latitude, longitude   normal (degrees)          day   wrapped normal on the year (fraction)
     elevation             log-normal (metres)       hour  wrapped normal on the day (hours)
@@ -37,15 +37,16 @@ _GOLDEN = 0.6180339887498949
 
 
 def species_of(world: World, samples: np.ndarray) -> np.ndarray:
-    """Return the true species of each individual number in `samples` (int64 [N]), int64 [N]."""
+    """Return the number of the true species of each individual, int64 [N]. `samples`: individual numbers, int64 [N]."""
     start = float(uniforms(key(world.number, SYNTHETIC, 6), np.zeros(1, np.int64))[0])
     place = (start + np.asarray(samples, np.float64) * _GOLDEN) % 1.0
     return np.minimum(np.searchsorted(np.cumsum(world.prior), place, side="right"), len(world.prior) - 1).astype(np.int64)
 
 
 def labels_of(world: World, species: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Return the labels of the individuals `samples`, whose species are `species`: int64 [N, R]. -1 marks the ranks that were not
-    identified; if a rank is not, finer ranks are not either."""
+    """Return the labels of N individuals at the R ranks, int64 [N, R]; -1 where an individual was not identified.
+
+    `species`: true species, int64 [N]. `samples`: individual numbers, int64 [N]. If the genus is -1, the species is -1 too."""
     labels = world.lineage[species].copy()
     chance = uniforms(key(world.number, SYNTHETIC, 7), samples)
     labels[chance < NULL_SPECIES, 3] = -1
@@ -54,21 +55,22 @@ def labels_of(world: World, species: np.ndarray, samples: np.ndarray) -> np.ndar
 
 
 class MetadataDistributions(NamedTuple):
-    """Centre and spread of each quantity, such as latitude, for all species: quantity -> float64 [S]; elevation in logarithms of metres."""
+    """Mean and standard deviation of the metadata of each species: quantity, such as "latitude" -> float64 [S]. Elevations are natural
+    logarithms of metres."""
 
     centre: dict[str, np.ndarray]
     spread: dict[str, np.ndarray]
 
 
 def _normal(stream: int, samples: np.ndarray) -> np.ndarray:
-    """Return standard normal numbers by the method of Box and Muller (1958), from two hashes of each sample number."""
+    """Return a standard normal number for each sample number, by the method of Box and Muller (1958) from two hashes of the number."""
     radius = np.sqrt(-2.0 * np.log1p(-uniforms(key(stream, 0), samples)))
     return radius * np.cos(2.0 * np.pi * uniforms(key(stream, 1), samples))
 
 
 @lru_cache(maxsize=4)
 def build_distributions(world_number: int) -> MetadataDistributions:
-    """Return the metadata distributions of all species of a world. Those of the last four worlds are cached."""
+    """Return the metadata distributions of all species of a world. The results for the last four worlds are cached."""
     world = build_world(world_number)
     genera = len(world.tree.names[2])
     rows = np.array([_draw_genus(Draw(world_number, SYNTHETIC, 3, g)) for g in range(genera)])[world.lineage[:, 2]]
@@ -92,8 +94,9 @@ def _draw_genus(draw: Draw) -> list[float]:
 
 
 def draw_metadata(world: World, species: np.ndarray, samples: np.ndarray) -> Metadata:
-    """Return the metadata of the individuals `samples` (int64 [N]), whose species are `species` (int64 [N]). Values of a missing component
-    are NaN."""
+    """Return the metadata of individuals. All values of a missing component are NaN.
+
+    `species`: true species, int64 [N]. `samples`: individual numbers, int64 [N]."""
     centre, spread = build_distributions(world.number)
     noise = {name: _normal(key(world.number, SYNTHETIC, 5, i), samples) for i, name in enumerate(COMPONENT_OF)}
     values = {name: centre[name][species] + spread[name][species] * noise[name] for name in centre}
@@ -115,16 +118,17 @@ def _log_normal(x: np.ndarray, centre: np.ndarray, spread: np.ndarray) -> np.nda
 
 
 def _log_wrapped(x: np.ndarray, centre: np.ndarray, spread: np.ndarray, period: float) -> np.ndarray:
-    """Return the log densities, up to a constant, of the S species' wrapped normal distributions at x [N]: float64 [N, S]. Five periods are
-    summed."""
+    """Return the log densities, up to a constant, of the S species' wrapped normal distributions at x [N]: float64 [N, S].
+
+    Each density is the sum of the normal density at x and at x shifted by one and two periods in both directions."""
     turns = [_log_normal(x + k * period, centre, spread) for k in (-2, -1, 0, 1, 2)]
     with np.errstate(invalid="ignore"):  # missing values are NaN
         return np.logaddexp.reduce(turns, axis=0)
 
 
 def log_densities(world: World, metadata: Metadata) -> dict[str, np.ndarray]:
-    """Return for each component the log density of the recorded values under each species, float64 [N, S], up to a constant; 0 where the
-    component is missing."""
+    """Return, for each component, the log density of the recorded values under each species, up to a constant: component -> float64 [N, S].
+    It is 0 in the rows of individuals without the component."""
     centre, spread = build_distributions(world.number)
     values = {name: np.asarray(getattr(metadata, name), np.float64) for name in centre}
     values["elevation"] = np.log(values["elevation"])

@@ -1,9 +1,9 @@
 """Compute the best possible accuracy on biota from the exact distributions and the form (appearance) of each individual.
 
 p(species | form, metadata) follows from Bayes' rule; species with another form have probability 0. The prior is the frequency of the
-species. A missing or masked component is left out of the likelihood: components are independent given the species, and missing
-independently of it. The posterior of a class at a coarser rank is the sum over its species. There are two decision rules, each optimal for
-its own measure (Menon et al. 2013 for the second):
+species. A missing or masked component is left out of the likelihood: given the species, components are independent of each other, and a
+value is missing with the same probability for every species. The posterior of a class at a coarser rank is the sum over the species of the
+class. There are two decision rules, one for each measure (for the second see Menon et al. 2013):
 
     top1   predict the class of the largest posterior
     macro  predict the class of the largest posterior / prior, which maximises the mean recall of the classes
@@ -31,8 +31,9 @@ CONDITIONS = {"with_meta": (), "without_meta": COMPONENTS} | {f"mask_{name}": (n
 
 
 def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray], masked: Collection[str] = ()) -> np.ndarray:
-    """Return p(species | form, metadata that are not masked), float64 [N, S]. `form` is int64 [N], `densities` the result of
-    `log_densities`."""
+    """Return p(species | form, metadata) of N individuals, float64 [N, S], without the components named in `masked`.
+
+    `form`: form number of each individual, int64 [N]. `densities`: result of `log_densities`."""
     log = np.where(world.form[None] == form[:, None], np.log(world.prior), -np.inf)
     for name, density in densities.items():
         if name not in masked:
@@ -43,7 +44,7 @@ def posteriors(world: World, form: np.ndarray, densities: dict[str, np.ndarray],
 
 
 def sum_to_rank(world: World, species: np.ndarray, rank: int) -> np.ndarray:
-    """Return [..., C]: the values `species` [..., S] summed over the species of each class at the taxonomic rank number `rank`."""
+    """Sum the values `species` [..., S] over the species of each class at the taxonomic rank number `rank`. Return [..., C]."""
     classes = world.lineage[:, rank]
     order = np.argsort(classes, kind="stable")
     starts = np.searchsorted(classes[order], np.arange(len(world.tree.names[rank])))

@@ -23,8 +23,9 @@ def render(world: int, samples: Array, size: int) -> Array:
 
 
 def render_forms(world: int, forms: Array, samples: Array, size: int) -> Array:
-    """Return photographs as `render` does, of organisms with the form numbers `forms` (int64 [B]) in place of the forms of the
-    individuals."""
+    """Return photographs like `render`, but of organisms with the form numbers `forms`, int64 [B].
+
+    `samples`, int64 [B]: individual numbers, which set the pose, the light and the background."""
     out = np.empty((len(samples), size, size, 3), np.uint8)
     plans = build_world(world).forms.plan[forms]
     for plan in np.unique(plans):
@@ -42,7 +43,7 @@ def nuisance_draws(world: int, samples: Array) -> Array:
 
 
 def _render_chunk(world: int, plan: int, forms: Array, samples: Array, size: int) -> Array:
-    """Return photographs of individuals whose forms all have the body plan number `plan`."""
+    """Return photographs, uint8 [B, size, size, 3], of individuals whose forms all have the body plan number `plan`."""
     draws = nuisance_draws(world, samples)
     axis = (np.arange(size, dtype=np.float32) + 0.5) * (2.0 / size) - 1.0
     y, x = np.meshgrid(axis, axis, indexing="ij")
@@ -59,7 +60,8 @@ def _render_chunk(world: int, plan: int, forms: Array, samples: Array, size: int
 
 
 def _pose(x: Array, y: Array, draws: Array) -> tuple[Array, Array, Array, tuple[Array, Array]]:
-    """Return the body coordinates u and v of each pixel, the pixel width in body units, and (cos, sin) of the light's direction."""
+    """Return the body coordinates u and v of each pixel, the pixel width in body units, and the direction of the light as (cos, sin)
+    relative to the body."""
     d = draws[:, :, None, None]
     angle = np.pi * (2 * d[:, 0] - 1)
     scale = 0.48 + 0.40 * d[:, 1]
@@ -73,7 +75,8 @@ def _pose(x: Array, y: Array, draws: Array) -> tuple[Array, Array, Array, tuple[
 
 
 def _pigments(table: Forms, forms: Array, draws: Array) -> dict[str, Array]:
-    """Return colour name -> RGB, float32 [B, 3]: the colours of the form in the shade of the individual, and fixed colours."""
+    """Return colour name -> RGB, float32 [B, 3]: the ground, mark and accent colours of each form with a small individual variation,
+    colours derived from these, and fixed colours."""
     shade = (0.86 + 0.28 * draws[:, 17:20])[:, None, :]
     colours = {name: np.clip(getattr(table, name)[forms] * shade[:, 0], 0, 1) for name in ("ground", "mark", "accent")}
     ground = colours["ground"]

@@ -11,8 +11,8 @@ Value = np.ndarray | float
 
 
 def coverage(d: Array, pixel: Array) -> Array:
-    """Return how much of each pixel is inside a shape, in [0, 1], from the signed distance `d`. `pixel` is the width of a pixel in units of
-    `d`."""
+    """Return the share of each pixel that is inside a shape, in [0, 1]. `d`: signed distance to the shape. `pixel`: width of a pixel in
+    units of `d`."""
     return np.clip(0.5 - d / pixel, 0.0, 1.0)
 
 

@@ -101,7 +101,7 @@ class Forms:
 
 @dataclass(frozen=True)
 class World:
-    """World of S species. The number of a species is its class at the finest rank of `tree`."""
+    """World of S species. The number of a species is its class index at the finest rank of `tree`."""
 
     number: int
     tree: TaxonomyTree
@@ -153,17 +153,17 @@ def _unused(draw_name: Callable[[], str], used: set[str]) -> str:
 
 
 def order_name(draw: Draw, ending: str, used: set[str]) -> str:
-    """Return an unused name for an order: a stem and the ending of its body plan, such as -optera. Add it to `used`."""
+    """Return an unused name for an order: a random stem and `ending`, such as "optera". Add the name to `used`."""
     return _unused(lambda: _stem(draw).rstrip("aeiou") + ending, used)
 
 
 def taxon_name(draw: Draw, rank: str, kingdom: str, used: set[str]) -> str:
-    """Return an unused name for a family or genus (`rank`) of a kingdom, animal or plant. Add it to `used`."""
+    """Return an unused name for a taxon. Add the name to `used`. `rank`: "family" or "genus". `kingdom`: "animal" or "plant"."""
     return _unused(lambda: _stem(draw) + _pick(draw, _ENDS[rank, kingdom]), used)
 
 
 def species_name(draw: Draw, genus: str, used: set[str]) -> str:
-    """Return an unused binomial: the genus and an epithet. Add it to `used`."""
+    """Return an unused binomial: the genus and an epithet. Add the binomial to `used`."""
     return _unused(lambda: f"{genus} {_pick(draw, _EPITHETS)}", used)
 
 
@@ -191,8 +191,8 @@ def _pattern(draw: Draw, kind: str, variant: int) -> np.ndarray:
 
 
 def _draw_species_traits(draw: Draw, count: int, kind: str, palette: list, marks: list) -> list[tuple]:
-    """Return (pattern, ground colour, mark colour, accent colour) for each of the `count` species of a genus. All differ in ground colour
-    and pattern variant."""
+    """Return (pattern, ground colour, mark colour, accent colour) for each of the `count` species of a genus. The species have the same
+    mark colour and kind of pattern; ground colour, accent colour and pattern variant differ."""
     mark = marks[draw.integer(len(marks))]
     palette = sorted(palette, key=lambda c: -sum(abs(x - y) for x, y in zip(c, mark, strict=True)))
     grounds = _shuffled(draw, palette[:5])  # the five of most contrast with the marks
@@ -203,7 +203,7 @@ def _draw_species_traits(draw: Draw, count: int, kind: str, palette: list, marks
 
 
 def _generate_species(number: int) -> list[_Species]:
-    """Return all species of the world with this number. Their frequencies and cryptic groups are not set yet."""
+    """Return all species of world number `number`, still without frequencies and cryptic groups."""
     draw = Draw(number, SYNTHETIC, 1)
     counts = _shuffled(draw, list(SPECIES_PER_GENUS))
     used_names: set[str] = set()

@@ -1,7 +1,7 @@
 """Write the corrected manifest (`--corrected`): the columns of the source as CSV, without wrong rows and with wrong cells empty.
 
-A finding changes the rows or cells that its fields `leave_out` and `empty` name, unless it is a note. A finding without these fields, such
-as a leak between splits, changes nothing.
+Findings with `leave_out=True` remove their rows. The field `empty` of a finding lists the columns whose cells are emptied in its rows.
+Notes, and findings without these two fields, such as a leak between splits, change nothing.
 """
 
 import csv
@@ -24,7 +24,7 @@ CHUNK = 10_000  # rows in memory as Python strings
 
 
 def check_target(path: Path) -> None:
-    """Raise `ConfigError` if the file exists or its folder does not."""
+    """Raise `ConfigError` if the file `path` exists or if its folder does not exist."""
     if os.path.lexists(path):
         raise ConfigError(f"--corrected {quoted(str(path), 200)} exists; choose a new file")
     if not path.parent.is_dir():
@@ -40,9 +40,8 @@ def check_files(records: Inspected) -> None:
 
 
 def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding], overrides: Sequence[str]) -> str:
-    """Write the corrected manifest to `path`. Return two lines of text: the numbers of changes, and the command that trains on it.
-
-    `overrides`: settings of the source on the command line."""
+    """Write the corrected manifest to `path`. Return two lines of text: the numbers of rows left out and cells emptied, and the command
+    that trains on the manifest. `overrides`: settings of the source on the command line, KEY=VALUE."""
     applied = [finding for finding in findings if finding.severity != "note"]
     keep = np.ones(len(records), dtype=bool)
     for finding in applied:
@@ -60,8 +59,8 @@ def write_corrected(path: Path, records: Inspected, findings: Sequence[Finding],
 
 
 def settings(path: Path, records: Inspected, overrides: Sequence[str]) -> list[str]:
-    """Return the settings with which `data=manifest` reads the corrected manifest in the same way as the source was read with
-    `overrides`."""
+    """Return the settings KEY=VALUE with which `data=manifest` reads the corrected manifest `path` as the source was read. `overrides`:
+    settings with which the source was read."""
     assert isinstance(records.files, FolderFiles)
     known = {f"data.{f.name}" for f in fields(ManifestConfig)} - {"data.path", "data.root"}
     texts = [text for text in overrides if text.partition("=")[0].partition("[")[0] in known or text.startswith("data.rank_columns.")]

@@ -10,7 +10,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 
 
 class RankCounts(NamedTuple):
-    """Counts of one rank that has at least one label."""
+    """Numbers of rows of the taxa of one taxonomic rank. At least one row has a label at the rank."""
 
     rank: str
     sizes: np.ndarray  # int64 [C]: rows of each taxon, the largest first
@@ -18,7 +18,7 @@ class RankCounts(NamedTuple):
 
     @property
     def single(self) -> int:
-        """Return the number of taxa with one row; such a taxon is only in training."""
+        """Return the number of taxa with a single row; such a row is only used for training."""
         return int((self.sizes == 1).sum())
 
     @property

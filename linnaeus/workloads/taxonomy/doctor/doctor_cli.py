@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def report(options: argparse.Namespace) -> list[Finding]:
-    """Examine the source that the options name, write the report, print its short form, and return the findings."""
+    """Examine the source that `options` names, write the report to files, print a short report, and return the findings."""
     corrected: Path | None = options.corrected and options.corrected.expanduser()
     if corrected is not None:
         check_target(corrected)

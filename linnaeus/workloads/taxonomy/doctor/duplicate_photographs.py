@@ -1,4 +1,4 @@
-"""Check for photographs with the same bytes and for near duplicates, in two splits or in one.
+"""Check for photographs with the same bytes and for near duplicates, within a split and across splits.
 
 If a photograph is in two splits, its copy in the later split is reported; the order is training, validation, test. Near duplicates of one
 observation in one split are not reported, since a series of photographs of one animal is usual.
@@ -70,12 +70,13 @@ def never(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def copies(
     hashes: np.ndarray, side: np.ndarray, distance: int = 0, alike: Condition = always, related: Condition = never
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two keys for each of M photographs, int64 [M] each: of the nearest photograph in an earlier split, and of the nearest earlier
-    photograph in its own split.
+    """Find, for each of M photographs, the nearest photograph in an earlier split, and the nearest earlier photograph in its own split.
 
-    A key is the distance in bits (at most `distance`) times 2^40, plus the position of the other photograph; it is `NONE` if there is none.
-    `hashes`: uint64 [M]. `side`: int64 [M], number of the split. A pair counts only if `alike` is True for it and, within a split,
-    `related` is False. Of photographs with the same hash, only the first of each split is compared with others."""
+    Return two arrays, int64 [M], one for each search. An entry is the distance of the two hashes in bits times 2^40, plus the position of
+    the photograph that was found; it is `NONE` if no photograph is within `distance` bits.
+    `hashes`: uint64 [M]. `side`: int64 [M], number of the split. `alike`, `related`: functions of pairs of photographs. A pair is ignored
+    if `alike` returns False or, in the search within a split, if `related` returns True. Of the photographs of a split that have the same
+    hash, only the first is compared with other hashes."""
     distinct, number = np.unique(hashes, return_inverse=True)
     place = np.arange(len(hashes))
     first = np.full((len(distinct), SIDES), NONE)
@@ -107,8 +108,8 @@ def copies(
 
 
 def _alike(thumbnail: np.ndarray) -> Condition:
-    """Return a function that is True for pairs of positions whose thumbnails correlate by at least `ALIKE`. `thumbnail`: uint8 [M, 8,
-    8]."""
+    """Return a function of pairs of positions that returns True for a pair whose thumbnails have a correlation of at least `ALIKE`.
+    `thumbnail`: uint8 [M, 8, 8]."""
 
     def alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         found = np.zeros(len(first), dtype=bool)
@@ -128,7 +129,8 @@ def _standard(thumbnail: np.ndarray) -> np.ndarray:
 
 
 def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
-    """Return a function that is True for pairs of positions in `rows` that have the same value in a column of observations."""
+    """Return a function of pairs of positions in `rows` that returns True for a pair of rows of one observation: a column of observation
+    ids has the same value in both rows."""
     numbers = []
     for name, column in records.groups.items():
         if plain_name(name) in OBSERVATION_NAMES or name == records.config.group_column:
@@ -144,7 +146,7 @@ def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
 
 
 def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
-    """Return the positions in `rows` of the first row of each photograph path, int64 [K] in ascending order. `repeated_photographs` reports
+    """Return the first row of each photograph path, as positions in `rows`, int64 [K] in ascending order. `repeated_photographs` reports
     the other rows."""
     if not len(rows):
         return rows
@@ -155,10 +157,10 @@ def _first_of_each(records: Inspected, rows: np.ndarray) -> np.ndarray:
 def _found(
     records: Inspected, check: str, severity: Severity, rows: np.ndarray, keys: np.ndarray, text: str, leave_out: bool = False
 ) -> list[Finding]:
-    """Return a list with a finding about those of `rows` whose key is not `NONE`; [] if there are none.
+    """Return a list with one finding about the photographs of `rows` that have a copy; [] if no photograph has a copy.
 
-    `keys`: int64 [M], one of the two results of `copies`. Each row is shown beside the photograph that it resembles. Other arguments are
-    those of `found`."""
+    `rows`: int64 [M]. `keys`: int64 [M], one of the two results of `copies`. The report shows each photograph beside its copy. The other
+    arguments are those of `findings.found`."""
     own = np.flatnonzero(keys < NONE)
     other = rows[keys[own] & ((1 << _PLACE) - 1)]
     bits = keys[own] >> _PLACE

@@ -71,6 +71,7 @@ def found(check: str, severity: Severity, rows: np.ndarray, text: str, **remedy:
 
 
 def cells_text(records: Inspected, finding: Finding, row: int) -> str:
-    """Return the cells of a row that the field `empty` of a finding names, as `latitude=0, longitude=0`; "" if there are none."""
+    """Return the cells of row number `row` in the columns `finding.empty`, such as `latitude=0, longitude=0`; "" if `finding.empty` is
+    ()."""
     columns = [(name, records.table.columns[name]) for name in finding.empty]
     return ", ".join(f"{name}={column.values[column.codes[row]]}" for name, column in columns)

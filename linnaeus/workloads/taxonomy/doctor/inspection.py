@@ -21,7 +21,7 @@ ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "media
 
 
 class RowTally(Tally):
-    """Counts of rows by reason (`Tally`), which also stores the numbers of the rows whose cells are set to missing.
+    """`Tally` (counts of rows by reason) that also stores the numbers of the rows whose cells are set to missing.
 
     `emptied`: (role of the column, reason) -> row numbers, int64 [K]."""
 
@@ -78,7 +78,7 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
 
 
 def _identifying(header: Sequence[str]) -> list[str]:
-    """Return the column names in `header` that stand for the identity or the group of a row."""
+    """Return the names in `header` of columns of row ids and of groups, such as observations, observers and sites."""
     return [name for name in header if plain_name(name) in ID_NAMES | GROUP_NAMES]
 
 

@@ -1,5 +1,5 @@
-"""Check the split for leaks: groups of rows, such as one observation, and bursts of photographs that are both in training and in
-validation."""
+"""Check the split for leaks: groups of rows, such as one observation, or bursts of photographs, that have rows both in training and outside
+training."""
 
 import numpy as np
 
@@ -19,7 +19,8 @@ _WORKERS = {"recordedby", "rightsholder"} | {name + end for name in ("observer",
 def group_leaks(records: Inspected) -> list[Finding]:
     """Return findings with the rows outside training whose observation, site or observer also occurs in training.
 
-    Without a split column, return a note for each column whose values a random split would divide, unless data.group_column is set."""
+    Without a split column, return a note for each column of groups that a random split would divide; no notes if data.group_column is
+    set."""
     findings = []
     for name, column in records.groups.items():
         number = value_numbers(column)
@@ -56,8 +57,8 @@ def _divided_note(name: str, number: np.ndarray, column: Column) -> list[Finding
 
 
 def bursts(records: Inspected) -> list[Finding]:
-    """Return a finding with the rows outside training that belong to a burst at one place together with a training row. They probably show
-    the same individual."""
+    """Return a finding with the rows outside training that belong to the same burst (photographs at one place, seconds apart) as a training
+    row. Such rows probably show the same individual."""
     if records.split is None:
         return []
     place = _places(records)
@@ -72,8 +73,8 @@ def bursts(records: Inspected) -> list[Finding]:
 
 
 def _places(records: Inspected) -> np.ndarray:
-    """Return the number of the site of each row, int64 [N]; -1 for none. Without a column of sites, rows with equal coordinates have one
-    site."""
+    """Return the number of the site of each row, int64 [N]; -1 if the site is unknown. Without a column of sites, rows with equal
+    coordinates are one site."""
     for name, column in records.groups.items():
         if plain_name(name) in SITE_NAMES:
             return value_numbers(column)

@@ -1,11 +1,9 @@
 """Find all pairs of 64-bit hashes that differ in at most a few bits, without comparing every pair.
 
-The bits are divided into the three bands of `BANDS`. If two hashes differ in at most D bits, then in at least one band they differ in no
-more bits than the band's share of D (pigeonhole principle: of 8 bits, at most 2 in one of three bands). So a hash is compared only with
-hashes that differ from it in at most so many bits of a band: in a million hashes, with some 150 others each.
-
-The work grows with the number of pairs that are similar in a band. The hashes passed in must be distinct; equal ones are for the caller to
-group.
+The bits are divided into three bands (`BANDS`). Two hashes that differ in at most D bits differ, in at least one band, in at most a third
+of D bits (pigeonhole principle: for D = 8, in at most 2 bits of one band). So only hashes that nearly agree in one band are compared: in a
+million hashes, each hash with some 150 others. The work grows with the number of pairs that are similar in a band. The hashes passed in
+must be distinct; the caller groups equal hashes.
 """
 
 import itertools
@@ -42,16 +40,17 @@ def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[Pairs]:
 
 
 def _shares(distance: int) -> list[int]:
-    """Return for each band the largest number of different bits that is searched in it; -1: the band is not searched.
+    """Return, for each band, the largest number of different bits to search for; -1: the band is not searched.
 
-    The numbers plus 1 sum to `distance` + 1: hashes that differ in more bits than these in every band differ in more than `distance` bits.
+    The results plus 1 sum to `distance` + 1. So a pair that differs in more bits than this in every band differs in more than `distance`
+    bits.
     """
     return [(distance + 1 + band) // len(BANDS) - 1 for band in range(len(BANDS))]
 
 
 def _found_before(different: np.ndarray, shares: list[int]) -> np.ndarray:
-    """Return bool [K], True for pairs that were found in an earlier band. `different` uint64 [K]: the bits that differ. `shares`: result of
-    `_shares` for the earlier bands."""
+    """Return bool [K], True for pairs that the search of an earlier band has found. `different`: uint64 [K], 1 for each bit that differs.
+    `shares`: entries of `_shares` for the earlier bands."""
     found = np.zeros(len(different), dtype=bool)
     for (first, bits), share in zip(BANDS, shares, strict=False):
         found |= np.bitwise_count(different & np.uint64(((1 << bits) - 1) << first)).astype(np.int64) <= share
@@ -59,7 +58,8 @@ def _found_before(different: np.ndarray, shares: list[int]) -> np.ndarray:
 
 
 def _candidates(values: np.ndarray, bits: int, share: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield, in blocks, the pairs of positions whose `values` (int32 [U], ascending) differ in at most `share` of their `bits` bits."""
+    """Yield, in blocks, the pairs of positions whose `values` differ in at most `share` bits. `values`: int32 [U], ascending, of `bits`
+    bits each. A block is (positions, positions), int64 [K] each."""
     distinct, start = np.unique(values, return_index=True)
     end = np.append(start[1:], len(values))
     number = np.full(1 << bits, -1, dtype=np.int32)  # of each value among the distinct ones

@@ -32,7 +32,7 @@ def resampled(picture: np.ndarray, height: int, width: int) -> np.ndarray:
 
 @lru_cache(1024)
 def _weights(size: int, new: int) -> np.ndarray:
-    """Return the weights with which each of `new` values is computed from `size` values, float32 [new, size]."""
+    """Return the Lanczos weights that resample a row of `size` values to `new` values, float32 [new, size]."""
     scale = size / new
     distance = (np.arange(size) + 0.5 - (np.arange(new)[:, None] + 0.5) * scale) / max(scale, 1.0)
     weights = np.where(np.abs(distance) < _LOBES, np.sinc(distance) * np.sinc(distance / _LOBES), 0.0)

@@ -1,8 +1,8 @@
 """Check the pixels of photographs: damaged, small, odd in shape, dark, bright, blurred, empty or without colour.
 
-The thresholds are those of cleanvision 0.3.7, except for blur (0.29 there, where the border of the picture is included). The sharpness of
-4,367 photographs of plants, including sharp flowers in front of soft leaves, is at least 0.2; after a blur of 4 % of the short side nearly
-all are below.
+The thresholds are from cleanvision 0.3.7, except the threshold of blur (0.29 in cleanvision, which includes the border of the picture). The
+sharpness of 4,367 photographs of plants, including sharp flowers in front of soft leaves, is at least 0.2; after a blur of 4 % of the short
+side nearly all are below.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,8 @@ def photograph_findings(records: Inspected, pixels: Pixels) -> list[Finding]:
 
 
 class Lines:
-    """Lines of text by row number, each formatted when it is read. `text`: format string; `values`: arrays [N] of its fields."""
+    """Text for each of N rows, which `lines[row]` formats from `values`. `text`: format string. `values`: arrays [N], one for each field of
+    `text`."""
 
     def __init__(self, text: str, *values: np.ndarray) -> None:
         self.text, self.values = text, values
@@ -49,7 +50,8 @@ class Lines:
 
 
 def _defects(records: Inspected, pixels: Pixels) -> Iterator[tuple[str, np.ndarray, Lines, str]]:
-    """Yield (name, rows as bool [N], details by row, text) for each kind of defect that is a warning."""
+    """Yield (name, bool [N], details, text) for each kind of defect that is a warning. The bool array is True for rows with the defect;
+    `details[row]` is a line of text about one row; text describes the defect."""
     short, long = np.minimum(pixels.width, pixels.height), np.maximum(pixels.width, pixels.height)
     size = Lines("{} x {} pixels", pixels.width, pixels.height)
     side = records.config.image_size

@@ -1,8 +1,8 @@
 """Measure photographs in one pass that reads each file once and decodes it at a small size.
 
 The measures are those of cleanvision 0.3.7, whose thresholds are used (`photograph_checks.py`), with two differences. First, cleanvision
-decodes the whole picture; here the short side is `SIDE`, so a JPEG is decoded at a fraction of its size, in less time than for training.
-Second, the blur of cleanvision includes the border of the picture, where the filter copies the pixels; here the border is left out.
+decodes the whole picture; here the short side is `SIDE`, so a JPEG is decoded at a fraction of its size, faster than for training. Second,
+cleanvision measures the blur including the border of the picture, where its filter copies the pixels; here the border is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN = 0.18  # a smaller term of the grey levels in `sharpness` counts as 0
 
 @dataclass(frozen=True)
 class Pixels:
-    """Measures of N photographs. They are 0 for a photograph that cannot be read."""
+    """Measures of N photographs. All numbers are 0 for a photograph that cannot be read."""
 
     reasons: np.ndarray  # strings [N]: why a photograph cannot be read; "" if it can
     content: np.ndarray  # uint64 [N], a hash of the bytes
@@ -61,8 +61,9 @@ class Pixels:
 
 
 def measure_rows(files: ImageFiles, sizes: np.ndarray, max_pixels: int, processes: int) -> Pixels:
-    """Return the measures of the photographs of N rows, zeros for a row whose size (int64 [N], bytes) is 0 or less. A photograph that
-    several rows have is read once."""
+    """Return the measures of the photographs of N rows, each photograph read once even if several rows have it.
+
+    `sizes`: int64 [N], bytes of the files; the measures of a row are 0 where its size is 0 or less."""
     rows = np.flatnonzero(sizes > 0)
     number = np.full(len(sizes), -1, dtype=np.int64)
     if not len(rows):
@@ -92,7 +93,7 @@ def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int
 
 @dataclass(frozen=True)
 class Measurement:
-    """Function that measures the photographs of a numbered block of rows of `files`. It returns the number of the block and the
+    """Function for worker processes: it measures the photographs of a block of rows, and returns the number of the block and the
     measures."""
 
     files: ImageFiles
@@ -150,11 +151,11 @@ def measures(pixels: np.ndarray) -> tuple[Sequence[float], bool, np.ndarray]:
 
 
 def sharpness(lightness: np.ndarray) -> float:
-    """Return the sharpness of a picture of grey levels, float32 [H, W]: a number from 0 to 1, near 0 if it is blurred.
+    """Return the sharpness of a picture of grey levels, float32 [H, W]: a number from 0 to 1, near 0 for a blurred picture.
 
-    It is 1 - exp(-s/100), where s is the standard deviation of the edges of the picture at 64 x 64 pixels or less. The same function of the
-    standard deviation of the counts of the 256 grey levels is added if it is above 0.18: a picture with few grey levels, such as a subject
-    on a plain background, may have few edges without being blurred."""
+    The sharpness is f(edges) + f(histogram), at most 1, where f(x) = 1 - exp(-std(x)/100). Edges are computed at 64 x 64 pixels or less.
+    The histogram has the counts of the 256 grey levels; the second term is left out if it is at most 0.18. This term is large for a picture
+    with few grey levels, such as a subject on a plain background, which may have few edges without being blurred."""
     from PIL import Image, ImageFilter
 
     ratio = max(*lightness.shape, SIDE) / SIDE

@@ -21,7 +21,7 @@ def on_earth(records: Inspected) -> np.ndarray:
 
 
 def place_columns(records: Inspected) -> tuple[str, ...]:
-    """Return the names of the columns of latitude, longitude and uncertainty, as far as the source has them."""
+    """Return the names of the columns of latitude, longitude and uncertainty, without columns that the source does not have."""
     config = records.config
     return tuple(name for name in (config.latitude_column, config.longitude_column, config.uncertainty_column) if name is not None)
 
@@ -75,15 +75,15 @@ def uncertainties(records: Inspected) -> list[Finding]:
 
 
 def _stands_out(values: np.ndarray, value: float) -> bool:
-    """Return True if `value` is more than twice as frequent as the values that differ from it by at most 2 % are on average."""
+    """Return True if `value` occurs more than twice as often in `values` as the other values within 2 % of `value` do on average."""
     near, count = np.unique(values[np.abs(values - value) <= 0.02 * value], return_counts=True)
     own, others = count[near == value].sum(), count[near != value]
     return own > 2 * others.mean() if len(others) else own > 0
 
 
 def shared_points(records: Inspected) -> list[Finding]:
-    """Return a finding with the rows at points that have records of many days, such as the centroid of a country or province, a capital or
-    an institution.
+    """Return a finding with the rows at points (equal coordinates) that have many records from many days. Such a point is probably the
+    centroid of a country or province, a capital or an institution.
 
     Return [] for data from fixed sites: if there is a column of sites, or if more than `USUAL_SHARE` of the rows are at such points."""
     if any(plain_name(name) in SITE_NAMES for name in records.groups):

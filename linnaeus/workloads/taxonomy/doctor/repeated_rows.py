@@ -38,8 +38,8 @@ def repeated_ids(records: Inspected) -> list[Finding]:
 
 
 def later_rows(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows whose value occurs in an earlier row, and the first row with that value for each, both int64 [K]. `number` int64 [N]:
-    the value of each row; -1 is ignored."""
+    """Return the rows whose value also occurs in an earlier row, int64 [K], and for each of them the first row with that value, int64 [K].
+    `number`: int64 [N], the value of each row; rows with -1 are ignored."""
     rows = np.flatnonzero(number >= 0)
     _, first, inverse = np.unique(number[rows], return_index=True, return_inverse=True)
     first = rows[first[inverse]]

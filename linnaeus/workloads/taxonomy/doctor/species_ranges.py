@@ -1,11 +1,11 @@
-"""Check coordinates against the other records of the species: report records far from them, and those that a changed sign or swapped
-numbers would move near them.
+"""Check coordinates against the other records of the species: report records that are far away. If a changed sign or swapped numbers would
+move a record near the others, the finding names this mistake.
 
 A record is an outlier if its mean distance to the other records of its species is larger than the third quartile of these means by more
 than five times their interquartile range, for species with at least seven records (the rule `quantile` of CoordinateCleaner; Zizka et al.
-2019, doi:10.1111/2041-210X.13152). It must also be larger than 1,000 km and than four times the median of these means, because the
-quartiles of ten records are uncertain, and large ranges have long tails. Distances are computed to at most `REFERENCES` records, so the
-work is linear in the records.
+2019, doi:10.1111/2041-210X.13152). The mean distance must also be larger than 1,000 km and than four times the median of these means,
+because the quartiles of ten records are uncertain, and large ranges have long tails. Distances are computed to at most `REFERENCES`
+records, so the work is linear in the records.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,8 @@ MISTAKES: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndar
 
 
 def far_from_their_species(records: Inspected) -> list[Finding]:
-    """Return findings with the rows far from the other records of their species, one for each kind of mistake that would explain them."""
+    """Return findings with the rows far from the other records of their species: one finding for each kind of mistake that explains the
+    distance, and one for the rows that no mistake explains."""
     finest = records.labels[:, -1] if len(records.tree.ranks) else np.full(len(records), -1)
     rows = np.flatnonzero((finest >= 0) & on_earth(records))
     rows = rows[np.argsort(finest[rows], kind="stable")]
@@ -63,8 +64,8 @@ def _findings(records: Inspected, far: np.ndarray, details: list[str], mistakes:
 
 
 def _mistakes(latitude: np.ndarray, longitude: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each of K places the mistake (position in `MISTAKES`, int64 [K]) whose correction moves it nearest to the `others` (unit
-    vectors), and its mean distance to them after the correction in km."""
+    """Return, for each of K places, the correction that moves the place nearest to `others`, as a position in `MISTAKES`, int64 [K], and
+    the mean distance to `others` after this correction in km, float64 [K]. `others`: unit vectors, float64 [M, 3]."""
     corrected = [correct(latitude, longitude) for correct in MISTAKES.values()]
     km = np.stack([np.where(np.abs(a) <= 90, mean_distance(unit_vectors(a, b), others), np.inf) for a, b in corrected])
     return km.argmin(axis=0), km.min(axis=0)
@@ -88,6 +89,7 @@ def unit_vectors(latitude: np.ndarray, longitude: np.ndarray) -> np.ndarray:
 
 
 def mean_distance(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the mean distance in km from each point to all `others`, float64 [K]. Both are unit vectors, [K, 3] and [M, 3]."""
+    """Return the mean distance in km from each of K points to all `others`, float64 [K]. `points` [K, 3] and `others` [M, 3] are unit
+    vectors."""
     angle = np.arccos(np.clip(points @ others.T, -1, 1))
     return EARTH_KM * angle.mean(axis=1)

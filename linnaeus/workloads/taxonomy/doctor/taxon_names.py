@@ -18,7 +18,7 @@ _MARK = re.compile(r"[.,&()\d]")
 
 
 class _RankRows:
-    """Rows of each taxon of one rank. `labels` int64 [N]: the taxon of each row, -1 for none."""
+    """Index of the rows of each taxon of one taxonomic rank. `labels`: int64 [N], the taxon of each row, -1 for none."""
 
     def __init__(self, labels: np.ndarray, taxa: int) -> None:
         self.order = np.argsort(labels, kind="stable")
@@ -34,10 +34,10 @@ class _RankRows:
 
 
 def lineage_conflicts(records: Inspected) -> list[Finding]:
-    """Return findings with the rows whose taxon name occurs under several parents. The rows of the parent with most rows are left out.
+    """Return findings with the rows whose taxon name occurs under several parents. The rows of the most frequent parent are not reported.
 
-    If the ancestors of the coarsest rank differ as well, the name may be a homonym: one name for two taxa, which the codes of nomenclature
-    allow across kingdoms."""
+    If the ancestors at the coarsest rank differ too, the finding is "homonym": one name for two taxa, which the codes of nomenclature allow
+    across kingdoms."""
     tree = records.tree
     cases: dict[str, list[tuple[np.ndarray, str]]] = {"lineage conflict": [], "homonym": []}
     for r, rank in enumerate(tree.ranks):
@@ -58,7 +58,7 @@ def lineage_conflicts(records: Inspected) -> list[Finding]:
 
 
 def spellings(records: Inspected) -> list[Finding]:
-    """Return a finding with the rows whose taxon name differs from a more frequent one only in case, spaces, hyphens, accents, or an
+    """Return a finding with the rows whose taxon name differs from a more frequent name only in case, spaces, hyphens, accents, or an
     author."""
     cases = []
     for r, rank in enumerate(records.tree.ranks):
@@ -76,8 +76,9 @@ def spellings(records: Inspected) -> list[Finding]:
 
 
 def foreign_genus(records: Inspected) -> list[Finding]:
-    """Return a finding with the rows whose species name begins with another word than their genus. Return [] if this is common, since the
-    names are then not binomials."""
+    """Return a finding with the rows in which the first word of the species name is not the name of the genus.
+
+    Return [] if more than a fifth of the species differ so: then the names are not binomials."""
     tree = records.tree
     if not {"genus", "species"} <= set(tree.ranks):
         return []
@@ -135,7 +136,7 @@ def _parent(tree: TaxonomyTree, r: int, taxon: int) -> str:
 
 
 def _by_row(check: str, severity: Severity, text: str, cases: Sequence[tuple[np.ndarray, str]]) -> list[Finding]:
-    """Return one finding of all cases, sorted by row; [] without cases. A case is (rows, description)."""
+    """Return a list with one finding about the rows of all cases, sorted by row; [] without cases. A case is (rows, description)."""
     if not cases:
         return []
     rows, first = np.unique(np.concatenate([rows for rows, _ in cases]), return_index=True)

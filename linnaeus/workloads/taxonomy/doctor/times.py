@@ -13,7 +13,7 @@ PEAK, PEAK_ROWS = 10.0, 10  # least number of rows on 1 January: as a multiple o
 
 
 def dates(records: Inspected, today: datetime.date | None = None) -> list[Finding]:
-    """Return findings with the rows whose date is impossible or improbable. `today`: None: the date of this computer."""
+    """Return findings with the rows whose date is impossible or improbable. `today`: None means the date of this computer."""
     name = records.config.date_column
     if name is None:
         return []
@@ -37,8 +37,9 @@ def dates(records: Inspected, today: datetime.date | None = None) -> list[Findin
 
 
 def new_year(date: np.ndarray, others: np.ndarray, remedy: Mapping[str, tuple[str, ...]]) -> list[Finding]:
-    """Return a finding with the rows of 1 January if there are many more of them than of other days. `others`, bool [N]: True for rows to
-    ignore, which other findings contain. `remedy`: fields of the finding."""
+    """Return a finding with the rows of 1 January if they are many more than the rows of a usual day; otherwise [].
+
+    `others`: bool [N], True for rows to ignore because other findings contain them. `remedy`: further fields of the finding."""
     known = ~np.isnat(date) & ~others
     day = (date - date.astype("datetime64[Y]")).astype(np.int64)
     first = known & (day == 0)

@@ -65,7 +65,7 @@ class CleanRecords:
 def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence[str] = ()) -> tuple[CleanRecords, ManifestConfig]:
     """Return the records of a data source, and the configuration with names of columns in place of `auto`.
 
-    `test`: True puts the test rows in place of the validation rows, False leaves them out, None keeps them as test rows. `more`: names of
+    `test`: True replaces the validation rows by the test rows, False leaves the test rows out, None keeps all rows. `more`: names of
     further columns to read. Raise `ConfigError` if the table or a column does not exist, if too many files cannot be used, or if ids are
     unknown."""
     records, columns = read_columns(config, lambda header: _existing(more, header))
@@ -103,7 +103,8 @@ def read_columns(
 ) -> tuple[Records, Columns]:
     """Return the records of a data source with the columns that training reads, and the description of these columns.
 
-    `more`: function that returns further columns to read for a header. `labels`: False if columns of labels are not read."""
+    `more`: function from the header (names of columns) to the names of further columns to read. `labels`: False: do not read columns of
+    labels."""
     found: list[Columns] = []  # set when the header has been read
 
     def choose(header: Sequence[str], **keys: Any) -> list[str]:
@@ -131,12 +132,11 @@ def label_reader(columns: Columns) -> NameLabels | IdLabels:
 def without_test(
     split: np.ndarray | None, names: Names, config: RecordsConfig, test: bool, excluded: LeftOut
 ) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return the split without test rows, int8 [N] or None, and bool [N], False for rows that are left out. Add those to `excluded`.
+    """Return the split without test rows, int8 [N] or None, and bool [N], False for the rows to leave out.
 
-    `names`: [N], names of the photographs. `test`: if True, test rows take the place of validation rows, which are left out. With
-    data.folds, validation rows become training rows, which are divided later.
-
-    Raise `ConfigError` if `test` is True and there are no test rows."""
+    `names`: [N], names of the photographs. `test`: if True, test rows become validation rows, and validation rows are left out. With
+    data.folds, validation rows become training rows, which are divided later. The rows left out are added to `excluded`. Raise
+    `ConfigError` if `test` is True and there are no test rows."""
     if split is None:
         if test:
             raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
@@ -151,7 +151,7 @@ def without_test(
 
 @dataclass(frozen=True)
 class UsableRows:
-    """N rows of the source's table that are used, and the reasons why others are not."""
+    """N rows of the source's table that are used, and the reasons why other rows are not used."""
 
     numbers: np.ndarray  # int64 [N]: row numbers in the source's table
     left_out: dict[str, np.ndarray]  # reason -> numbers of the rows that are not used (int64), except test rows
@@ -166,7 +166,7 @@ class UsableRows:
 
 
 def usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> UsableRows:
-    """Return the rows that have a readable file and a label. `test` has the meaning that it has in `read_clean`.
+    """Return the rows that have a readable file and a label. `test`: as in `read_clean`.
 
     Raise `ConfigError` if more than data.max_bad_fraction of the files cannot be used, or if no row is left."""
     table = records.table

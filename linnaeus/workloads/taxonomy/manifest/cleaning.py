@@ -47,7 +47,8 @@ def is_null(cell: str) -> bool:
 
 
 def null_values(values: Sequence[str]) -> np.ndarray:
-    """Return `is_null` of each of V values, bool [V]. Lines of `TextLines` are decoded only if their first byte occurs in null values."""
+    """Return bool [V], True for the values that are null (`is_null`). `TextLines` (strings stored as bytes) are decoded only where the
+    first byte can begin a null value."""
     if not isinstance(values, TextLines):
         return np.array([is_null(value) for value in values], dtype=bool)
     null = np.zeros(len(values), dtype=bool)
@@ -76,7 +77,7 @@ def has_label(table: Table, ranks: dict[str, str]) -> np.ndarray:
 
 
 def read_codes(table: Table, ranks: dict[str, str], notes: list[str]) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the sorted names of each rank, and the labels of the rows as indices into them, int64 [N, R], -1 where missing.
+    """Return the sorted names of each rank, and the label of each row as an index into these names, int64 [N, R], -1 where missing.
 
     `ranks`: rank -> column, coarse to fine. A missing name between two known ranks is filled in from other rows of the same taxon. Lines
     for the user are appended to `notes`."""

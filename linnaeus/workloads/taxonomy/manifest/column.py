@@ -24,7 +24,7 @@ class Column:
     values: Sequence[str]  # the distinct cells, stripped of surrounding spaces; two may be equal if they differed in these spaces
 
     def cells(self, rows: np.ndarray) -> Iterator[str]:
-        """Yield the texts of `rows`, row numbers or bool [N]; for an empty cell "row " and its number, from 1."""
+        """Yield the text of each cell in `rows` (row numbers, or bool [N]). An empty cell gives "row " and the row number, from 1."""
         places = np.flatnonzero(rows) if rows.dtype == bool else rows
         return (self.values[code] or f"row {row + 1}" for row, code in zip(places.tolist(), self.codes[places].tolist(), strict=True))
 
@@ -34,9 +34,10 @@ class Column:
 
 
 class ColumnBuilder:
-    """Builder of a column, to which cells are appended. Each cell takes four bytes, each distinct text is stored once.
+    """Builder of a column, to which cells are appended. Each cell takes four bytes, and each distinct text is stored once.
 
-    Up to `FEW` distinct texts are Python strings, of about 200 bytes each. If most cells are distinct then, texts are stored as bytes."""
+    Texts are first stored as Python strings, of about 200 bytes each. Once there are more than `FEW` distinct texts and most cells are
+    distinct, all texts are stored as bytes."""
 
     def __init__(self, clean: Callable[[str], str] = str.strip) -> None:
         """Start an empty column. `clean`: function from the text of a cell to its value, called once per distinct text."""

@@ -47,7 +47,7 @@ SPLIT_NAMES = ("set", "subset", "partition", "fold", "usage")  # possible names 
 
 
 class Columns(NamedTuple):
-    """Columns of a manifest that are used."""
+    """Names of the columns of a manifest that are used, and notes about them."""
 
     config: ManifestConfig  # the configuration with names of columns in place of `auto`; None if the manifest has no such column
     ranks: dict[str, str]  # taxonomic rank -> column, coarse to fine; empty if the labels are ids
@@ -66,10 +66,10 @@ def roles(config: ManifestConfig) -> dict[str, str]:
 
 
 def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = True) -> Columns:
-    """Return the columns that are used of a manifest with this header. `labels`: False if columns of labels are not needed.
+    """Return the columns that are used, of a manifest whose column names are `header`. `labels`: False if columns of labels are not needed.
 
-    Raise `ConfigError` for a configured column that does not exist, keys that do not fit together, and a manifest without a column of
-    image paths or (with `labels`) of a rank."""
+    Raise `ConfigError` for a configured column that does not exist, for keys that do not fit together, and for a manifest without a column
+    of image paths or (with `labels`) of a rank."""
     _check_label_keys(config)
     named = {f"data.{role}_column": column for role, column in roles(config).items() if column != AUTO or role not in NAMES}
     named |= {f"data.rank_columns.{rank}": column for rank, column in config.rank_columns.items()}
@@ -100,9 +100,10 @@ def plain_name(name: str) -> str:
 
 
 def _find_ranks(config: ManifestConfig, header: Sequence[str]) -> dict[str, str]:
-    """Return rank -> column, coarse to fine. Without data.rank_columns, columns named like known ranks are the rank columns.
+    """Return rank -> column, coarse to fine; {} if the labels are ids (data.taxonomy). Without data.rank_columns, columns named like known
+    ranks are the rank columns.
 
-    Raise `ConfigError` if there are none, and for the name of a rank that contains "|"."""
+    Raise `ConfigError` if no rank column is found, or if the name of a rank contains "|"."""
     if config.taxonomy is not None:
         return {}
     by_name = {plain_name(name): name for name in reversed(header)}  # of several columns of one name, the first
@@ -120,7 +121,7 @@ def _find_ranks(config: ManifestConfig, header: Sequence[str]) -> dict[str, str]
 
 
 def _drop_halves(config: ManifestConfig, found: dict[str, str | None]) -> None:
-    """Set recognised columns to None in `found` (role -> column) that have no use without another one.
+    """Set recognised columns that are useless without another column to None in `found` (role -> column).
 
     These are a latitude without a longitude, a longitude without a latitude, and an uncertainty without coordinates."""
     place = {role: found.get(role, getattr(config, f"{role}_column")) for role in ("latitude", "longitude")}
@@ -144,7 +145,8 @@ def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str],
 
 
 def with_group(notes: Sequence[str], column: str) -> list[str]:
-    """Return the notes of a prepared store, changed so that `column` is listed as used, as a group."""
+    """Return notes about columns, changed so that `column` is used as the group column. `notes`: notes of a prepared store (encoded
+    images)."""
     found: list[str] = []
     for note in notes:
         unused = note.removeprefix(NOT_USED).split(", ") if note.startswith(NOT_USED) else []

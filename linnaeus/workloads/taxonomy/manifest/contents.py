@@ -1,8 +1,9 @@
-"""Hash the contents of photographs at the start of a run, to find replaced photographs, and equal ones in training and validation.
+"""Hash the contents of photographs at the start of a run, to find photographs that were replaced, and validation photographs that equal a
+training photograph.
 
 At most `MOST_FILES` photographs with `MOST_BYTES` in all are read, which takes a few seconds from a local disk. If the data are larger, the
 photographs to read are chosen by their size in bytes: equal photographs are then chosen together, and the choice is the same at every
-start. The others are compared by size only. Of a million photographs of 100 kB, 1 % is read.
+start. The other photographs are compared by size only. Of a million photographs of 100 kB, 1 % is read.
 """
 
 import hashlib
@@ -24,7 +25,8 @@ NOT_READ = 0  # in place of a hash
 
 
 def content_hashes(files: ImageFiles, sizes: np.ndarray) -> np.ndarray:
-    """Return a hash of the content of each of N files, uint64 [N]; `NOT_READ` for files beyond the limits or that cannot be opened.
+    """Return a hash of the content of each of N files, uint64 [N]; `NOT_READ` for a file that cannot be opened or is beyond the limits
+    `MOST_FILES` and `MOST_BYTES`.
 
     `sizes`: int64 [N], in bytes. Raise `OSError` for an error that may be temporary and remains after three attempts."""
     _, first, row = np.unique(strings(files.names), return_index=True, return_inverse=True)

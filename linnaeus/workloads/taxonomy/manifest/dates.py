@@ -39,8 +39,8 @@ def fitting_formats(values: Sequence[str]) -> list[str]:
 def day_of_year(text: str, form: str | None = None, later: int = 0) -> float | str:
     """Return a date as the fraction of its year, in [0, 1), at the start of the day; a `str` with the reason if `text` is not a date.
 
-    `form`: strptime format that the text must have; None: the text may be a date, a date with time, or an interval of up to a month, of
-    which the middle date is used. `later`: days to add to the date."""
+    `form`: strptime format that the text must have; None: the text may be a date, a date with time, or an interval of up to a month. Of an
+    interval, the middle date is used. `later`: days to add to the date."""
     date = _day(text, form)
     try:
         return date if isinstance(date, str) else _fraction_of_year(date + datetime.timedelta(days=later))
@@ -49,7 +49,7 @@ def day_of_year(text: str, form: str | None = None, later: int = 0) -> float | s
 
 
 def _day(text: str, form: str | None) -> datetime.date | str:
-    """Return the date of a text for `day_of_year`; a `str` with the reason if there is none."""
+    """Return the date of a text for `day_of_year`; a `str` with the reason if the text has no valid date."""
     if form is not None:
         return _formatted(text, form)
     start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
@@ -65,7 +65,7 @@ def _day(text: str, form: str | None) -> datetime.date | str:
 
 
 def first_date(text: str, form: str | None = None) -> datetime.date | str:
-    """Return the date of a text, or the first date of an interval; a `str` with the reason if there is none.
+    """Return the date of a text, or the first date of an interval; a `str` with the reason if the text has no valid date.
 
     `form`: strptime format that the text must have; None: the formats at the top of this file."""
     if form is not None:
@@ -107,7 +107,7 @@ def _has_date(text: str) -> bool:
 
 
 def _date(text: str) -> datetime.date | str:
-    """Return the date of a text that is a date, or a date with time; a `str` with the reason if it is neither."""
+    """Return the date of a text that is a date, or a date with time; a `str` with the reason for any other text."""
     text = text.strip()
     if (java := _JAVA_DATE.match(text)) and java[1] in _MONTHS:
         text = f"{java[3]}-{_MONTHS.index(java[1]) + 1}-{java[2]}"

@@ -1,11 +1,11 @@
 """Decode the bytes of an image file to RGB pixels.
 
-The format is recognised by the content of a file, not by its name. Only `FORMATS` are decoded: for others Pillow starts external programs
-(Ghostscript for PostScript) or uses decoders that are rarely checked. Of an animation, the first image is decoded.
+The format is recognised by the content of a file, not by its name. Only `FORMATS` are decoded: for other formats Pillow starts external
+programs (Ghostscript for PostScript) or uses decoders that are rarely checked. Of an animation, the first image is decoded.
 
-The result is upright, with transparency on white and 16-bit values scaled to 8 bits. Its short side is at most `short_side`; a much
-larger JPEG is decoded at a half, a quarter or an eighth of its size (a quarter of the time or less). Colour profiles are not applied.
-The pixels depend only on the bytes and the limits: simplejpeg (`jpeg.py`) and Pillow decode a JPEG to the same pixels.
+The result is upright, with transparency on white and 16-bit values scaled to 8 bits. Its short side is at most `short_side`; a much larger
+JPEG is decoded at a half, a quarter or an eighth of its size (a quarter of the time or less). Colour profiles are not applied. The pixels
+depend only on the bytes and the limits: simplejpeg (`jpeg.py`) and Pillow decode a JPEG to the same pixels.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def decode(data: bytes, short_side: int, max_pixels: int) -> np.ndarray:
 
 
 def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]]:
-    """Return the pixels as `decode` does, and the (width, height) of the image in the file. Raise as `decode` does."""
+    """Return the pixels as `decode` does, and (width, height) of the image in the file. Raise the errors of `decode`."""
     with _decoding_errors():
         plain = _decode_plain(data, short_side, max_pixels)
         if plain is not None:
@@ -67,7 +67,7 @@ def decode_sized(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndar
 def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.ndarray, tuple[int, int]] | None:
     """Return the result of `decode_sized` for a JPEG that can be decoded without Pillow.
 
-    Return None for other files, for damaged ones, and for images with more than `max_pixels` pixels."""
+    Return None for other files, for damaged JPEGs, and for images with more than `max_pixels` pixels."""
     size = plain_size(data)
     if size is None or size[0] * size[1] > max_pixels:
         return None
@@ -80,14 +80,15 @@ def _decode_plain(data: bytes, short_side: int, max_pixels: int) -> tuple[np.nda
 
 
 def decoded(image: Image, short_side: int) -> np.ndarray:
-    """Return the pixels of a PIL image, uint8 [H, W, 3], as `decode` would return them for its file. Raise as `decode` does."""
+    """Return the pixels of a PIL image, uint8 [H, W, 3], equal to the result of `decode` for the file of the image. Raise `NotAnImage` if
+    the image is damaged."""
     with _decoding_errors():
         size = limited_size(*image.size, short_side)
         return np.require(_upright(_resized(np.asarray(_to_rgb(image)), size), image), requirements=["C", "W"])
 
 
 def stored_size(data: IO[bytes], short_side: int, max_pixels: int) -> int:
-    """Return the number of bytes of the pixels that `decode` returns, by reading only the header of a file; 0 if that cannot be read."""
+    """Return the number of bytes of the pixels that `decode` returns for a file, from its header alone; 0 if the header cannot be read."""
     try:
         with _decoding_errors():
             width, height = limited_size(*_open(data, max_pixels).size, short_side)
@@ -103,7 +104,7 @@ def fits(data: bytes, short_side: int) -> bool:
 
 
 def limited_pixels(pixels: np.ndarray, short_side: int) -> np.ndarray:
-    """Return a copy of uint8 [H, W, 3], scaled down as `decode` does if its short side is above `short_side`."""
+    """Return a copy of `pixels`, uint8 [H, W, 3], scaled down as by `decode` if the short side is above `short_side`."""
     return np.array(_resized(pixels, limited_size(pixels.shape[1], pixels.shape[0], short_side)))
 
 
@@ -138,7 +139,8 @@ def _decoding_errors() -> Iterator[None]:
 
 
 def _open(data: bytes | IO[bytes], max_pixels: int) -> Image:
-    """Open an image without decoding its pixels. Raise `NotAnImage` if it is empty or has more than `max_pixels` pixels."""
+    """Open an image without decoding its pixels. Raise `NotAnImage` if the data are empty or the image has more than `max_pixels`
+    pixels."""
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None  # replaced by the configured limit below
@@ -164,7 +166,7 @@ def _resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _orientation(image: Image) -> int:
-    """Return the EXIF orientation of an image, 1 to 8; 1 (upright) if it has none or EXIF is damaged."""
+    """Return the EXIF orientation of an image, 1 to 8; 1 (upright) if the image has no orientation or its EXIF data are damaged."""
     try:
         tag = image.getexif().get(_ORIENTATION, 1)
     except _DECODER_ERRORS:
@@ -200,8 +202,8 @@ def _scaled(image: Image) -> Image:
     """Convert a grey image (Pillow's modes I, I;16 and F) to RGB with 8 bits per channel.
 
     White is the largest value of the smallest bit depth in `_DEPTHS` that contains the brightest pixel, so that 12-bit values in a 16-bit
-    file do not look black. In a float image (mode F) white is 1 or 255: the smaller one that no pixel exceeds. If the brightest pixel is
-    above all these values, it is white. NaN, infinite and negative values are black."""
+    file do not look black. In a float image (mode F), white is 1 if no pixel exceeds 1, otherwise 255. If the brightest pixel is above all
+    these values, the brightest pixel is white. NaN, infinite and negative values are black."""
     from PIL import Image
 
     values = np.nan_to_num(np.asarray(image, dtype=np.float64), posinf=0.0, neginf=0.0)

@@ -1,8 +1,8 @@
 """Divide groups of rows into K folds for cross-validation: each of K runs validates on another fold (`data.folds=5 data.fold=2`).
 
-As in the split of `split.py`, all rows of a group are in the same fold, the groups of a stratum are ordered by a hash of their names, and a
-new group moves few others. Of n groups in a stratum, each fold has floor(n / K) or ceil(n / K). A group that is the only one of a taxon is
-always in training.
+As in `split.py`, all rows of a group are in the same fold, the groups of a stratum (groups with the same rarest taxon) are ordered by a
+hash of their names, and few groups change their fold when a group is added. Of n groups in a stratum, each fold has floor(n / K) or ceil(n
+/ K). If a taxon has only one group, this group is always in training.
 """
 
 import numpy as np
@@ -16,7 +16,8 @@ ALWAYS_TRAINED = 0  # in place of the number of a fold, which is from 1 to K
 
 
 def check_folds(config: RecordsConfig) -> None:
-    """Raise `ConfigError` if data.fold does not exist, is set without data.folds or the reverse, or with data.validation_fraction."""
+    """Raise `ConfigError` if only one of data.folds and data.fold is set, if data.fold is larger than data.folds, or if
+    data.validation_fraction is set together with data.folds."""
     if config.folds is None:
         if config.fold is not None:
             raise ConfigError(f"data.fold={config.fold} has no effect without data.folds; set data.folds to the number of folds")
@@ -51,8 +52,8 @@ def fold_numbers(groups: Groups, taxon: np.ndarray, folds: int, seed: int) -> np
 def _deal(of: Strata, folds: int) -> np.ndarray:
     """Return the fold of each group, from 1 to K = `folds`, int64 [G].
 
-    In each stratum the n groups are in the order of their keys, and the first floor(j n / K + u) of them are in folds 1 to j. The uniform
-    draw u is keyed by the first group of the stratum. If n < K, it decides which of the folds get a group."""
+    The n groups of a stratum are ordered by `order_key`; the first floor(j n / K + u) of them are in folds 1 to j. u is a uniform random
+    number that depends on the first group of the stratum. If n < K, u decides which folds get a group."""
     order, start, count = of.in_order()
     draw = np.repeat(randomness.uniforms(randomness.SPLIT, of.order_key[order][start]), count)
     place = np.arange(len(order)) - np.repeat(start, count)
@@ -65,8 +66,8 @@ def _deal(of: Strata, folds: int) -> np.ndarray:
 def _divide_taxa(fold: np.ndarray, of: Strata, folds: int) -> None:
     """Change `fold`, [G], in place so that no taxon has all its groups in one fold.
 
-    For each taxon whose groups are all in one fold, the group with the largest key is moved to the next fold in which it is not together
-    with all other groups of one of its taxa. If there is no such fold, the group becomes `ALWAYS_TRAINED`."""
+    If all groups of a taxon are in one fold, the group with the largest `order_key` is moved to the next fold in which no taxon of the
+    group has all its other groups. If there is no such fold, the group becomes `ALWAYS_TRAINED`."""
     order = np.lexsort((of.order_key[of.pair_group], of.pair_taxon))
     taxa, members = of.pair_taxon[order], of.pair_group[order]
     start = np.flatnonzero(np.diff(taxa, prepend=-1))

@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 
 
 def retry(action: Callable[[], Result], final: Collection[int] = ()) -> Result:
-    """Return `action()`. If it raises `OSError`, call it again after a pause, at most three times in all.
+    """Return `action()`. If `action` raises `OSError`, call it again after a pause, at most three times in all.
 
     The error is raised at once if its errno is in `final`, and after the third failure."""
     for delay in RETRY_DELAYS:
@@ -74,7 +74,7 @@ def clean_paths(cells: Sequence[str]) -> Names:
 
 
 class ImageFiles(ABC):
-    """Image files of N rows. Loader workers use forks or pickled copies of the object, which must not share open files."""
+    """Image files of N rows. Loader workers get a copy of the object by fork or pickle; the copies must not share open files."""
 
     names: Names  # [N]: names of the photographs, used in messages, in the fingerprint and for the split
     keeps: ClassVar[bool] = True  # True if an object keeps opened or read data, so that a new object for each block of rows would be slow
@@ -91,14 +91,15 @@ class ImageFiles(ABC):
 
     @abstractmethod
     def read(self, row: int) -> bytes:
-        """Return the bytes of a file. Raise `NotAnImage` if it can never be read, `OSError` if it may be readable later."""
+        """Return the bytes of a file. Raise `NotAnImage` if the file can never be read, `OSError` if it may be readable later."""
 
     def head(self, row: int) -> IO[bytes]:
         """Return a file object with the first bytes of the image file, at least its header."""
         return io.BytesIO(self.read(row))
 
     def decode(self, row: int, short_side: int, max_pixels: int) -> np.ndarray:
-        """Return the pixels of a photograph, uint8 [H, W, 3], as `decoding.decode` does. Raise as `read` and `decoding.decode` do."""
+        """Return the pixels of a photograph, uint8 [H, W, 3], as `decoding.decode` does. Raise the errors of `read` and of
+        `decoding.decode`."""
         return decode(self.read(row), short_side, max_pixels)
 
     def inspect(self, row: int, short_side: int, max_pixels: int) -> tuple[bytes, np.ndarray, tuple[int, int]]:
@@ -108,7 +109,7 @@ class ImageFiles(ABC):
 
 
 class FolderFiles(ImageFiles):
-    """Files of the folder `root`. `names`: their paths, relative to it or absolute."""
+    """Files of the folder `root`. `names`: paths of the files, absolute or relative to `root`."""
 
     keeps = False
 
@@ -163,7 +164,8 @@ def _size(path: str) -> int:
 
 
 def read_file(path: str, final: Collection[int] = ()) -> bytes:
-    """Return the bytes of a file. Raise `NotAnImage` if it is larger than `LARGEST_FILE`, and `OSError` as `retry` does."""
+    """Return the bytes of a file. Raise `NotAnImage` for a file larger than `LARGEST_FILE`, and `OSError` if three attempts fail or its
+    errno is in `final`."""
 
     def read() -> bytes:
         with open(path, "rb") as file:

@@ -71,8 +71,8 @@ def jpeg_end(data: bytes) -> int:
 def check_last_block(image: Image, data: bytes, decode: Callable[[bytes], Image]) -> None:
     """Raise `NotAnImage` if the data of a decoded JPEG end before its last block. `decode`: the function that decoded `data` to `image`.
 
-    The decoder makes missing blocks grey. If the last pixel is grey, the file is decoded again with other data inserted before its end. If
-    any pixel changes, its data were missing."""
+    The decoder makes missing blocks grey. So if the last pixel is grey, the file is decoded again with other data inserted before its end.
+    If any pixel changes, blocks were missing."""
     corner = image.getpixel((image.width - 1, image.height - 1))
     if not _GREY.issuperset(corner[:3] if isinstance(corner, tuple) else (corner,)):
         return

@@ -1,4 +1,5 @@
-"""Decode colour JPEGs with simplejpeg, if it is installed: to the same pixels as Pillow, in two thirds of the time. Both use libjpeg-turbo.
+"""Decode colour JPEGs with simplejpeg, if it is installed: to the same pixels as Pillow, in two thirds of the time. simplejpeg and Pillow
+both use libjpeg-turbo.
 
 `decode_jpeg` returns None for a file that simplejpeg cannot decode without a warning. Pillow and `integrity.py` then determine if the file
 is damaged. Pillow reads a header in 0.08 ms; `plain_size` takes a tenth of that for most JPEGs without EXIF data.
@@ -49,9 +50,10 @@ def plain_size(data: bytes) -> tuple[int, int] | None:
 
 
 def decode_jpeg(data: bytes, size: tuple[int, int], short_side: int) -> np.ndarray | None:
-    """Return the pixels of a JPEG, uint8 [H, W, 3]; None if it cannot be decoded without a warning. `size`: its (width, height).
+    """Return the pixels of a JPEG, uint8 [H, W, 3]; None if simplejpeg is not installed or cannot decode the JPEG without a warning.
 
-    It is decoded at 1/8, 1/4 or 1/2 of its size, the smallest for which the shorter side is at least `short_side`, or else in full size."""
+    `size`: (width, height) in the file. The JPEG is decoded at 1/8, 1/4 or 1/2 of this size, the smallest for which the shorter side is at
+    least `short_side`, or else in full size."""
     if simplejpeg is None:
         return None
     factor = next((factor for factor in REDUCTIONS if min(size) // short_side >= factor), 1)

@@ -24,7 +24,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 def build_source(config: ManifestConfig, test: bool = False) -> Source:
-    """Return the source of a manifest, or of another format with a reader. `test`: use the test rows in place of the validation rows.
+    """Return the source of a manifest, or of another format with a reader. `test`: use the test rows instead of the validation rows.
 
     Raise `ConfigError` if the table or a column does not exist, if too many files or ids cannot be used, or if training, validation or a
     rank would be empty."""
@@ -117,7 +117,8 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
 
 
 def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
-    """Return a line about a column that looks like a group column but is not used: how many values are in training and in validation."""
+    """Return a line about a column that looks like a group column but is not used: how many of its values occur both in training and in
+    validation."""
     sides = [np.bincount(column.codes[split == side], minlength=len(column.values)) > 0 for side in (TRAIN, VALIDATION)]
     both, known = sides[0] & sides[1], ~null_values(column.values)
     return (
@@ -127,7 +128,7 @@ def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
 
 
 def _column_note(config: RecordsConfig) -> str:
-    """Return a line about the validation rows, if the split column does not determine them."""
+    """Return a line that says which rows are used for validation, if the split column does not determine them."""
     name = quoted(str(config.split_column))
     if config.folds is not None:
         return f"{name}: its rows for training and validation are divided into data.folds={config.folds}; test rows are in none"
@@ -137,8 +138,8 @@ def _column_note(config: RecordsConfig) -> str:
 def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
     """Return a split, int8 [N], that is computed from a seed and stratified by the finest taxa.
 
-    If validation would be empty because no taxon has two groups, stratify by the taxa of the next coarser rank. Raise `ConfigError` if
-    training or validation is then still empty."""
+    If validation would be empty because no taxon has two groups, the split is stratified by the taxa of the next coarser rank. Raise
+    `ConfigError` if validation is empty for every rank, or if the validation fraction leaves no training rows."""
     fraction = config.validation_share
     if fraction >= 1:
         raise ConfigError(f"data.validation_fraction: {fraction:g} leaves no training rows; set a smaller fraction")
@@ -168,10 +169,10 @@ def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, co
 
 
 def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
-    """Return the split, int8 [N], in which the rows of data.fold validate. `groups` and `taxon` are those of `computed_split`.
+    """Return the split, int8 [N], in which the rows of data.fold validate. `groups`, `taxon`: as in `computed_split`.
 
-    Append a line on the sizes of the split to `notes`. Validation is empty if every taxon has a single group. Raise `ConfigError`
-    if some folds would be empty and others not."""
+    Append a line on the sizes of the split to `notes`. Validation is empty if every taxon has a single group. Raise `ConfigError` if some
+    folds would be empty and others not."""
     assert config.folds is not None and config.fold is not None
     fold = fold_numbers(groups, taxon, config.folds, config.split_seed)
     trained, *sizes = np.bincount(fold, minlength=config.folds + 1).tolist()
@@ -187,7 +188,8 @@ def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes:
 
 
 def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:
-    """Return the node of each row's finest known taxon at `rank` or a coarser rank, int64 [N]; the number of nodes if it has none."""
+    """Return the node of each row's finest known taxon at `rank` or a coarser rank, int64 [N]; for a row without such a taxon, the number
+    of nodes."""
     node = np.full(len(labels), tree.offsets[-1], dtype=np.int64)
     for r in range(rank + 1):
         np.copyto(node, labels[:, r] + tree.offsets[r], where=labels[:, r] >= 0)
@@ -195,8 +197,8 @@ def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarr
 
 
 def _restrict_to_training(tree: TaxonomyTree, labels: np.ndarray, split: np.ndarray, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
-    """Return the tree of the taxa that occur in training rows, and the labels as classes of this tree. Labels of other taxa become missing
-    (-1)."""
+    """Return the tree of the taxa that occur in training rows, and the labels as classes of this tree. Labels of taxa that do not occur in
+    training rows become missing (-1)."""
     seen = [_in_rows(labels[:, r], split == TRAIN, size) for r, size in enumerate(tree.sizes)]
     if all(own.all() for own in seen):
         return tree, labels
@@ -224,8 +226,8 @@ def _in_rows(labels: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
 def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None, notes: list[str]) -> np.ndarray:
     """Return weights, float32 [N], divided by their mean over the training rows, so that they do not scale the learning rate.
 
-    `split`: int8 [N]. `column`: name of the weight column, for messages. NaN counts as 1 before the division. Lines about the weights are
-    added to `notes`. Raise `ConfigError` if all training rows have weight 0."""
+    `weights`: float64 [N]; NaN is replaced by 1 before the division. `split`: int8 [N]. `column`: name of the weight column, for messages.
+    Lines about the weights are added to `notes`. Raise `ConfigError` if all training rows have weight 0."""
     missing, training = np.isnan(weights), split == TRAIN
     weights = np.where(missing, 1.0, weights)
     mean = float(np.cumsum(weights[training])[-1] / training.sum())  # summed in order: the same bits with every version of numpy
@@ -243,7 +245,7 @@ def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None
 def _fingerprint(tree: TaxonomyTree, paths: Names, arrays: Iterable[np.ndarray]) -> str:
     """Return a hash of everything in the data that determines batches, 32 hexadecimal digits.
 
-    Of photographs it contains the path, size and `content_hashes`, but not the location of their folder."""
+    Photographs are hashed by path, size and `content_hashes`; the location of the folder with the photographs has no effect."""
     digest = hashlib.sha256(tree.fingerprint().encode())
     for data in joined(paths):
         digest.update(data)

@@ -56,7 +56,7 @@ def clean_metadata(table: Table, config: ManifestConfig, tally: Tally) -> Metada
 
 
 def clean_weights(table: Table, config: ManifestConfig, tally: Tally) -> np.ndarray | None:
-    """Return the weights in data.weight_column, float64 [N]; None if it is not set.
+    """Return the weights in data.weight_column, float64 [N]; None if data.weight_column is not set.
 
     A cell that is null or not a number becomes NaN, which later counts as 1. Raise `ConfigError` for a negative weight."""
     if config.weight_column is None:
@@ -76,7 +76,7 @@ class Cells:
         self.table, self.config, self.tally = table, config, tally
 
     def column(self, role: str) -> str | None:
-        """Return the name of the column with a role, such as "date" for data.date_column; None if there is none."""
+        """Return the name of the column with a role, such as "date" for data.date_column; None if the table has no such column."""
         return getattr(self.config, f"{role}_column")
 
     def numbers(self, role: str) -> np.ndarray:
@@ -94,9 +94,9 @@ class Cells:
         return self.parsed(role, number)
 
     def days(self, moved: np.ndarray) -> np.ndarray:
-        """Return the dates as fractions of the year, float64 [N]. `moved`: int64 [N], from `hours`, days to add to the dates.
+        """Return the dates as fractions of the year, float64 [N]. `moved`: int64 [N], days to add to the dates, from `hours`.
 
-        Times in the column of dates that are not used are counted in the tally."""
+        If the column of dates also contains times that are not used, these rows are counted in the tally."""
         form, name = self.config.date_format, self.column("date")
         days = self.parsed("date", lambda text: day_of_year(text, form))
         if name is None or not (self.column("time") is None or moved.any()):
@@ -114,9 +114,9 @@ class Cells:
         return days
 
     def hours(self, longitude: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the times in hours, float64 [N], and the number of days by which their dates move, int64 [N], -1, 0 or 1.
+        """Return the times in hours, float64 [N], and the days to add to the date of each row, -1, 0 or 1, int64 [N].
 
-        Times in UTC are converted to local solar time by `longitude`, float64 [N], in degrees."""
+        Times in UTC are converted to local solar time by `longitude`, float64 [N], in degrees; this can change the date."""
         form = self.config.date_format if self.column("time") == self.column("date") else None
         hour = self.parsed("time", lambda text: hour_of_day(text, form))
         moved = np.zeros(len(hour), dtype=np.int64)
@@ -165,7 +165,8 @@ class Cells:
         return values
 
     def refuse(self, values: np.ndarray, role: str, where: np.ndarray, reason: str) -> None:
-        """Set `values` to NaN in place where `where`, bool [N], is True, and count these rows. Raise `ConfigError` if no value is left."""
+        """Set `values` to NaN in place where `where`, bool [N], is True, and count these rows under `reason`. Raise `ConfigError` if no
+        value is left."""
         known = ~np.isnan(values)
         if where.any() and where[known].all():
             raise self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0])
@@ -198,7 +199,7 @@ def _way_to_read(role: str, values: list[str], reason: str) -> str:
 
 
 def _decimal_degrees(text: str) -> float | None:
-    """Convert degrees, minutes and seconds such as 43°52'07"N to decimal degrees. Return None for another text."""
+    """Convert degrees, minutes and seconds such as 43°52'07"N to decimal degrees. Return None for any other text."""
     parts = [float(part.replace(",", ".")) for part in re.findall(r"\d+(?:[.,]\d+)?", text)]
     if not 1 <= len(parts) <= 3 or not re.search(r"[°º'′NSEWO]|,", text, re.IGNORECASE):
         return None

@@ -26,8 +26,8 @@ class PhotographReader:
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
         """Return the pixels of the photographs with the row numbers `samples`, int64 [B]: uint8 [H, W, 3] RGB each.
 
-        Their shorter side is at most 2 x image_size. Raise `UndecodableImage` for a photograph that can never be read, `OSError` for one
-        that may be readable later."""
+        The shorter side of a photograph is at most 2 x image_size. Raise `UndecodableImage` for a photograph that can never be read,
+        `OSError` for a photograph that may be readable later."""
         return [self._read(int(sample)) for sample in samples]
 
     def _read(self, sample: int) -> np.ndarray:
@@ -44,7 +44,8 @@ class PhotographReader:
     def _build_cache(self) -> SharedImageCache | None:
         """Return a cache if all decoded photographs fit into `CACHE_LIMIT`, otherwise None.
 
-        To compute their size, headers are read (0.1 ms each), unless there are so many photographs that they cannot fit."""
+        The size of the decoded photographs is computed from their headers (0.1 ms each). Headers are not read if there are so many
+        photographs that the limit is exceeded in any case."""
         count = len(self.files.names)
         if count * 3 * (self.short_side // DETAIL) ** 2 > CACHE_LIMIT:
             return None
@@ -52,7 +53,7 @@ class PhotographReader:
         return SharedImageCache(sizes) if sizes.sum() <= CACHE_LIMIT else None
 
     def area(self, sample: int) -> int:
-        """Return the number of pixels of a photograph, from its header; 0 if it cannot be read."""
+        """Return the number of pixels of a photograph, from its header; 0 if the header cannot be read."""
         return self._decoded_size(sample, 1 << 30) // 3
 
     def _decoded_size(self, sample: int, short_side: int | None = None) -> int:

@@ -24,7 +24,7 @@ FILE_NAME = "quarantine.jsonl"
 
 
 class Quarantine:
-    """Quarantined photographs of a run. `samples`: their row numbers, sorted.
+    """Quarantined photographs of a run. `samples`: row numbers of the photographs, sorted.
 
     The constructor and `report` raise `ConfigError` if more than `max_bad_fraction` of all rows cannot be read."""
 
@@ -41,7 +41,7 @@ class Quarantine:
         self.sort()
 
     def sort(self) -> None:
-        """Sort the lines of the file by photograph, and remove repeated ones. Only one process may call this, before or after training."""
+        """Sort the lines of the file by photograph, and remove repeated lines. Only one process may call this, before or after training."""
         lines = {line["id"]: line for line in reversed(self._lines())}  # the first line of a photograph
         text = "".join(to_json(lines[name], None) for name in sorted(lines))
         if lines and to_utf8(text) != self.path.read_bytes():

@@ -1,4 +1,4 @@
-"""List the taxonomic ranks in their order, and choose the ranks of a table of taxa and those that a run predicts."""
+"""List the taxonomic ranks in their order. Choose the ranks that are read from a table of taxa, and the ranks that a run predicts."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -32,7 +32,7 @@ INVERTED = 1.1  # ranks are in the wrong order if the coarser has this many time
 
 
 def check_order(ranks: Sequence[str]) -> None:
-    """Raise `ConfigError` if `ranks`, of data.rank_columns, are not listed coarse to fine. Unknown names of ranks may be anywhere."""
+    """Raise `ConfigError` if the ranks in data.rank_columns are not listed coarse to fine. Unknown names of ranks may be anywhere."""
     known = [rank for rank in ranks if rank.lower() in RANK_ORDER]
     ordered = sorted(known, key=lambda rank: RANK_ORDER.index(rank.lower()))
     if known != ordered:
@@ -40,7 +40,7 @@ def check_order(ranks: Sequence[str]) -> None:
 
 
 def check_lineages(columns: Mapping[str, str], codes: np.ndarray) -> None:
-    """Raise `ConfigError` if a rank has clearly more distinct names than the next finer rank, in rows with names at both.
+    """Raise `ConfigError` if a rank has clearly more distinct names than the next finer rank, in the rows that have a name at both ranks.
 
     `columns`: rank -> column, coarse to fine. `codes`: int64 [N, R], numbers of the names of N rows, -1 for null."""
     for r, (coarse, fine) in enumerate(pairwise(columns)):
@@ -88,7 +88,8 @@ def rank_of_level(level: str) -> str:
 
 
 def tree_ranks(available: Sequence[str], requested: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the ranks of the tree of a table of taxa, coarse to fine: those default ranks that are `available`, and the `requested` ones.
+    """Return the ranks of the tree of a table of taxa, coarse to fine: the `available` ranks that are in `DEFAULT_RANKS`, and the
+    `requested` ranks.
 
     `requested`: data.ranks. A requested rank that is not in `RANK_ORDER` is placed after its predecessor in `requested`. Raise
     `ConfigError` for a requested rank that is not available, and if there are no ranks."""

@@ -1,9 +1,10 @@
 """`Records`: the table of photographs and the image files that the reader of a data format returns. `manifest_source` does the rest.
 
 A reader is a function `read_records(config, choose)` in a module of `READERS`. It calls `choose(header)` with the names of all columns of
-the data set, and returns the columns that `choose` returns. With `choose(header, key=value)` it also sets keys of the configuration that
-the format determines. So that columns are recognised, a reader names them as in Darwin Core or as in `columns.NAMES`, and columns of
-labels like their ranks. A row is a photograph of an observation; its column `path` contains the name of the photograph.
+the data set, and returns the columns that `choose` returns. Some formats determine keys of the configuration: their readers call
+`choose(header, key=value)` to set the keys. So that columns are recognised, a reader names them as in Darwin Core or as in `columns.NAMES`,
+and names columns of labels like their ranks. A row is a photograph of an observation; its column `path` contains the name of the
+photograph.
 """
 
 import importlib
@@ -47,7 +48,7 @@ class Records(NamedTuple):
 
 
 def read(config: ManifestConfig, choose: Choose) -> Records:
-    """Return the records of the data source `config.name`. Raise `ConfigError` if they cannot be read."""
+    """Return the records of the data source `config.name`. Raise `ConfigError` if the data source cannot be read."""
     return importlib.import_module(READERS[config.name]).read_records(config, choose)
 
 
@@ -58,7 +59,7 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
 
 
 def check_rows(rows: int, excluded: Mapping[str, int]) -> None:
-    """Raise `ConfigError` if a data source has no rows. `rows`: their number. `excluded`: reason -> number of rows that were left out."""
+    """Raise `ConfigError` if a data source has no rows. `rows`: number of rows. `excluded`: reason -> number of rows that were left out."""
     if not rows:
         reasons = list_some([f"{reason} ({count})" for reason, count in excluded.items()]) or "there are none"
         raise ConfigError(f"data.path: no photograph can be used: {reasons}")
@@ -91,7 +92,8 @@ def with_values(column: Column, values: Sequence[str]) -> Column:
 
 
 def in_folder(table: Table, config: ManifestConfig, folder: Path) -> Records:
-    """Return records whose photographs are files in data.root, by default in `folder`. Raise `ConfigError` if it is not a folder."""
+    """Return records whose photographs are files in data.root, or in `folder` if data.root is not set. Raise `ConfigError` if this is not a
+    folder."""
     root = Path(config.root).expanduser() if config.root is not None else folder
     if not os.path.isdir(root):
         raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")

@@ -42,7 +42,7 @@ class NameLabels:
 class IdLabels:
     """Reader of labels from a column of ids in a table of taxa, with the methods of `NameLabels`.
 
-    Raise `ConfigError` if the table cannot be read or has no rank that can be predicted, and for too many unknown ids."""
+    Methods raise `ConfigError` if the table cannot be read or has no rank that can be predicted, and for too many unknown ids."""
 
     def __init__(self, config: ManifestConfig) -> None:
         self.config, self.column = config, str(config.taxon_column)
@@ -101,16 +101,18 @@ class IdLabels:
                 raise ConfigError(f"data.taxonomy: {quoted(self.file)} has {line}; {conflict.fix}")
 
     def _depth_note(self, codes: np.ndarray) -> list[str]:
-        """Return a line with the number of rows by their finest labelled rank; [] if it is the same for all rows."""
+        """Return a line with the number of rows by their finest labelled rank; [] if this rank is the same for all rows."""
         finest = np.where(codes >= 0, np.arange(codes.shape[1]), -1).max(axis=1)
         count = np.bincount(finest + 1, minlength=len(self.ranks) + 1)
         counts = [f"{rank} {n}" for rank, n in zip(("none", *self.ranks), count.tolist(), strict=True) if n]
         return [f"rows labelled down to {', '.join(counts)}"] if len(counts) > 1 else []
 
     def _other_ranks_note(self, below: np.ndarray) -> list[str]:
-        """Return a line with the ranks of labelled taxa and their ancestors that are not predicted: at most eight, most taxa first.
+        """Return a line about the ranks that are in the lineages of labels but not predicted: at most eight, with their numbers of taxa,
+        most taxa first.
 
-        Return [] if there are none or data.ranks is set. `below`: int64 [T], number of rows labelled with each taxon or one below it."""
+        Return [] if there are no such ranks or data.ranks is set. `below`: int64 [T], number of rows labelled with each taxon or a taxon
+        below it."""
         if self.config.ranks is not None:
             return []
         used = np.bincount(self.taxa.rank[below > 0], minlength=len(self.taxa.ranks))

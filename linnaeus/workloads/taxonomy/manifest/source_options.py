@@ -9,12 +9,12 @@ from linnaeus.workloads.taxonomy.manifest.records import READERS
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
-    """Add the argument SOURCE, the format of the data source, to a parser."""
+    """Add the argument SOURCE (the format of the data source) to a parser."""
     parser.add_argument("source", choices=list(READERS), metavar="SOURCE", help=f"format of the source: {', '.join(READERS)}")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments KEY=VALUE, settings of the data source, to a parser."""
+    """Add the arguments KEY=VALUE (settings of the data source) to a parser."""
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings of the source, such as data.path=photos.csv")
 
 

@@ -1,8 +1,8 @@
 """Split rows into training and validation, according to a column of the manifest or computed from a seed.
 
 The computed split puts all rows of a group (such as the photographs of an observation, an observer or a site) on the same side. It is
-stratified by the rarest taxon of each group, and orders the groups of a stratum by a hash of their names. The order of the rows therefore
-has no effect, and rows that are added later move few others. Every taxon keeps at least one group in training.
+stratified by the rarest taxon of each group, and orders the groups of a stratum by a hash of their names. So the order of the rows has no
+effect, and few rows change their side when rows are added. Every taxon keeps at least one group in training.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ def test_as_validation(split: np.ndarray) -> np.ndarray:
 
 
 class Groups(NamedTuple):
-    """G groups of N rows. With a group column, they are numbered in the order of its values."""
+    """G groups of N rows. With a group column, groups are numbered in the order of the values of the column."""
 
     digest: np.ndarray  # uint64 [G]: hash of the name of each group
     number: np.ndarray  # int64 [N]: group of each row
@@ -76,7 +76,7 @@ def find_groups(column: Column | None, names: Names, name_digests: np.ndarray | 
 
 
 def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values, [G], and for each of N values its index among them, int64 [N]."""
+    """Return the distinct values, [G], and the index of each of the N `values` in them, int64 [N]."""
     ordered = distinct(values)
     return (values, np.arange(len(values))) if len(ordered) == len(values) else (ordered, np.searchsorted(ordered, values))
 
@@ -92,7 +92,8 @@ class Strata(NamedTuple):
     pair_taxon: np.ndarray  # int64 [P]
 
     def in_order(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the groups ordered by stratum and key, [G], and for each stratum the position of its first group and their number."""
+        """Return the groups ordered by stratum and `order_key`, [G], the position of the first group of each stratum, and the number of
+        groups of each stratum."""
         order = randomness.argsort(self.order_key)
         order = order[np.argsort(self.stratum[order].astype(np.min_scalar_type(self.stratum.max(initial=0))), kind="stable")]
         start = np.flatnonzero(np.diff(self.stratum[order], prepend=-1))
@@ -100,7 +101,8 @@ class Strata(NamedTuple):
 
 
 def strata(groups: Groups, taxon: np.ndarray, seed: int) -> Strata:
-    """Return the strata of groups. `taxon`: int64 [N], the finest known taxon of each row. `seed`: of the order within strata."""
+    """Return the strata of groups. `taxon`: int64 [N], the finest known taxon of each row. `seed`: sets the order of the groups in a
+    stratum."""
     order_key = randomness.hashes(randomness.key(seed, randomness.SPLIT), groups.digest)
     taxa = taxon.max(initial=0) + 1
     pair_group, pair_taxon = np.divmod(distinct(groups.number * taxa + taxon), taxa)
@@ -114,17 +116,18 @@ def strata(groups: Groups, taxon: np.ndarray, seed: int) -> Strata:
 def computed_split(groups: Groups, taxon: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Return a split, int8 [N], that is computed from a seed. `taxon`: int64 [N], the finest known taxon of each row.
 
-    Of a stratum of n groups, floor(fraction * n + u) are in validation, with one uniform random u per stratum: on average, rare taxa have
-    their share, and a new group moves at most two groups. Validation is empty if every taxon has a single group."""
+    In a stratum of n groups, floor(fraction * n + u) groups are in validation; u is one uniform random number per stratum, so that rare
+    taxa have their share on average. If a group is added, at most two groups change their side. Validation is empty if every taxon has a
+    single group."""
     of = strata(groups, taxon, seed)
     held_out = _return_last_groups(_hold_out(of, fraction), of)
     return np.where(held_out[groups.number], np.int8(VALIDATION), np.int8(TRAIN))
 
 
 def _hold_out(of: Strata, fraction: float) -> np.ndarray:
-    """Return bool [G]: True for the groups in validation, those with the smallest keys in each stratum.
+    """Return bool [G], True for the groups in validation: in each stratum the groups with the smallest `order_key`.
 
-    The random number of a stratum depends only on the key of its first group, so other strata have no effect on it."""
+    The random number of a stratum depends only on the `order_key` of its first group, so other strata have no effect on it."""
     order, start, count = of.in_order()
     draw = randomness.uniforms(randomness.SPLIT, of.order_key[order][start])
     quota = np.floor(fraction * count + np.where(count > 1, draw, 0.0) + 1e-9)
@@ -137,7 +140,7 @@ def _hold_out(of: Strata, fraction: float) -> np.ndarray:
 def _return_last_groups(held_out: np.ndarray, of: Strata) -> np.ndarray:
     """Return `held_out`, bool [G], changed so that no taxon has all its groups in validation.
 
-    Of such a taxon, the group with the largest key returns to training."""
+    If all groups of a taxon are in validation, the group with the largest `order_key` is moved to training."""
     pair_group, pair_taxon = of.pair_group, of.pair_taxon
     count_held_out = np.bincount(pair_taxon, weights=held_out[pair_group])
     lost = (count_held_out == np.bincount(pair_taxon)) & (count_held_out > 0)

@@ -4,8 +4,9 @@ A CSV with unbalanced quotes is an error with the number of the line: an opening
 part of its cell.
 
 The cells of a CSV may be separated by commas, tabs or semicolons (recognised in its header). It may be a plain or a .gz file, in UTF-8
-(with or without a byte order mark), UTF-16 with a byte order mark, or else windows-1252. In tab-separated tables quotes have no meaning, as
-in those of iNaturalist and GBIF, whose names contain quotes. Parquet needs pyarrow, which is imported only for it.
+(with or without a byte order mark), UTF-16 with a byte order mark, or else windows-1252. In tab-separated tables, such as downloads from
+iNaturalist and GBIF, quotes have no meaning, since names can contain quotes. Parquet needs pyarrow, which is imported only to read
+Parquet.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Table:
 
 
 class TableFile(Protocol):
-    """Table that is not a file on disk, such as a member of an archive. Its `str` is its name in messages."""
+    """Table that is not a file on disk, such as a member of an archive. `str(table_file)` is its name in messages."""
 
     @property
     def name(self) -> str: ...
@@ -97,7 +98,8 @@ def read_table(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
 def without_long_values(table: Table, name: str = "") -> Table:
     """Return the table without the rows that have a cell of more than `LONGEST_VALUE` characters.
 
-    In `excluded` they are named by their numbers in the file `name`, or, if `name` is "", by their cell in the column `path`."""
+    The rows left out are added to `excluded`: by their numbers in the file `name`, or, if `name` is "", by their cell in the column
+    `path`."""
     long = np.zeros(len(table), dtype=bool)
     for column in table.columns.values():
         lengths = np.fromiter(map(len, column.values), dtype=np.int64, count=len(column.values))
@@ -189,8 +191,8 @@ def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key
 def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
     """Return True if a cell of a row probably contains whole rows, because a quote is not closed.
 
-    This is so if a line within the cell has `width` cells, as the header has, or if its first line with the cells before it, and its last
-    line with the cells after it, have as many."""
+    The row is cut at the line breaks in the cell. Return True if one of the middle lines has `width` cells, like the header, or if both the
+    first and the last line have `width` cells."""
     for place, cell in enumerate(row):
         lines = re.split(r"\r\n|\r|\n", cell)
         if len(lines) == 1:

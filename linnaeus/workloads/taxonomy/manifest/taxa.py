@@ -1,8 +1,8 @@
 """`Taxa`: a table of taxa as arrays, with the parent of each taxon, contradictions in the table, and lineages of the labelled taxa.
 
-`taxon_table.read_taxa` makes it from a file. The whole table is checked; lineages are computed only for labelled taxa and their ancestors.
-Contradictions are resolved so that the parents form a forest: cycles are cut, the first of two parents is used, and an ancestor is skipped
-if its rank is not coarser than that of its descendant.
+`taxon_table.read_taxa` makes a `Taxa` from a file. The whole table is checked; lineages are computed only for labelled taxa and their
+ancestors. Contradictions are resolved so that the parents form a forest: cycles are cut, the first of two parents is used, and an ancestor
+is skipped if its rank is not coarser than the rank of its descendant.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SHOWN = 3  # examples in a line
 
 
 class Conflict(NamedTuple):
-    """Contradictions of one kind in a table of taxa, each a case with the taxa concerned.
+    """Contradictions of one kind in a table of taxa. A case is one contradiction, with its taxa and a description.
 
     A message consists of the number of cases, `noun` (such as "id"), `kind`, and examples."""
 
@@ -28,7 +28,7 @@ class Conflict(NamedTuple):
     fix: str | None = None  # advice in the error if labels use these taxa; None: this is not an error
 
     def line(self, rows: np.ndarray, only_used: bool = False) -> str:
-        """Return a line with the number of cases and examples, those with most rows first; "" without cases.
+        """Return a line with the number of cases and examples, the cases with most rows first; "" without cases.
 
         `rows`: int64 [T], number of rows at or below each taxon. `only_used`: leave out cases without rows."""
         order = sorted((-int(sum(rows[t] for t in taxa)), i) for i, (taxa, _) in enumerate(self.cases))
@@ -81,8 +81,8 @@ class Taxa:
     def place(self, taxa: np.ndarray, below: np.ndarray, ranks: Sequence[str]) -> Placed:
         """Return the classes of the distinct `taxa`, int64 [K], and of their ancestors at `ranks`, coarse to fine.
 
-        `below`: result of `rows_below` for these taxa. Ids with the same name, rank and parent become one class. If the lineages of two
-        taxa differ only at ranks that are not in `ranks`, their ids are appended to their names."""
+        `below`: result of `rows_below` for these taxa. Taxa with the same name, rank and parent become one class. If the lineages of two
+        taxa differ only at ranks that are not in `ranks`, the id of each taxon is appended to its name."""
         used = np.flatnonzero(below)
         local = np.full(len(self.ids) + 1, -1)  # the last entry stands for the parent of roots
         local[used] = np.arange(len(used))
@@ -121,10 +121,10 @@ class Taxa:
         return Conflict("taxon", "with several ids for one name, rank and parent, merged into one", cases)
 
     def _rank_order_conflict(self, used: np.ndarray, position: np.ndarray, above: np.ndarray) -> Conflict:
-        """Return the conflict of taxa under a taxon whose rank is not coarser than their own.
+        """Return the conflict of taxa whose nearest ranked ancestor does not have a coarser rank.
 
-        `used`: taxa that labels use. `position`, `above`: position in the order of ranks, and nearest ancestor with a rank, of
-        each taxon; -1 if there is none."""
+        `used`: taxa that labels use. `position`: index of the rank of each taxon in the order of ranks. `above`: nearest ancestor of each
+        taxon that has a rank. Both are -1 where there is none."""
         wrong = np.flatnonzero((position >= 0) & (above >= 0) & (position <= position[above]))
         pairs = [(int(used[t]), int(used[above[t]])) for t in wrong]
         cases = [(pair[:1], " under ".join(f"{self.ranks[self.rank[t]]} {self.describe(t)}" for t in pair)) for pair in pairs]
@@ -188,7 +188,7 @@ def cycles(parent: np.ndarray) -> list[list[int]]:
 
 
 def _indistinct(lineages: np.ndarray, name: np.ndarray, taxa: np.ndarray) -> list[int]:
-    """Return those of K taxa whose lineage and name both equal those of another. `lineages`: [K, R]. `name`, `taxa`: [K]."""
+    """Return those of K taxa that have the same lineage and name as another of them. `lineages`: [K, R]. `name`, `taxa`: [K]."""
     repeated = np.flatnonzero(np.bincount(name)[name] > 1)
     _, number = distinct_lineages(np.column_stack([lineages, name])[repeated])
     return taxa[repeated][np.bincount(number)[number] > 1].tolist()

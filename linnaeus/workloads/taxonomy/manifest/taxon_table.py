@@ -97,7 +97,7 @@ class _TaxaBuilder:
         self.absent: dict[str, int] = {}  # referenced id that is not in the table -> i
 
     def build(self) -> Taxa:
-        """Return the taxa with parents without cycles, the accepted taxon of each synonym, and all conflicts and notes."""
+        """Return the taxa: parents without cycles, the accepted taxon of each synonym, and all conflicts and notes."""
         accepted = self._accepted_taxa()
         if "ancestry" in self.columns:
             stated, parent = self._parents_from_ancestry()
@@ -151,7 +151,8 @@ class _TaxaBuilder:
         return np.array([v.lower() not in ("false", "f", "0") for v in column.values], dtype=bool)[column.codes[self.rows]]
 
     def _accepted_taxa(self) -> np.ndarray:
-        """Return the accepted taxon of each taxon, int64 [T]: the end of its chain of synonyms, or itself if the chain is a cycle."""
+        """Return the accepted taxon of each taxon, int64 [T]: the end of its chain of synonyms; the taxon itself if the chain is a
+        cycle."""
         taxa = np.arange(len(self.ids))
         if "accepted" not in self.columns:
             return taxa
@@ -177,10 +178,11 @@ class _TaxaBuilder:
         return -2 - self.absent.setdefault(identifier, len(self.absent))
 
     def _parents_from_ancestry(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the stated parent of each row, int64 [rows], and the parent of each taxon, int64 [T]. Add a conflict of ancestries.
+        """Return the stated parent of each row, int64 [rows], and the parent of each taxon, int64 [T]. Add a conflict if ancestries
+        contradict each other.
 
         The stated parent is the last id of the ancestry, as `_references` converts it. The parent of a taxon is its nearest ancestor that
-        is in the table, `NONE` if there is none."""
+        is in the table, `NONE` without such an ancestor."""
         column = self.columns["ancestry"]
         paths = [[] if is_null(v) else [p for p in v.replace("\\", "/").split("/") if p] for v in column.values]
         stated = np.array([self._reference(path[-1]) if path else NONE for path in paths], dtype=np.int64)
@@ -208,7 +210,7 @@ class _TaxaBuilder:
         self.conflicts.append(Conflict("id", "with two parents", cases, "correct the ancestry"))
 
     def _check_repeated_ids(self, stated: np.ndarray, synonym: np.ndarray) -> None:
-        """Add a conflict of ids that occur in several rows with different parents.
+        """Add a conflict with the ids that occur in several rows with different parents.
 
         `stated`: int64 [rows], parent of each row as `_references` returns it. `synonym`: bool [T], True for taxa to leave out."""
         rows = np.flatnonzero(self.row_taxon >= 0)
@@ -225,9 +227,10 @@ class _TaxaBuilder:
         self.conflicts.append(Conflict("id", "with two parents", cases, "keep one row of each id"))
 
     def _check_absent_parents(self, stated: np.ndarray, parent: np.ndarray, synonym: np.ndarray) -> None:
-        """Add a conflict of taxa whose stated parent is not in the table.
+        """Add a conflict with the taxa whose stated parent is not in the table.
 
-        `stated`: int64 [T], as `_references` returns it. `parent`: int64 [T], parent that is used. `synonym`: bool [T], left out."""
+        `stated`: int64 [T], as `_references` returns it. `parent`: int64 [T], parent that is used. `synonym`: bool [T], True for taxa to
+        leave out."""
         missing = np.flatnonzero((stated < NONE) & ~synonym)
         order = missing[np.argsort(stated[missing], kind="stable")]
         children = [group.tolist() for group in np.split(order, np.flatnonzero(np.diff(stated[order])) + 1) if len(group)]

@@ -30,7 +30,7 @@ class Photographs:
     def drop(self, where: np.ndarray, reason: str) -> None:
         """Drop the photographs where `where`, bool [M], is True, and add them with `reason` to `excluded`.
 
-        There they are named by their links, or, without a link, by the ids of their records."""
+        In `excluded`, a photograph is named by its link, or, without a link, by the id of its record."""
         linked = given(self.link)
         self.excluded.add(reason, self.link.cells(where & linked))
         self.excluded.add(reason, self.records.cells(self.record[where & ~linked & (self.record >= 0)]))
@@ -38,7 +38,7 @@ class Photographs:
         self.record, self.link = self.record[~where], taken(self.link, ~where)
 
     def drop_without_record(self) -> None:
-        """Drop the photographs without exactly one record, add them to `excluded`, and sort the others by record."""
+        """Drop the photographs without exactly one record, add them to `excluded`, and sort the remaining photographs by record."""
         self.drop(self.record == _SEVERAL, "photograph of an id or an event with several records")
         self.drop(self.record == _NONE, "photograph of a record that is not in the archive")
         order = np.argsort(self.record, kind="stable")
@@ -77,8 +77,9 @@ def linked(
     """Return the photographs in media extensions that have a link and a record, in the order of the records.
 
     `keys`: [N], id of the core row of each record. `labels`: columns of taxa, [N] each. `names`: [N], names of the records for `excluded`.
-    A photograph with an occurrenceID belongs to this record. `events`: True if the core rows are events with several records. Photographs
-    of an event then belong to its first record, if all its records that are not marked as absent have the same taxon."""
+    A photograph belongs to the record with its occurrenceID, or else to the record of its core row. `events`: True if the core rows are
+    events with several records. A photograph of an event belongs to the first record of the event, if all records of the event that are not
+    marked as absent have the same taxon."""
     ids, uri, identifier, kind, form, occurrence = (
         concatenated([rows.columns.get(term, blank(rows.size)) for rows in media]) for term in (KEY, *TERMS)
     )
@@ -120,7 +121,7 @@ def associated(links: Column, names: Column) -> Photographs:
 
 
 def _divided(labels: Column, codes: np.ndarray, size: int) -> np.ndarray:
-    """Return, for each code from 0 to `size` - 1, True if its rows have different labels, bool [size]. `codes`: int64 [N], -1 for none."""
+    """Return bool [size], True for each code from 0 to `size` - 1 whose rows have different labels. `codes`: int64 [N], -1 for none."""
     number = {value: i for i, value in enumerate(dict.fromkeys(labels.values))}
     label = np.array([number[value] for value in labels.values], dtype=np.int64)[labels.codes]
     low, high = np.full(size + 1, len(number)), np.full(size + 1, -1)

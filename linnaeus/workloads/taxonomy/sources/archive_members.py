@@ -22,7 +22,7 @@ _NOT_TABLES = frozenset(("citations.txt", "rights.txt", "readme.txt", "license.t
 
 
 class Archive:
-    """Members of a Darwin Core Archive: a folder, zip file or tar file. Hidden members, and those that macOS adds, are left out."""
+    """Members (files) of a Darwin Core Archive: a folder, zip file or tar file. Hidden files and files that macOS adds are left out."""
 
     def __init__(self, path: Path) -> None:
         """List the members of the archive in `path`. Raise `ConfigError` if `path` does not exist or is not an archive."""
@@ -43,7 +43,8 @@ class Archive:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a member for reading. `name`: path relative to the folder with the descriptor. Raise `ConfigError` if it does not exist."""
+        """Open a member for reading. `name`: path relative to the folder with the descriptor. Raise `ConfigError` if there is no such
+        member."""
         with contextlib.ExitStack() as stack:
             with self.reading():
                 file = stack.enter_context(self._open(self._member(name)))
@@ -83,9 +84,10 @@ class Archive:
         return {name: size for name, size in sizes.items() if not _hidden(name)}
 
     def _inner_folder(self) -> str:
-        """Return the folder in the archive that contains the descriptor, or else all members, with a final slash; "" for the top level.
+        """Return the folder in the archive that contains the descriptor, with a final slash; "" for the top level.
 
-        Raise `ConfigError` if several folders contain a descriptor."""
+        Without a descriptor, return the folder that contains all members, or "". Raise `ConfigError` if several folders contain a
+        descriptor."""
         places = sorted((name for name in self.sizes if posixpath.basename(name).lower() == DESCRIPTOR), key=lambda name: name.count("/"))
         if len(places) > 1 and places[0].count("/") == places[1].count("/"):
             raise ConfigError(f"data.path: {quoted(str(self.path), 100)} has several archives: {list_some(places, 3)}; set one of them")
@@ -134,7 +136,8 @@ def _in_tar(path: Path, member: str) -> Iterator[IO[bytes]]:
 
 
 def _files_to_depth_two(folder: Path) -> Iterator[str]:
-    """Yield the paths of the files in a folder, and, if none of them is a table or a descriptor, of the files in its subfolders."""
+    """Yield the paths of the files in a folder. If none of these files is a table or a descriptor, also yield the files in the
+    subfolders."""
     entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     files = [entry.name for entry in entries if is_file(entry)]
     yield from files

@@ -58,7 +58,7 @@ def describe(archive: Archive, name: str, kind: str) -> DataFile:
 
 
 def read_rows(archive: Archive, file: DataFile, terms: Sequence[str]) -> DataRows:
-    """Return the rows of a table with the columns of `terms` and KEY. Empty cells have the defaults of the descriptor.
+    """Return the rows of a table with the columns `terms` and the column of ids (`KEY`). Empty cells get the defaults of the descriptor.
 
     Raise `ConfigError` for a table that differs from its description or cannot be read."""
     if not file.names:
@@ -83,9 +83,9 @@ def _with_default(column: Column | None, default: str, count: int) -> Column:
 
 
 def _read_part(archive: Archive, file: DataFile, name: str, terms: Sequence[str]) -> DataRows:
-    """Return the rows of one file of a table. If it is not in the encoding of its description, read it as windows-1252.
+    """Return the rows of one file of a table. If the file is not in the encoding of its description, it is read as windows-1252.
 
-    Raise `ConfigError` if it cannot be read so either."""
+    Raise `ConfigError` if the file cannot be read in either encoding."""
     encoding = "utf-8-sig" if file.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else file.encoding
     try:
         try:
@@ -153,9 +153,10 @@ def _rows(lines: Iterator[str], file: DataFile, name: str) -> Iterator[list[str]
 
 
 def _as_it_is(file: DataFile, name: str, start: str) -> tuple[DataFile, list[str]]:
-    """Return the description of a file with the separators that its first line has, and lines of text about those that were changed.
+    """Correct the separators in the description of a file by the beginning of the file. Return the description, and a line of text for each
+    change.
 
-    `start`: the beginning of the file. Raise `ConfigError` if the first line has too few columns."""
+    `start`: the beginning of the file. Raise `ConfigError` if the first line has too few columns with every separator."""
     notes = []
     if file.end not in start:
         end = next((end for end in ("\n", "\r") if end in start), file.end)

@@ -40,7 +40,7 @@ class ByteRanges(ImageFiles):
 
 
 def read_range(path: str, start: int, length: int) -> bytes:
-    """Return `length` bytes of a file from byte `start` on, or fewer at its end. Raise `OSError` if it cannot be read."""
+    """Return `length` bytes of a file from byte `start` on, or fewer at its end. Raise `OSError` if the file cannot be read."""
     handle = os.open(path, os.O_RDONLY)
     try:
         parts = []

@@ -1,6 +1,7 @@
 """Read data=camtrap_dp: photographs of camera traps in a Camera Trap Data Package (Camtrap DP 1.0), a folder or a zip archive.
 
-Specification: https://camtrap-dp.tdwg.org. Each row of its table of media (photographs, videos) becomes a row, or is counted as left out.
+Specification: https://camtrap-dp.tdwg.org. The package has a table of media (photographs, videos). Each row of this table becomes a row of
+the data, or is counted as left out.
 """
 
 from collections.abc import Iterator
@@ -30,9 +31,9 @@ OBSERVATIONS = (
 
 
 def read_records(config: CamtrapConfig, choose: Choose) -> Records:
-    """Return the photographs of a Camera Trap Data Package, in the order of its media.
+    """Return the photographs of a Camera Trap Data Package, in the order of its table of media.
 
-    Raise ConfigError if it cannot be read, or no photograph has a label."""
+    Raise `ConfigError` if the package cannot be read, or if no photograph has a label."""
     package = open_package(Path(config.path).expanduser())
     deployments = _deployments(package)
     media, observations = package.table("media", *MEDIA), package.table("observations", *OBSERVATIONS)
@@ -82,9 +83,9 @@ def _downloaded(media: Table, folder: Path, config: CamtrapConfig) -> Found:
 
 
 def _usable(media: Table, labels: Labels) -> tuple[np.ndarray, LeftOut]:
-    """Return the row numbers of `media` that are photographs with a label, int64 [N], and the other rows with reasons.
+    """Return the row numbers of `media` that are photographs with a label, int64 [N], and the rows that are left out, with reasons.
 
-    Raise `ConfigError` if there are no such photographs."""
+    Raise `ConfigError` if no photograph has a label."""
     excluded, keep = LeftOut(media.excluded), np.ones(len(media), dtype=bool)
     for reason, rows in (*_unusable(media), *labels.excluded.items()):
         excluded.add(reason, media.columns["mediaID"].cells(rows & keep))
@@ -106,7 +107,7 @@ def _deployments(package: Package) -> Table:
 
 
 def _unusable(media: Table) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield reasons why media are not readable photographs, each with bool [M], True for the media to which it applies."""
+    """Yield (reason, bool [M]) for each reason why media are not readable photographs. The array is True for the media with this reason."""
     kind = media.columns["fileMediatype"]
     other = np.array([value != "" and not value.lower().startswith("image/") for value in kind.values], dtype=bool)[kind.codes]
     if other.any():
@@ -116,7 +117,8 @@ def _unusable(media: Table) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _taxa(labels: Labels, rows: np.ndarray) -> dict[str, Column]:
-    """Return rank -> column with a cell for each of the media (photographs) `rows`: the taxon with which the medium is labelled."""
+    """Return rank -> column of labels. A column has the taxon of each of the media numbers `rows`, "" where it is not labelled at the
+    rank."""
     used, codes = np.unique(labels.lineage[rows], return_inverse=True)
     lineages = [labels.lineages[i] for i in used.tolist()]
     columns = {rank: column_of([lineage.get(rank, "") for lineage in lineages]) for rank in ranks_of(lineages)}
@@ -124,7 +126,7 @@ def _taxa(labels: Labels, rows: np.ndarray) -> dict[str, Column]:
 
 
 def _metadata(media: Table, deployments: Table, notes: list[str]) -> dict[str, Column]:
-    """Return name -> column of place, date and time of `media`. Append lines about values that are not used to `notes`."""
+    """Return name -> column for the columns of place, date and time of `media`. Append lines about values that are not used to `notes`."""
     row = row_of(media.columns["deploymentID"], deployments.columns["deploymentID"])
     if (row < 0).any():
         notes.append(f"{counted((row < 0).sum(), 'photograph')} with a deploymentID that is not in deployments, so without coordinates")

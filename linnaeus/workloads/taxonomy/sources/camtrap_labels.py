@@ -1,9 +1,10 @@
 """Find the labels of the photographs of a Camera Trap Data Package in its observations.
 
 An observation refers to a photograph (media-level) or to an event, a period of time (event-level), and is made by a person or a machine.
-For each photograph the first of these kinds is used for which it has observations: media-level by people, media-level by machines,
-event-level by people, event-level by machines; data.observation_level can restrict the levels. The photograph has a label if all its
-observations of this kind agree. Observations without a class (unclassified, or an animal without a name) are used only if it has no others.
+This gives four kinds of observations: media-level by people, media-level by machines, event-level by people, event-level by machines. For a
+photograph, the observations of the first kind that it has are used; data.observation_level can restrict the levels. The photograph has a
+label if all these observations agree. Observations without a class (unclassified, or an animal without a name) are ignored if the
+photograph has other observations.
 """
 
 from collections import Counter
@@ -25,7 +26,8 @@ OTHER = "that Camtrap DP does not have"  # end of the message for other values
 
 
 class Labels(NamedTuple):
-    """Labels of M media. A medium has a label if it is not in `excluded`; `lineage` and `observation` are valid only then."""
+    """Labels of M media. A medium has a label if it is not in `excluded`. `lineage` and `observation` are not valid for media without a
+    label."""
 
     lineage: np.ndarray  # int64 [M]: index in `lineages`
     observation: np.ndarray  # int64 [M]: row of an observation with this label
@@ -75,7 +77,7 @@ def label_media(media: Table, observations: Table, taxonomic: object, config: Ca
 
 
 def _classes(observations: Table, taxonomic: object, config: CamtrapConfig) -> _Classes:
-    """Return the classes of the observations. A type such as "vehicle" that the configuration keeps is a taxon at every rank."""
+    """Return the classes of the observations. A type that is not "animal", such as "vehicle", is a taxon with this name at every rank."""
     kind, column = observations.columns["observationType"], observations.columns["scientificName"]
     taxa = Taxa(taxonomic, column.values)
     found = [taxa.find(value) for value in column.values]
@@ -96,7 +98,7 @@ def _classes(observations: Table, taxonomic: object, config: CamtrapConfig) -> _
 
 
 def _not_used(classes: _Classes, code: np.ndarray, config: CamtrapConfig) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield reasons why classes are not used as labels, each with bool [M], True for media of these classes.
+    """Yield (reason, bool [M]) for each reason why classes are not used as labels. The array is True for the media of these classes.
 
     `code`: int64 [M], class of each medium, -1 for none."""
     for kind in ("animal", *TYPES, OTHER):
@@ -112,7 +114,10 @@ def _not_used(classes: _Classes, code: np.ndarray, config: CamtrapConfig) -> Ite
 def _unlabelled(
     links: Links, used: np.ndarray, weak: np.ndarray, observations: Table, without: np.ndarray
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield reasons why media have no class, according to the observations that they have, each with bool [M], True for these media."""
+    """Yield (reason, bool [M]) for each reason why media have no class. The array is True for the media with this reason.
+
+    The reason of a medium follows from its observations at the levels that are used (`used`, bool [K]). `weak`: bool [K], True for machine
+    observations of low probability. `without`: bool [M], True for media without a class."""
     reasons = {
         "medium with machine classifications below data.min_probability only": weak,
         "medium of an animal without a scientificName": are(observations.columns["observationType"], "animal"),

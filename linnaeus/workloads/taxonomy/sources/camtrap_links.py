@@ -1,9 +1,8 @@
 """Link the observations of a Camera Trap Data Package to its photographs.
 
-A media-level observation has the id of a photograph. An event-level observation has a deployment and a time window, and belongs to every
-photograph of the deployment within this window; windows may overlap.
-
-The photographs are sorted by deployment and time, so that those of an observation are a slice, `start` to `stop`, of the sorted list.
+A media-level observation has the id of a photograph. An event-level observation has a deployment (a camera at a place for some time) and a
+time window, and belongs to every photograph of the deployment within this window; windows may overlap. The photographs are sorted by
+deployment and time, so that the photographs of an observation are a slice, `start` to `stop`, of the sorted list.
 """
 
 import datetime
@@ -20,7 +19,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Links(NamedTuple):
-    """Photographs of each of K observations: those of observation k are `order[start[k]:stop[k]]`."""
+    """Photographs of each of K observations: observation k has the photographs `order[start[k]:stop[k]]`."""
 
     order: np.ndarray  # int64 [M]: numbers of the photographs, sorted by deployment and time
     start: np.ndarray  # int64 [K]
@@ -28,10 +27,11 @@ class Links(NamedTuple):
     zoneless: int  # number of times that cannot be compared, because they have no time zone and others have one
 
     def labels(self, rows: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return three arrays, int64 [M]: the number of different labels of each photograph, its label, and its first observation.
+        """Return for each photograph the number of its different labels, its label, and its first observation, three arrays int64 [M].
 
-        Label and observation are valid only if the number is 1. `rows`: bool [K], True for the observations to use. `label`: int64 [K].
-        Memory grows with the number of observations and of photographs, not with the number of their pairs."""
+        The label and the observation are valid only where the number of labels is 1. `rows`: bool [K], True for the observations to use.
+        `label`: int64 [K], label of each observation. Memory grows with the number of observations and photographs, not with the number of
+        their pairs."""
         size = len(self.order)
         used = np.flatnonzero(rows & (self.stop > self.start))
         used = used[np.lexsort((used, self.start[used], label[used]))]
@@ -80,9 +80,9 @@ def link(media: Table, observations: Table, event_level: np.ndarray) -> Links:
 
 
 def seconds(column: Column) -> tuple[np.ndarray, np.ndarray]:
-    """Convert times such as 2020-05-30T04:57:37+02:00 to seconds since 1970, float64 [N].
+    """Convert times such as 2020-05-30T04:57:37+02:00 to seconds since 1970, float64 [N]. A time without a zone is read as UTC.
 
-    Also return bool [N], False for a time without a zone, which is read as UTC. A cell that is not a time gives NaN and True."""
+    Also return bool [N], False for a time without a zone. A cell that is not a time gives NaN and True."""
 
     def parse(text: str) -> tuple[float, bool]:
         try:
@@ -102,12 +102,13 @@ def are(column: Column, word: str) -> np.ndarray:
 
 
 def numbers(column: Column, number: dict[str, int]) -> np.ndarray:
-    """Return int64 [N]: the number of each cell in the dict `number`, -1 for a cell that is not in it."""
+    """Return `number[cell]` for each cell, int64 [N]; -1 for a cell that is not a key of `number`."""
     return np.array([number.get(value, -1) for value in column.values], dtype=np.int64)[column.codes]
 
 
 def row_of(column: Column, ids: Column) -> np.ndarray:
-    """Return int64 [N]: for each cell of `column`, the last row of `ids` with this value; -1 for none and for an empty cell."""
+    """Return, for each cell of `column`, the last row of `ids` with the same value, int64 [N]; -1 if there is no such row or the cell is
+    empty."""
     number = {value: i for i, value in enumerate(dict.fromkeys(ids.values)) if value}
     row = np.full(len(number) + 2, -1, dtype=np.int64)
     row[numbers(ids, number)] = np.arange(len(ids.codes))

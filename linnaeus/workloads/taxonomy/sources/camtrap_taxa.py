@@ -1,7 +1,7 @@
 """Find the ranks and ancestors of the scientific names in the observations of a Camera Trap Data Package.
 
-The property `taxonomic` of its descriptor has them. A binomial that is not there gives a genus and a species. Any other name has a known
-rank only if it is an ancestor of another name.
+The property `taxonomic` in the descriptor of the package lists names with ranks and ancestors. A binomial that is not in this list gives a
+genus and a species. Any other name that is not in the list has a known rank only if it is an ancestor of another name.
 """
 
 import re
@@ -18,7 +18,8 @@ _BINOMIAL = re.compile(
 
 
 class Taxa:
-    """Lineages of scientific names. `taxonomic`: list with this name in the descriptor. `names`: the names in the observations."""
+    """Lineages of scientific names. `taxonomic`: property of this name in the descriptor, a list of names with ranks and ancestors.
+    `names`: the names in the observations."""
 
     def __init__(self, taxonomic: object, names: Iterable[str]) -> None:
         entries = [_entry(item) for item in taxonomic if isinstance(item, dict)] if isinstance(taxonomic, list) else []

@@ -1,8 +1,8 @@
 """Read data=darwin_core: a Darwin Core Archive, such as a download from GBIF, with occurrences and links to their photographs.
 
-`data.path` is a zip or tar file, a folder with `meta.xml`, or a single table. Records are the rows of an Occurrence or Taxon core; in an
-archive with an Event core they are its occurrences, joined with the terms of their events. Photographs are listed in a Multimedia
-extension or in the term `associatedMedia`, or are files that are named after the ids of records.
+`data.path` is a zip or tar file, a folder with `meta.xml`, or a single table. Records are the rows of an Occurrence or Taxon core (the main
+table). In an archive with an Event core, records are the occurrences of the events, joined with the terms (columns) of their events.
+Photographs are listed in a Multimedia extension or in the term `associatedMedia`, or are files that are named after the ids of records.
 """
 
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
 
 
 def _open(path: Path) -> _Parts:
-    """Return the tables of an archive, as its descriptor lists them, or, without a descriptor, by the names of its files.
+    """Return the tables that the descriptor of an archive lists. Without a descriptor, recognise the tables by the names of the files.
 
     Raise `ConfigError` if there is no descriptor, and no table or several tables that may be the table of occurrences."""
     alone = path.is_file() and path.suffix.lower() in _TABLES
@@ -102,7 +102,8 @@ def _with_derived(terms: Sequence[str]) -> list[str]:
 
 
 def _read(parts: _Parts, terms: Sequence[str]) -> tuple[DataRows, Column]:
-    """Return the records, and a column with the id of each record's core row. Occurrences also have the terms of their events."""
+    """Return the records, and a column with the id of the core row of each record. Occurrences of events also have the terms of their
+    events."""
     core = read_rows(parts.archive, parts.core, terms)
     key = core.columns.setdefault(KEY, occurrences.blank(core.size))
     if parts.occurrences is None:

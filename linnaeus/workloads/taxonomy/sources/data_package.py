@@ -1,7 +1,7 @@
-"""Read the tables of a Data Package: a folder or a zip archive with `datapackage.json`, the descriptor, and CSV files.
+"""Read the tables of a Data Package: a folder or a zip archive with `datapackage.json` (the descriptor) and CSV files.
 
-A table (resource) may be in one CSV file, in several (each with a header, or only the first), in .gz files, or inside `datapackage.json`.
-Specification: https://specs.frictionlessdata.io/tabular-data-resource.
+A table (resource) may be in one CSV file, in several CSV files (each with a header, or only the first), in .gz files, or inside
+`datapackage.json`. Specification: https://specs.frictionlessdata.io/tabular-data-resource.
 """
 
 import csv
@@ -75,7 +75,7 @@ class Package:
     def table(self, name: str, required: Sequence[str], optional: Sequence[str] = ()) -> Table:
         """Return the `required` and `optional` columns of the resource `name`. Missing cells and missing optional columns are "".
 
-        Raise `ConfigError` if the package does not have the resource, or if it cannot be read or does not have a required column."""
+        Raise `ConfigError` if the package does not have the resource, or if the resource cannot be read or lacks a required column."""
         resources = [resource for resource in self.descriptor["resources"] if isinstance(resource, dict)]
         found = [resource for resource in resources if resource.get("name") == name]
         if len(found) != 1:
@@ -125,7 +125,8 @@ class Package:
         return _file(self.place, self.archive, self.folder, os.path.normpath(path))
 
     def _joined(self, name: str, files: Sequence[Path | Member]) -> Iterator[bytes]:
-        """Yield the bytes of one CSV with the rows of several. Either all files have the header of the first, or only the first has one.
+        """Yield the bytes of one CSV with the rows of all `files`. Either all files have the header of the first file, or only the first
+        file has a header.
 
         Raise `ConfigError` if the columns have another order in one of the files."""
         header: list[str] = []
@@ -157,7 +158,7 @@ class Package:
 
 
 class _Copy:
-    """CSV in an anonymous temporary file, with the interface `TableFile`. `parts`: its bytes, in pieces."""
+    """CSV in an anonymous temporary file, with the interface `TableFile`. `parts`: the bytes of the CSV, in pieces."""
 
     suffix = ".csv"
 
@@ -202,7 +203,7 @@ def open_package(path: Path) -> Package:
 
 
 def _file(place: Path, archive: zipfile.ZipFile | None, folder: str, name: str) -> Path | Member:
-    """Return a file of a package. Raise `ConfigError` if it does not exist, or is compressed more than `MOST_COMPRESSED` times."""
+    """Return a file of a package. Raise `ConfigError` if the file does not exist, or is compressed more than `MOST_COMPRESSED` times."""
     if archive is None and os.path.isfile(os.path.join(folder, name)):
         return Path(folder, name)
     info = archive.NameToInfo.get(folder + name) if archive is not None else None
@@ -214,9 +215,9 @@ def _file(place: Path, archive: zipfile.ZipFile | None, folder: str, name: str) 
 
 
 def _archive(path: Path) -> tuple[zipfile.ZipFile, str]:
-    """Open a zip archive. Return it and its topmost folder that contains a descriptor, "" or a path that ends in /.
+    """Open a zip archive. Return the archive, and the topmost folder in it that contains a descriptor: "" or a path that ends in /.
 
-    Raise `ConfigError` if the file is not a zip archive, or contains several packages."""
+    Raise `ConfigError` if the file is not a zip archive, or contains no package or several packages."""
     try:
         archive = zipfile.ZipFile(path)
     except DAMAGED as error:

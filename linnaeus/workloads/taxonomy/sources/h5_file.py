@@ -19,7 +19,7 @@ _ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, UnicodeError,
 def opened(path: Path, key: str) -> Iterator[Any]:
     """Open an HDF5 file for reading; close it at the end of the block.
 
-    Raise `ConfigError` if it cannot be read. `key`: configuration key of the path, for messages."""
+    Raise `ConfigError` if the file cannot be read. `key`: configuration key of the path, for messages."""
     try:
         import h5py
     except ImportError as error:
@@ -38,8 +38,9 @@ def opened(path: Path, key: str) -> Iterator[Any]:
 def check_texts(path: Path, key: str) -> None:
     """Raise `ConfigError` if a heap of texts in a file has an entry of number 0 and size 0, such as zeros in an incomplete download.
 
-    HDF5 1.14 does not return from reading such an entry. A heap begins with GCOL, its version and its bytes; an entry with its number, its
-    references and its bytes, and is filled up to a multiple of 8 (HDF5 File Format Specification 3.0, III.E)."""
+    HDF5 1.14 does not return from reading such an entry. Format (HDF5 File Format Specification 3.0, III.E): a heap begins with GCOL, a
+    version, and the size of the heap in bytes. An entry begins with its number, its reference count and its size in bytes, and is filled up
+    to a multiple of 8."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         start = data.find(b"GCOL\x01\0\0\0")
         while start >= 0:

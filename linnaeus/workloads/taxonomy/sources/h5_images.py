@@ -30,7 +30,7 @@ _open_ones: weakref.WeakSet[H5Images] = weakref.WeakSet()
 
 
 class H5Images(ImageFiles):
-    """M photographs of an images.h5. `rows`: int64 [M], their rows in the dataset. `names`: [M]. All have `height` x `width` pixels."""
+    """M photographs of an images.h5, all of `height` x `width` pixels. `rows`: int64 [M], their rows in the dataset. `names`: [M]."""
 
     def __init__(self, path: str, names: Names, rows: np.ndarray, height: int, width: int) -> None:
         self.path, self.names, self.rows, self.height, self.width = path, names, rows, height, width
@@ -38,7 +38,8 @@ class H5Images(ImageFiles):
 
     @classmethod
     def of(cls, path: Path, names: Sequence[str]) -> H5Images:
-        """Return all photographs of a file with the given names. Raise `ConfigError` if their number differs from that of `names`."""
+        """Return all photographs of a file, with the given names. Raise `ConfigError` if the dataset `images` does not have one photograph
+        per name."""
         with opened(path, "data.images") as file:
             data = file.get("images")
             shape: tuple[int, ...] = getattr(data, "shape", ())
@@ -111,7 +112,8 @@ def _stride(width: int) -> int:
 
 
 def _bmp_header(width: int, height: int) -> bytes:
-    """Return the headers of a BMP file with 24 bits per pixel. Its height is negative, so its first line is the top one."""
+    """Return the headers of a BMP file with 24 bits per pixel. The height in the header is negative: the first line of pixels is the top of
+    the image."""
     size = height * _stride(width)
     return struct.pack("<2sIHHI", b"BM", _HEADER + size, 0, 0, _HEADER) + struct.pack(
         "<IiiHHIIiiII", 40, width, -height, 1, 24, 0, size, 0, 0, 0, 0

@@ -1,15 +1,15 @@
 """Decode the metadata in a labels.h5 of the original linnaeus to coordinates, dates, times and metres.
 
-    spatial [N, 3]          cos(lat) cos(lon), cos(lat) sin(lon), sin(lat)
-    temporal [N, 2 or 4]    sine and cosine of 2 pi month / 12 or 2 pi day / 365.25, and of 2 pi hour / 24; attribute column_names
-    elevation_SET [N, 2 S]  sine and cosine of 2 pi metres / scale, for each of the attribute scales
+    spatial [N, 3]            cos(lat) cos(lon), cos(lat) sin(lon), sin(lat)
+    temporal [N, 2, 4 or 6]   sine and cosine of 2 pi month / 12, 2 pi day / 365.25 or 2 pi hour / 24; attribute column_names
+    elevation_SET [N, 2 S]    sine and cosine of 2 pi metres / scale, for each of the attribute scales
 
 The vectors decide whether a value is missing: a vector of zeros is missing, whatever the raw columns contain. The columns `raw_lat`,
 `raw_lon`, `raw_elevation` and `raw_date_observed` have more digits than can be decoded, and are used in rows in which they agree with the
 vectors. Decoded coordinates have the rounding error of float32; the hour and the day of the year are exact. A month without a day becomes
-the interval of its days. The year is not stored, so days are those of a year of 365 days. Metres are unique only up to the largest scale:
-if exactly one value from -500 to 9000 fits it is used, otherwise the elevation is missing. An elevation of 0 m is encoded like a missing
-one; they can be distinguished only by a column raw_elevation that has NaN.
+the interval of all days of the month. The year is not stored; days are counted in a year of 365 days. Elevations that differ by the largest
+scale have the same vector: if exactly one value from -500 to 9000 m fits, it is used, otherwise the elevation is missing. An elevation
+of zero and a missing elevation have the same vector; only a column raw_elevation that contains NaN distinguishes them.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class H5Metadata:
         return found
 
     def missing(self, part: str) -> np.ndarray:
-        """Return bool [N], True where `part` ("spatial", "temporal" or "elevation") is missing.
-
-        Raise `ConfigError` if the file does not have it."""
+        """Return bool [N], True where `part` ("spatial", "temporal" or "elevation") is missing. Raise `ConfigError` if the file does not
+        have this part."""
         if part == "elevation" and "elevation" in self.columns():
             return np.isnan(self._once("metres", self._metres))
         if part not in self.names:
@@ -76,7 +75,7 @@ class H5Metadata:
         return np.nan_to_num(self.labels.array(name, "f", width).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
 
     def _temporal_width(self) -> int:
-        """Return the number of columns of the dataset `temporal`, 2 or 4. Raise `ConfigError` for another number."""
+        """Return the number of columns of the dataset `temporal`: 2, 4 or 6. Raise `ConfigError` for another number."""
         shape: tuple[int, ...] = getattr(self.labels.file["temporal"], "shape", ())
         if len(shape) != 2 or shape[1] not in (2, 4, 6):
             found = counted(shape[1], "column") if len(shape) == 2 else f"the shape {list(shape)}"
@@ -120,7 +119,7 @@ class H5Metadata:
         return latitude, longitude
 
     def _metres(self) -> np.ndarray:
-        """Return the elevations in metres, float64 [N]."""
+        """Return the elevations in metres, float64 [N], NaN where missing."""
         raw, chosen = self._raw("raw_elevation"), self._elevation_set()
         if chosen is None:
             return raw  # type: ignore[return-value]
@@ -142,7 +141,8 @@ class H5Metadata:
         return np.where(null | (count != 1), np.nan, metres)
 
     def _elevation_set(self) -> tuple[str, np.ndarray] | None:
-        """Return the name and the scales of the dataset elevation_SET whose largest scale is greatest; None if none has scales."""
+        """Return the name and the scales of one of the datasets `elevation_SET`: the dataset with the largest scale. Return None if none of
+        them has valid scales."""
         found = []
         for name in sorted(name for name in self.names if name.startswith("elevation_")):
             try:
@@ -155,7 +155,7 @@ class H5Metadata:
         return max(found, key=lambda one: one[1].max(), default=None)
 
     def _dates(self) -> tuple[Column, Column]:
-        """Return a column of dates and a column of times of day."""
+        """Return a column of dates and a column of times of day, as texts; "" where missing."""
         count = len(self.labels.paths)
         raw = self.labels.texts("raw_date_observed") if "raw_date_observed" in self.names else [""] * count
         if "temporal" not in self.names:
@@ -175,9 +175,10 @@ class H5Metadata:
         return Column(codes.astype(np.int32), [date for date, _ in known]), Column(codes.astype(np.int32), [time for _, time in known])
 
     def _periods(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        """Return "month", "jd" (day of the year) and "hour", as far as the file has them -> whole numbers, int64 [N], -1 where missing.
+        """Return the numbers that the dataset `temporal` encodes: "month", "jd" (day of the year) or "hour" -> int64 [N], -1 where missing.
 
-        Raise `ConfigError` for other names or numbers of columns."""
+        `vectors`: float64 [N, 2, 4 or 6], the dataset. Parts that the dataset does not have are left out. Raise `ConfigError` for other
+        names or numbers of columns."""
         width = vectors.shape[1]
         names = _attribute(self.labels.file["temporal"], "column_names")
         parts = [name.rpartition("_")[0] for name in names[::2]]
@@ -245,7 +246,8 @@ def _number(sine: np.ndarray, cosine: np.ndarray, period: float) -> tuple[np.nda
 
 
 def _date_and_time(raw: str, month: int, day: int, hour: int) -> tuple[str, str]:
-    """Return the date and the time of a row as texts. Where `raw` agrees with the numbers, its digits are used. -1: missing number."""
+    """Return the date and the time of a row as texts. `raw`: date as it was observed, whose text is used if it agrees with the numbers.
+    `month`, `day` (of the year), `hour`: -1 if missing."""
     if month < 0 and day < 0 and hour < 0:
         return "", ""
     date = _iso_date(raw)
@@ -279,9 +281,9 @@ def _column(values: np.ndarray) -> Column:
 
 
 def _attribute(data: Any, name: str) -> list[str]:
-    """Return an attribute of a dataset as a list of texts; [] if it does not exist.
+    """Return an attribute of a dataset as a list of texts; [] if there is no such attribute.
 
-    It may be an array of strings or numbers, or a text: a JSON list, or values separated by commas."""
+    The value of the attribute may be an array of strings or numbers, or a text: a JSON list, or values separated by commas."""
     value = data.attrs.get(name)
     if value is None:
         return []

@@ -248,7 +248,7 @@ class _Dataset:
         return with_values(Column(number, [""] * len(self.files)), [part.split for part in self.parts])
 
     def names(self, photograph: str) -> list[str]:
-        """Return a distinct name for each photograph: its path in the data set, or, if it has none, the number of its row.
+        """Return a distinct name for each photograph: its path in the data set, or the number of its row if the path is not known.
 
         `photograph`: name of the column of photographs."""
         import pyarrow as pa
@@ -263,7 +263,7 @@ class _Dataset:
         return distinct_names([os.path.basename(path) if os.path.isabs(path) else path for path in paths])
 
     def photographs(self, photograph: str, names: np.ndarray) -> ByteRanges | ParquetImages:
-        """Return the image files of the rows. `photograph`: name of their column. `names`: [N], as `names` returns.
+        """Return the image files of the rows. `photograph`: name of the column of photographs. `names`: [N], result of the method `names`.
 
         Raise `ConfigError` if the photographs are in files outside of the data set."""
         field = "" if _is_bytes(self.schema.field(photograph).type) else "bytes"

@@ -85,18 +85,21 @@ def _is_photograph(path: str) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    """Return True if a path is valid UTF-8. Other bytes are surrogates in Python's text."""
+    """Return True if a path is valid UTF-8. Python represents bytes that are not UTF-8 by surrogates, which this function looks for."""
     return path.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in path)
 
 
 def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return the split of each folder, its first part, if all first parts are names of splits and at least two differ; otherwise []."""
+    """Return the split of each folder, such as "train". The split is the first part of the path.
+
+    Return [] unless all first parts are names of splits and at least two of them differ."""
     first = {folder[0].lower() if folder else "" for folder in folders}
     return [folder[0] for folder in folders] if first <= SPLITS and len(first) > 1 else []
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
-    """Return rank -> taxon of each folder, coarse to fine. `folders`: parts of their paths. `levels`: rank of each part (data.levels).
+    """Return rank -> taxon of each folder, coarse to fine. `folders`: the parts of each path. `levels`: rank of each part (data.levels), or
+    None.
 
     Raise `ConfigError` if the folders have different depths, or if their depth is not the number of `levels`."""
     depths = sorted({len(folder) for folder in folders})
@@ -115,7 +118,8 @@ def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> 
 def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
     """Return rank -> taxon for each name, coarse to fine.
 
-    Names are those of iNat 2021 (all ranks), binomials (genus and species), or else any names (species)."""
+    If all names have the form of iNat 2021, they give all ranks; if all are binomials, genus and species; otherwise the name is the
+    species."""
     inat = {name: _INAT.fullmatch(name) for name in set(names)}
     if all(inat.values()):
         lineages = {name: match.groups() for name, match in inat.items() if match}
@@ -129,15 +133,17 @@ def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def split_words(names: Sequence[str]) -> list[str]:
-    """Return the split with which each name begins, as in train-0000.tar, if all names have one and at least two differ; otherwise []."""
+    """Return the split with which each name begins, such as "train" for train-0000.tar. Return [] if a name has no split or all names have
+    the same split."""
     words = [re.split(r"[-_.\d]", name, maxsplit=1)[0].lower() for name in names]
     return words if set(words) <= SPLITS and len(set(words)) > 1 else []
 
 
 def label_ranks(names: Sequence[str], labels: Sequence[str], column: Callable[[str], Column], config: ManifestConfig) -> dict[str, Column]:
-    """Return rank -> column of labels from the first of `labels` that is in `names`, if no column is named like a rank; otherwise {}.
+    """Return rank -> column of labels, computed by `ranks_of_names` from one column: the first of `labels` that is in `names`.
 
-    `names`: names of all columns. `column(name)` returns a column; its values are interpreted by `ranks_of_names`."""
+    Return {} if rank columns are configured or recognised by their names, or if there is no such column. `names`: names of all columns.
+    `column(name)` returns a column."""
     if config.rank_columns or config.taxonomy is not None or any(plain_name(name) in KNOWN_RANKS for name in names):
         return {}
     label = next((column(name) for name in labels if name in names), None)

@@ -1,13 +1,13 @@
 """Read data=inat_competition: the JSON files of the iNaturalist competitions of 2017 to 2021, with their unpacked photographs.
 
-    train.json          images, annotations and categories (2017 to 2019: train2018.json); 2021: with coordinates, dates and times in UTC
-    val.json            the official validation set
-    test.json           or public_test.json, the test set; that of the competitions has no annotations
-    categories.json     2018 and 2019: the names of the taxa, which are only numbers in the other files
+    train.json            images, annotations and categories (2017 to 2019: train2018.json); 2021: with coordinates, dates and times in UTC
+    val.json              the official validation set
+    test.json             or public_test.json, the test set; the test sets of the competitions have no annotations
+    categories.json       2018 and 2019: the names of the taxa, which are only numbers in the other files
     train2018_locations.json, val2018_locations.json    2017 and 2018: coordinates, dates and users
 
-All but the first are optional. They must be in the same folder, the locations may be in a subfolder. Categories of 2018 and later have
-seven ranks. Those of 2017 have the name of a species, genus or subspecies, and a `supercategory`, which is read as a rank.
+All files but the first are optional. They must be in the same folder; locations may be in a subfolder. Categories of 2018 and later have
+seven ranks. A category of 2017 has the name of a species, genus or subspecies, and a `supercategory`, which is read as a rank.
 """
 
 import os
@@ -55,9 +55,10 @@ def read_records(config: InatCompetitionConfig, choose: Choose) -> Records:
 
 
 def _find_files(path: Path) -> dict[str, Path]:
-    """Return split -> file. Files of other splits are in the folder of the training file, with the same name except for the split.
+    """Return split -> file: the training file, and the validation and test files if they exist.
 
-    `path`: the training file or its folder. Raise `ConfigError` if `path` does not exist."""
+    The other files are in the folder of the training file and have the same name except for the word "train". `path`: the training file or
+    its folder. Raise `ConfigError` if `path` does not exist."""
     path = _training_file(path) if os.path.isdir(path) else path
     if not os.path.isfile(path):
         raise ConfigError(f"data.path: {quoted(str(path), 200)} does not exist; set the training file (train2018.json) or its folder")
@@ -70,8 +71,10 @@ def _find_files(path: Path) -> dict[str, Path]:
 
 
 def _training_file(folder: Path) -> Path:
-    """Return the training file in a folder: the only one named train.json or train20YY.json, or else the only one with another name
-    that begins with train, such as train_mini.json. Raise `ConfigError` if there are none or several."""
+    """Return the training file in a folder: train.json or train20YY.json, or else a file with another name that begins with train, such as
+    train_mini.json.
+
+    Raise `ConfigError` if there is no such file or more than one."""
     names = sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.endswith("_locations.json"))
     found = [name for name in names if _TRAINING.fullmatch(name)] or [name for name in names if name.startswith("train")]
     if len(found) != 1:
@@ -168,7 +171,8 @@ class _Photographs:
             )
 
     def rename_categories(self, training: Path) -> None:
-        """Replace the categories by those of categories.json, if it exists. Raise `ConfigError` if their ids differ."""
+        """Replace the categories by the categories in categories.json, if this file exists. Raise `ConfigError` if the ids of the
+        categories differ."""
         years = re.findall(r"20\d\d", training.name)
         beside = [training.with_name(f"categories{year}.json") for year in (*years, "")]
         for path in [path for path in beside if os.path.isfile(path)][:1]:
@@ -208,7 +212,8 @@ class _Photographs:
         return without_long_values(table.take(rows))
 
     def _paths(self, rows: np.ndarray) -> Iterator[str]:
-        """Return the path of each photograph in `rows`, or its number if it has no path. `rows`: int64, rows over all files."""
+        """Return the path of each photograph in `rows`, or "photograph " and its number if it has no path. `rows`: int64, rows over all
+        files."""
         if not len(rows):
             return iter(())
         paths = self.cells["path"].column()
@@ -232,7 +237,7 @@ def _ranks(categories: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
 
 
 def _find(ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the first position in `ids`, [N], of each value of `wanted`, [M], as int64 [M]; -1 if it is not there."""
+    """Return the first position in `ids`, [N], of each value of `wanted`, [M], as int64 [M]; -1 for a value that is not in `ids`."""
     if not len(ids):
         return np.full(len(wanted), -1)
     order = np.argsort(ids, kind="stable")

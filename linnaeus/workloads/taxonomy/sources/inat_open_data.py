@@ -1,12 +1,13 @@
-"""Read data=inat_open_data: the tables of the iNaturalist Open Data, and those of their photographs that were downloaded.
+"""Read data=inat_open_data: the tables of the iNaturalist Open Data, and the photographs in these tables that were downloaded.
 
-    photos.csv.gz            photo_id, observation_uuid, observer_id, extension, license; a row per photograph of an observation
-    observations.csv.gz      observation_uuid, taxon_id, latitude, longitude, positional_accuracy, observed_on, quality_grade
-    taxa.csv.gz              the taxa with the ids of their ancestors
-    photos/731/medium.jpg    photograph 731 in the size that data.photo_size chooses
+    photos.csv.gz           photo_id, observation_uuid, observer_id, extension, license; a row per photograph of an observation
+    observations.csv.gz     observation_uuid, taxon_id, latitude, longitude, positional_accuracy, observed_on, quality_grade
+    taxa.csv.gz             the taxa with the ids of their ancestors
+    photos/731/medium.jpg   photograph 731 in the size that data.photo_size chooses
 
 The tables have hundreds of millions of rows. They are read in blocks, and only the rows of downloaded photographs are kept in memory. Cells
-are separated by tabs and not quoted. Some photographs have an observation that is not in the table, and some observations no photograph.
+are separated by tabs and not quoted. Some photographs have an observation that is not in the table, and some observations have no
+photograph.
 """
 
 import gzip
@@ -138,10 +139,10 @@ class _Rows:
             raise ConfigError(f"data.path: {quoted(str(path), 120)} has two columns of one name: {list_some(self.header, 20)}; rename one")
 
     def read(self, columns: Sequence[str], key: str, values: pa.Array, others: str = "") -> pa.Table:
-        """Return the rows whose cell in the column `key` is in `values`, with those of `columns` that exist.
+        """Return the rows whose cell in the column `key` is in `values`, with the columns in `columns` that the table has.
 
-        Rows with a wrong number of cells are added to `left_out`. If `others` is not empty, so are all other rows, with `others` as the
-        reason. Raise `ConfigError` if the table cannot be read."""
+        Rows with a wrong number of cells are added to `left_out`. If `others` is not empty, all other rows are added too, with `others` as
+        the reason. Raise `ConfigError` if the table cannot be read."""
 
         def skip(row: pa.csv.InvalidRow) -> str:
             with self._lock:  # called by several threads

@@ -1,7 +1,7 @@
 """Read the objects of a large JSON file one by one, so that memory does not grow with the file.
 
-The file is an array of objects, or an object whose members are such arrays. It is read in blocks; each object is decoded by Python's json
-module, which also accepts NaN. Numbers are returned as texts, so that no digit of a coordinate or id is lost.
+The file is an array of objects, or an object whose members are arrays of objects. It is read in blocks; each object is decoded by Python's
+json module, which also accepts NaN. Numbers are returned as texts, so that no digit of a coordinate or id is lost.
 """
 
 import json
@@ -40,7 +40,8 @@ class _Text(Protocol):
 
 
 class _Stream:
-    """JSON text of which only a part is in memory. Methods raise `ValueError` if it is neither of the two forms of JSON."""
+    """JSON text of which only a part is in memory. Methods raise `ValueError` if the text is not an array of objects or an object with such
+    arrays."""
 
     def __init__(self, file: _Text) -> None:
         self.file = file
@@ -90,7 +91,7 @@ class _Stream:
                     raise ValueError(f"{error.msg}, at character {self.before + error.pos}") from error
 
     def next(self) -> str:
-        """Move to the next character that is not a space. Return it, or "" at the end of the file."""
+        """Move to the next character that is not a space. Return this character, or "" at the end of the file."""
         while True:
             self.place = _SPACE.match(self.text, self.place).end()  # type: ignore[union-attr]  # it also matches no space
             if self.place < len(self.text):
@@ -99,7 +100,7 @@ class _Stream:
                 return ""
 
     def expect(self, character: str) -> None:
-        """Move past the next character that is not a space. Raise `ValueError` if it is not `character`."""
+        """Move past the next character that is not a space. Raise `ValueError` if this character is not `character`."""
         if (found := self.next()) != character:
             place = self.before + self.place
             raise ValueError(f"{character!r} expected and {found!r} found, at character {place}" if found else "it ends early")

@@ -1,13 +1,13 @@
 """Read data=labels_h5: the `labels.h5` of the original linnaeus (an earlier program), with a folder of photographs or with `images.h5`.
 
-    img_identifiers [N]             names of the photographs, with or without suffix
-    taxa_L10, taxa_L20, ... [N]     ids of taxa by level (10 species, 20 genus, ...); 0: unknown
-    in_region [N]                   1: inside the region of the data set
-    spatial, temporal, elevation_*  encoded metadata, and raw_*: `h5_metadata.py`
+    img_identifiers [N]               names of the photographs, with or without suffix
+    taxa_L10, taxa_L20, ... [N]       ids of taxa by level (10 species, 20 genus, ...); 0: unknown
+    in_region [N]                     1: inside the region of the data set
+    spatial, temporal, elevation_*    encoded metadata, and raw_*: `h5_metadata.py`
 
-`data.filters` determines the rows that are left out, in the order of the original program. The others are split as there: the first part
-of `RandomState(split_seed).permutation(rows)` is for training. This split is the column `split`; with data.split_column=null the data are
-split like other formats. Other columns of the file, such as observer_id, can be used by their names.
+`data.filters` determines the rows that are left out, in the order of the original program. The remaining rows are split like in the
+original program: the first part of `RandomState(split_seed).permutation(rows)` is for training. This split is the column `split`; with
+data.split_column=null the data are split like other formats. Other columns of the file, such as observer_id, can be used by their names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ENCODED = ("spatial", "temporal", "raw_lat", "raw_lon", "raw_elevation", "raw_d
 def read_records(config: LabelsH5Config, choose: Choose) -> Records:
     """Return the rows of a labels.h5 that its filters keep, in the order of the file.
 
-    Raise ConfigError if h5py is not installed, if the file does not have the form of the original's, or if no row is left."""
+    Raise `ConfigError` if h5py is not installed, if the file is not a labels.h5 of the original program, or if no row is left."""
     _check_filters(config.filters)
     path = Path(config.path).expanduser()
     with opened(path, "data.path") as file:
@@ -107,7 +107,7 @@ class Labels:
         return data[:]
 
     def texts(self, name: str) -> list[str]:
-        """Return the texts of a dataset, [N], without surrounding spaces. Raise `ConfigError` if it has another shape or type."""
+        """Return the texts of a dataset, [N], without surrounding spaces. Raise `ConfigError` if the dataset has another shape or type."""
         data = self.file[name]
         if getattr(data, "shape", None) != (len(self.paths),) or not is_text(data):
             raise ConfigError(f"data.path: {name!r} of {quoted(str(self.path), 120)} must be {counted(len(self.paths), 'string')}")
@@ -211,7 +211,8 @@ def _text(value: Any) -> str:
 
 
 def _suffix(names: Sequence[str], root: Path) -> str:
-    """Return the suffix of the first file in `root` that is one of `names` plus a suffix of a photograph; `.jpg` if there is none."""
+    """Return the suffix of the first file in `root` whose name is one of `names` plus a suffix of a photograph; `.jpg` without such a
+    file."""
     suffixes = [f".{suffix}" for suffix in ("jpg", "jpeg", "png", "webp", "JPG", "JPEG", "PNG")]
     return next((suffix for name in names for suffix in suffixes if os.path.isfile(root / f"{name}{suffix}")), ".jpg")
 

@@ -49,11 +49,12 @@ class _Match(NamedTuple):
 
 
 def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], convention: str | None = None) -> Found:
-    """Return the files of N photographs in `folder` or below it. `convention`: one of `CONVENTIONS`; None: the one that finds most files.
+    """Return the files of N photographs in `folder` or below it. `convention`: one of `CONVENTIONS`; None: the convention that finds most
+    files.
 
-    `identifiers`: [N], N > 0, URL or path of each photograph; "" if it has none. `ids`: name of an id -> [N], the id of the photograph's
-    record. A file that a convention would give to several photographs is not used. Raise `ConfigError` if the folder does not exist, if no
-    photograph has a file, or if two conventions find equally many, but different files."""
+    `identifiers`: [N], N > 0, URL or path of each photograph; "" for a photograph without either. `ids`: name of an id -> [N], this id of
+    the record of each photograph. A file that a convention would give to several photographs is not used. Raise `ConfigError` if the folder
+    does not exist, if no photograph has a file, or if two conventions find equally many, but different files."""
     files = list(files_in(str(folder), key="data.root"))
     matches = [match for match in _matches(files, identifiers, ids) if convention in (None, match.convention)]
     counts = [int((match.file != _NONE).sum()) for match in matches]
@@ -80,10 +81,10 @@ def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], con
 
 
 def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarray, Found]:
-    """Find the photographs of N records that list none, by file names ID, ID_1, ID_2, ... in `folder` or below it.
+    """Find the photographs of N records that do not list photographs, by the file names ID, ID_1, ID_2, ... in `folder` or below it.
 
-    Return the row of each photograph's record, int64, and the files. `ids`: name of an id -> [N], the ids of the records; the id with the
-    most files is used. Raise `ConfigError` if there are no such files."""
+    Return the row of the record of each photograph, int64, and the files. `ids`: name of an id -> [N], this id of each record; the id with
+    the most files is used. Raise `ConfigError` if there are no such files."""
     files = list(files_in(str(folder), key="data.root"))
     by_stem = _unique(files, _stem)
     found: dict[str, list[tuple[int, int]]] = {}  # name of the id -> record and file, in order
@@ -104,11 +105,11 @@ def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarra
 
 
 def files_in(folder: str, inside: str = "", seen: frozenset[str] = frozenset(), key: str = "data.path") -> Iterator[str]:
-    """Yield the paths of all files in `folder` and below it, relative to it, sorted by name within each folder.
+    """Yield the paths of all files in `folder` and below it, relative to `folder`, sorted by name within each folder.
 
-    Hidden files and folders are skipped. Links are followed, except to a folder above. `inside`: start at this subfolder, "" or a path
-    that ends in /. `seen`: real paths of the folders above it. Raise `ConfigError` if a folder cannot be read. `key`: configuration key of
-    the folder, for messages."""
+    Hidden files and folders are skipped. Links are followed, except to a folder above. `inside`: start at this subfolder, "" or a path that
+    ends in /. `seen`: real paths of the folders above the subfolder. Raise `ConfigError` if a folder cannot be read. `key`: configuration
+    key of the folder, for messages."""
     where = os.path.join(folder, inside)
     seen = seen | {os.path.realpath(where)}
     try:
@@ -125,7 +126,7 @@ def files_in(folder: str, inside: str = "", seen: frozenset[str] = frozenset(), 
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return True for a folder or a link to one. Return False for a link to itself, for which `entry.is_dir` raises `OSError`."""
+    """Return True for a folder or a link to a folder. Return False for a link to itself, for which `entry.is_dir` raises `OSError`."""
     try:
         return entry.is_dir()
     except OSError:
@@ -133,7 +134,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def is_file(entry: os.DirEntry[str]) -> bool:
-    """Return True for a file or a link to one. Return False for a link to itself, for which `entry.is_file` raises `OSError`."""
+    """Return True for a file or a link to a file. Return False for a link to itself, for which `entry.is_file` raises `OSError`."""
     try:
         return entry.is_file()
     except OSError:
@@ -141,9 +142,10 @@ def is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _matches(files: list[str], identifiers: Column, ids: Mapping[str, Column]) -> Iterator[_Match]:
-    """Yield the files that each convention for file names finds (see the top of this file); `id` once for each name in `ids`.
+    """Yield the files that each convention for file names finds (see the top of this file). The convention `id` is tried for each name in
+    `ids`.
 
-    `files`: paths of all local files. `identifiers` and `ids` are those of `find_files`."""
+    `files`: paths of all local files. `identifiers`, `ids`: as in `find_files`."""
     values = identifiers.values
     exact = {path: i for i, path in enumerate(files)}
     by_name, by_stem = (_unique(files, form) for form in (posixpath.basename, _stem))
@@ -170,21 +172,22 @@ def _place(identifier: str) -> tuple[str, str]:
 
 
 def _stem(path: str) -> str:
-    """Return the last part of a path, without its suffix if this is one of a photograph."""
+    """Return the last part of a path, without a suffix of a photograph such as .jpg. Any other suffix is kept."""
     name = posixpath.basename(path)
     stem, dot, suffix = name.rpartition(".")
     return stem if dot and suffix.lower() in SUFFIXES else name
 
 
 def _unique(files: Sequence[str], form: Callable[[str], str]) -> dict[str, int]:
-    """Return `form(path)` -> index of the file, for forms that only one file has, or only one file at the top level of the folder."""
+    """Return `form(path)` -> index of the file. A form that several files have is left out, unless exactly one of them is at the top level
+    of the folder."""
     names = [form(file) for file in files]
     count, top = Counter(names), Counter(name for name, file in zip(names, files, strict=True) if "/" not in file)
     return {name: i for i, name in enumerate(names) if count[name] == 1 or (top[name] == 1 and "/" not in files[i])}
 
 
 def _one_to_one(names: Iterable[str], files: Mapping[str, int]) -> np.ndarray:
-    """Return the index of the file for each of K distinct `names`, int64 [K]; `_NONE` for none, and for a file that several names match.
+    """Return the index of the file for each of K distinct `names`, int64 [K]; `_NONE` without a file, or if several names match the file.
 
     `files`: name -> index. A name also matches after decoding of %20 and other escapes of URLs."""
     found = np.fromiter((files.get(name, files.get(unquote(name), _NONE)) for name in names), dtype=np.int64)
@@ -194,10 +197,10 @@ def _one_to_one(names: Iterable[str], files: Mapping[str, int]) -> np.ndarray:
 
 
 def _by_id(ids: Column, identifiers: Column, files: Mapping[str, int]) -> np.ndarray:
-    """Return the index of the file ID or ID_NUMBER for each of N photographs, int64 [N]; `_NONE` for none.
+    """Return the index of the file ID or ID_NUMBER for each of N photographs, int64 [N]; `_NONE` without a file.
 
-    `files`: file name without suffix -> index. The first photograph of a record has the file ID, or the lowest number. This is 0 for all
-    records if any record has a file ID_0, or both ID and ID_1; otherwise it is 1."""
+    `files`: file name without suffix -> index. The photographs of a record are numbered in their order; the file ID also stands for the
+    first number. The first number is 0 for all records if any record has a file ID_0, or both ID and ID_1; otherwise it is 1."""
     own, more = _of_ids(ids, files)
     start = 0 if any(0 in n or (i != _NONE and 1 in n) for i, n in zip(own, more, strict=True)) else 1
     found = np.full(len(ids.codes), _NONE, dtype=np.int64)
@@ -212,7 +215,8 @@ def _by_id(ids: Column, identifiers: Column, files: Mapping[str, int]) -> np.nda
 
 
 def _of_ids(ids: Column, files: Mapping[str, int]) -> tuple[list[int], list[dict[int, int]]]:
-    """Return, for each distinct id, the index of the file ID (`_NONE` for none), and a dict from NUMBER to the index of ID_NUMBER."""
+    """Return, for each distinct id, the index of the file named ID (`_NONE` without this file), and a dict from NUMBER to the index of the
+    file named ID_NUMBER."""
     numbered: dict[str, dict[int, int]] = {}
     for stem, i in files.items():
         if match := _NUMBERED.fullmatch(stem):

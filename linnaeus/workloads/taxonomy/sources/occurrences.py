@@ -36,9 +36,9 @@ class Name(NamedTuple):
 
 
 def clean(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -> None:
-    """Clean the columns of records in place, and add columns that are derived from others. Append lines to `notes`.
+    """Clean the columns of records in place, and add columns that are derived from other columns. Append lines to `notes`.
 
-    `ranks`: rank -> name of its column; derived ranks are added to it."""
+    `ranks`: rank -> name of its column; ranks whose columns are added here are added to `ranks`."""
     count = len(next(iter(columns.values())).codes)
     for term in ("occurrenceID", "occurrenceStatus", "associatedMedia"):
         columns.setdefault(term, blank(count))
@@ -69,7 +69,7 @@ def name_of(genus: str, epithet: str, scientific: str, rank: str) -> Name:
 
 
 def combined(columns: Sequence[Column], function: Callable[..., str]) -> Column:
-    """Return the column of `function(cell of each column)`. It is called once per distinct combination of cells."""
+    """Return the column of `function(cell of each column)`. `function` is called once per distinct combination of cells."""
     codes = np.stack([column.codes for column in columns], axis=1)
     distinct, inverse = np.unique(codes, axis=0, return_inverse=True)
     values = [function(*(c.values[i] for c, i in zip(columns, row, strict=True))) for row in distinct.tolist()]
@@ -91,7 +91,7 @@ def add_names(columns: dict[str, Column], ranks: dict[str, str], notes: list[str
 
 
 def drop_finer_ranks(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -> None:
-    """Make the cells of ranks finer than the record's `taxonRank` empty."""
+    """Make cells empty at the ranks that are finer than the `taxonRank` of the record. `ranks`: rank -> name of its column."""
     if "taxonRank" not in columns:
         return
     given = columns["taxonRank"]
@@ -159,7 +159,7 @@ def are_absent(columns: dict[str, Column]) -> np.ndarray:
 
 
 def first_known(first: Column, second: Column) -> Column:
-    """Return a column with the cells of `first`, replaced by those of `second` where they are null."""
+    """Return a column with the cells of `first`; where a cell of `first` is null, with the cell of `second`."""
     codes = np.where(_nulls(first), second.codes + len(first.values), first.codes)
     return Column(codes.astype(np.int32), [*first.values, *second.values])
 

@@ -62,7 +62,7 @@ class ParquetImages(ImageFiles):
         return data
 
     def _group(self, number: int, group: int) -> Any:
-        """Return the cells of a row group, from memory if it is there. Raise `NotAnImage` if the file is damaged."""
+        """Return the cells of a row group, from memory if the group is in memory. Raise `NotAnImage` if the file is damaged."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -106,7 +106,8 @@ class TarReader:
         return (prefix + b"/" + name if prefix else name).decode("utf-8", "backslashreplace"), kind, size
 
     def _records(self, data: bytes, place: int, name: str | None) -> tuple[str | None, int | None]:
-        """Return the path and the size in POSIX records `LENGTH KEY=VALUE\\n`; `name` and None if they are not among the records."""
+        """Return the path and the size in POSIX records `LENGTH KEY=VALUE\\n`. If `data` has no path, return `name`; if it has no size,
+        None."""
         size = None
         while match := _RECORD.match(data):
             length = int(data[: match.end()].split(b" ", 1)[0][:9])

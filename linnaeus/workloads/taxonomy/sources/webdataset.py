@@ -2,9 +2,9 @@
 
     train-000000.tar    0001.jpg 0001.json 0002.jpg 0002.json ...
 
-Members with the same key (the path up to the first dot of the base name) are a sample. The member with the suffix of an image is its
-photograph. The values in its `json` are columns; those of nested objects are named OUTER.INNER. Its text members, such as `cls`, are
-columns named after their suffixes.
+Members with the same key (the path up to the first dot of the base name) are a sample. The photograph of a sample is the member with the
+suffix of an image. The values in the member `json` are columns; a value in a nested object is a column named OUTER.INNER. Text members,
+such as `cls`, are columns named after their suffixes.
 
 `data.path` is a tar file, a folder with tar files, or a pattern: `train-{000000..000147}.tar`, `*.tar`.
 
@@ -82,7 +82,8 @@ def read_records(config: ManifestConfig, choose: Choose) -> Records:
 
 
 def shard_paths(pattern: str) -> list[str]:
-    """Return the paths of the tar files for `pattern`, a file, a folder or a pattern. Raise `ConfigError` if one is missing."""
+    """Return the paths of the tar files for `pattern`: a file, a folder or a pattern such as train-{000..147}.tar. Raise `ConfigError` if a
+    tar file is missing."""
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
         names = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
@@ -172,7 +173,7 @@ class _Samples:
         self._keys = ColumnBuilder(str)
 
     def fallen_out(self) -> list[str]:
-        """Return a line of text for each kind of member that is not read, and one about tar files that may be cut off."""
+        """Return a line of text for each kind of member that is not read, and a line about tar files that may be cut off."""
         kinds = self._unread.most_common()
         others = sum(count for _, count in kinds[MOST_KINDS:])
         shown = [*sorted(kinds[:MOST_KINDS]), *([("other suffixes", others)] if others else [])]

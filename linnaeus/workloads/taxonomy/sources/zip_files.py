@@ -26,7 +26,8 @@ _ENCRYPTED = 1  # bit of the flags of a member
 
 
 class ZipFiles(ImageFiles):
-    """Image files in a zip archive. `names`: their paths relative to the folder `inside` of the archive, "" or a path that ends in /."""
+    """Image files in a zip archive. `names`: paths of the files relative to the folder `inside` of the archive, "" or a path that ends in
+    /."""
 
     def __init__(self, archive: Path, names: Sequence[str] | np.ndarray, inside: str) -> None:
         self.archive, self.inside = archive, inside
@@ -65,7 +66,7 @@ class ZipFiles(ImageFiles):
 
 
 def _size(info: zipfile.ZipInfo | None) -> int:
-    """Return the size of a member in bytes, or, if it cannot be read, a key of `REASONS` (0 or less)."""
+    """Return the size of a member in bytes; for a member that cannot be read, a key of `REASONS` (0 or less)."""
     if info is None:
         return MISSING
     if info.is_dir():

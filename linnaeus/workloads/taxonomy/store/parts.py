@@ -1,9 +1,9 @@
 """Write the photographs of a store in blocks, the parts. Any process may write a part; its bytes are always the same.
 
-A part has a file of photographs and a table, `NNNNN.npz`. It is complete when the table exists, which is written last. An incomplete part,
-left by a killed process, is written again, and so is a part whose bytes do not match the hashes in its table. The table also has hashes of
-some original files, which show if the source has changed but kept its names and sizes. A photograph that cannot be decoded has size 0 and
-a reason in the table.
+A part has a file of photographs and a table, `NNNNN.npz`. The table is written last, so a part is complete when the table exists. A part is
+written again if it is incomplete, because a process was killed, or if its bytes do not match the hashes in its table. The table also has
+hashes of some original files, which show if the source has changed but kept its names and sizes. A photograph that cannot be decoded has
+size 0 and a reason in the table.
 """
 
 import errno
@@ -117,9 +117,9 @@ class PartWriter:
             yield block
 
     def _encoded(self, original: bytes | str) -> tuple[bytes, tuple[int, int], str]:
-        """Return the bytes to store, (height, width) and "" for an original file; b"", (0, 0) and the reason if it cannot be decoded.
+        """Return the bytes to store, (height, width) and "" for an original file; b"", (0, 0) and the reason if the file cannot be decoded.
 
-        `original`: bytes of the file, or (a str) the reason why it cannot be read."""
+        `original`: bytes of the file, or (a str) the reason why the file cannot be read."""
         if isinstance(original, bytes):
             try:
                 return *self.encoding.encode(original), ""

@@ -95,7 +95,7 @@ def _of_training(source: str) -> tuple[str, ...]:
 
 
 def prepare(options: argparse.Namespace) -> list[str]:
-    """Write the store that the options describe, or the share of it that --task gives. Return the lines to print.
+    """Write the store that the options describe, or with --task only a share of its parts. Return the lines to print.
 
     Raise `ConfigError` for a source that cannot be read, a folder with other content, and too many damaged photographs."""
     store: Path = options.out.expanduser()
@@ -117,7 +117,8 @@ def prepare(options: argparse.Namespace) -> list[str]:
 
 
 def _already_complete(store: Path, record: dict[str, Any], request: dict[str, Any]) -> list[str]:
-    """Return the lines to print for a store that was complete before the command. Raise `ConfigError` if it has another `request`."""
+    """Return the lines to print for a store that was complete before the command. Raise `ConfigError` if the store was made from another
+    `request` (settings and records)."""
     if record.get("request") != request:
         raise ConfigError(f"OUT: {quoted(str(store), 200)} is a store with other settings or records; choose another folder, or delete it")
     layout.check_files(store, record)
@@ -126,14 +127,14 @@ def _already_complete(store: Path, record: dict[str, Any], request: dict[str, An
 
 
 def _remove_intermediate(store: Path) -> None:
-    """Delete the files of a store that are not needed once it is complete."""
+    """Delete the files of a store that are only needed until the store is complete."""
     parts = store / layout.PARTS
     for path in [store / REQUEST, *parts.glob("*.npz"), *parts.glob("*.tmp-*"), *store.rglob(f"{TEMPORARY}*")]:
         path.unlink(missing_ok=True)
 
 
 def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -> dict[str, Any]:
-    """Return everything on which the content of a store depends, settings and a hash of the records, as a dict for JSON."""
+    """Return the settings and a hash of the records, on which the content of a store depends, as a dict for JSON."""
     records = hashlib.sha256(to_utf8(f"{rows.tree.fingerprint()}\0{group_column or ''}\0"))
     for data in joined(rows.files.names):
         records.update(data)
@@ -143,7 +144,8 @@ def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -
 
 
 def _begin(store: Path, request: dict[str, Any]) -> None:
-    """Make the folder of a store and write request.json. Raise `ConfigError` if it exists with another request or with other files."""
+    """Make the folder of a store and write request.json. Raise `ConfigError` if the folder exists with another request or with other
+    files."""
     path = store / REQUEST
     if not path.exists():
         if store.exists() and not (store.is_dir() and all(path.name.startswith(TEMPORARY) for path in store.iterdir())):
@@ -166,7 +168,8 @@ def _share(task: str) -> tuple[int, int]:
 
 
 def _missing(writer: PartWriter, parts: range, threads: int) -> list[int]:
-    """Return the numbers of the parts to write: those that are incomplete or damaged. Name damaged ones in a line on stderr."""
+    """Return the numbers of the parts to write: the parts that are incomplete or damaged. Print a line on stderr that names the damaged
+    parts."""
     complete = [part for part in parts if writer.is_complete(part)]
     with ThreadPoolExecutor(threads) as pool:  # reading and hashing run in parallel
         damaged = [part for part, intact in zip(complete, pool.map(writer.is_intact, complete), strict=True) if not intact]

@@ -82,7 +82,7 @@ def write_columns(store: Path, columns: Mapping[str, Column]) -> list[str]:
 
 
 def read_columns(store: Path, names: list[str]) -> dict[str, Column]:
-    """Return the columns that `write_columns` wrote. `names`: its result."""
+    """Return the columns that `write_columns` wrote. `names`: result of `write_columns`."""
     folder = store / "columns"
     return {name: Column(read_array(folder / f"{i}.npy", mapped=True), read_lines(folder / f"{i}.txt")) for i, name in enumerate(names)}
 
@@ -129,7 +129,7 @@ def write_record(store: Path, record: Mapping[str, Any]) -> None:
 def check_files(store: Path, record: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if a file of a store was changed. `record`: content of store.json.
 
-    Only the size of the files of photographs is checked; of the other files the checksum."""
+    Files of photographs are only checked for being too short; all other files are compared with their checksums."""
     expected = record["checksums"]
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(_checksum, [store / name for name in expected])

@@ -19,7 +19,7 @@ from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
 
 
 def build_source(config: StoreConfig, test: bool = False) -> Source:
-    """Return the data source of a store. `test`: use the test rows in place of the validation rows.
+    """Return the data source of a store. `test`: use the test rows instead of the validation rows.
 
     Raise `ConfigError` if the folder is not a complete store, or does not have the group column."""
     check_folds(config)

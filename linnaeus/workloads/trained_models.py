@@ -22,8 +22,8 @@ TRANSFORMERS = ("gpt2", "gpt_neox")  # architectures of transformers that a lang
 
 
 def load(path: Path, options: Mapping[str, Any]) -> Any:
-    """Return the trained model of `path`, a run directory or a bundle. `options` are passed to `load_model(path, **options)` of the module
-    `trained` of its workload.
+    """Return the trained model of `path`, a run directory or a bundle: the result of `load_model(path, **options)` in the module `trained`
+    of its workload.
 
     Raise `ConfigError` if `path` is neither a run nor a bundle, and for a workload without such a module."""
     return trained_module(path).load_model(path, **options)
@@ -61,8 +61,8 @@ def workload_of(path: Path) -> str:
 def own_file(folder: Path, name: str) -> Path:
     """Return the path of the file `name` in `folder`, which may come from other people.
 
-    Raise `ConfigError` for a link or a name that leads out of the folder (in a cache of a model hub: out of its folder `blobs`, too), and
-    for a pipe or another object that is not a file. Raise `OSError` if there is none."""
+    Raise `ConfigError` if `name` is or contains a link that leads out of the folder, or is a pipe or another object that is not a file. In
+    the cache of a model hub, links to its folder `blobs` are allowed. Raise `OSError` if the file does not exist."""
     file, inside = folder / name, Path(os.path.realpath(folder))
     found = Path(os.path.realpath(file))
     blobs = inside.parent.parent / "blobs" if inside.parent.name == "snapshots" else inside
@@ -85,8 +85,8 @@ def own_json(folder: Path, name: str) -> dict[str, Any] | None:
 
 
 def validated(run: Path, source: str) -> dict[str, Any]:
-    """Return the validation metrics of a run at the checkpoint `source`, a path that contains `step-N`, by name; {} if that step was not
-    validated."""
+    """Return the validation metrics of a run at a checkpoint, by name; {} if its step was not validated. `source`: path of the checkpoint,
+    which contains `step-N`."""
     step = re.search(r"step-\d+", source)
     files = sorted((run / "validation" / step[0]).glob("*.json")) if step else []
     contents = [read_json(file) or {} for file in files]

@@ -1,7 +1,6 @@
 """`Source`: the data of a run, as a tree of taxa, arrays with an entry per observation, and a reader of photographs.
 
-The packages `biota`, `manifest` and `store` build it from their data. All other code reads only the `Source`.
-"""
+The packages `biota`, `manifest` and `store` build a `Source` from their data. All other code reads only the `Source`."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ TRAIN, VALIDATION = 0, 1
 
 
 class ImageReader(Protocol):
-    """Reader of photographs by observation number. Loader workers are forks of the process, so files must be opened in `read`."""
+    """Reader of photographs by observation number. Loader workers are forks of the process, so `read` must open the files, not the
+    constructor."""
 
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
         """Return RGB images uint8 [H, W, 3] of the observation numbers `samples`, int64 [B]; sizes may differ.
@@ -46,7 +46,7 @@ class Metadata:
     elevation: np.ndarray  # metres
 
     def take(self, rows: np.ndarray | slice) -> Metadata:
-        """Return the metadata of the observations with the numbers `rows`, or in this slice."""
+        """Return the metadata of some observations. `rows`: their numbers, int64 [N], or a slice of the numbers."""
         return Metadata(**{name: values[rows] for name, values in vars(self).items()})
 
 
@@ -68,7 +68,7 @@ class Source:
     unreadable: tuple[tuple[str, str], ...] = ()  # name and reason of each missing or empty file
 
     def __post_init__(self) -> None:
-        """Check the arrays. Raise `ConfigError` for an array whose length is not that of `ids`, and for labels outside the tree."""
+        """Check the arrays. Raise `ConfigError` for an array that is not as long as `ids`, and for labels outside the tree."""
         n, ranks = len(self.ids), len(self.tree.ranks)
         arrays = {"split": self.split, "weight": self.weight, "group": self.group}
         arrays |= {f"metadata.{f.name}": getattr(self.metadata, f.name) for f in fields(self.metadata)}

@@ -27,7 +27,8 @@ STRONGEST = 0.8  # opacity of the heat map where it is 1
 class PhotographView(SampleView):
     """View of the samples of a taxonomy run: photographs, with the scores and labels of each rank.
 
-    `special`: the numbers of tokens that a transformer may have before its image tokens (class tokens; class and metadata tokens; ...)."""
+    `special`: possible numbers of special tokens before the image tokens of a transformer, such as the number of class tokens, or of class
+    and metadata tokens."""
 
     def __init__(self, tree: TaxonomyTree, name: Callable[[int], str], components: int) -> None:
         super().__init__(name)
@@ -45,7 +46,7 @@ class PhotographView(SampleView):
         return {rank: torch.where(label < sizes[rank], label, -1) for rank, label in labels.items()}
 
     def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:
-        """Return the photograph with the heat map over it, and the name of its finest known taxon."""
+        """Return the photograph with the heat map over it, and the name of its finest known taxon, as HTML."""
         image = batch["image"][row].permute(1, 2, 0).numpy()
         taxon = next((names[i] for names, i in zip(self.tree.names[::-1], batch["label"][row].tolist()[::-1]) if 0 <= i < len(names)), "?")
         title = escape(f"{taxon}: {self.name(int(batch['sample'][row]))}")
@@ -57,10 +58,11 @@ class PhotographView(SampleView):
 
 
 def grid_of(heat: np.ndarray, special: Sequence[int]) -> np.ndarray | None:
-    """Return a heat map as [H, W]. `heat` is [H, W], which is returned unchanged, or [T], a value per token of a transformer.
+    """Return a heat map as [H, W]; None if its values are not those of image tokens. `heat`: [H, W], which is returned unchanged, or [T], a
+    value per token of a transformer.
 
-    Of T tokens, the first ones are special tokens: none, or as many as a number in `special`. The others must be a square of at least 2 x 2
-    image tokens. Return None if T does not fit, and if T itself is in `special`: all tokens are then special."""
+    `special`: possible numbers of special tokens at the start of the T tokens (besides 0). The other tokens must be a square of at least 2
+    x 2 image tokens. If T itself is in `special`, all tokens are special, and the result is None."""
     if heat.ndim == 2:
         return heat
     side = math.isqrt(len(heat))
@@ -71,7 +73,8 @@ def grid_of(heat: np.ndarray, special: Sequence[int]) -> np.ndarray | None:
 
 
 def photo_url(pixels: np.ndarray) -> str:
-    """Return pixels uint8 [H, W, 3] as a data URL: PNG if they are few, otherwise JPEG, scaled down to `LARGEST`."""
+    """Return `pixels`, uint8 [H, W, 3], as a data URL: PNG if the photograph is small (`SMALL`), otherwise JPEG, scaled down to
+    `LARGEST`."""
     from PIL import Image
 
     image = Image.fromarray(pixels)

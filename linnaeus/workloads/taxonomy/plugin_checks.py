@@ -32,7 +32,7 @@ BATCH = 3  # samples of the trial batch: one with labels, one without, one with 
 def checked_source(source: Source) -> Source:
     """Return the source of a plugin with a reader that also checks the images.
 
-    Raise `ConfigError` for repeated ids, a split other than 0 and 1, negative or infinite weights, and metadata out of range."""
+    Raise `ConfigError` for repeated ids, a split that is not 0 or 1, negative or infinite weights, and metadata out of range."""
     check_members(source.images, ImageReader, "Source.images is")
     ids, row = unique_strings(source.ids)
     number = np.bincount(row)
@@ -75,7 +75,7 @@ class CheckedReader:
 
 
 def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, components: tuple[str, ...], config: Config) -> None:
-    """Run trunk, head and the loss of a plugin once on a small batch in evaluation mode. Random state and buffers do not change.
+    """Run the trunk, the head and a plugin's loss once on a small batch in evaluation mode. Random state and buffers do not change.
 
     Raise `ConfigError` if one of them returns a wrong type or shape, or a loss without a gradient."""
     norm, ranks = model.norm.weight, len(tree.ranks)
@@ -101,9 +101,9 @@ def check_parts(model: Classifier, loss: TaxonomyLoss, tree: TaxonomyTree, compo
 
 
 def try_trunk(model: Classifier, image: Tensor, meta: Tensor, present: Tensor, final: bool) -> Tensor:
-    """Return the features that the trunk computes for a batch. `final`: True for images of the last size of the run.
+    """Return the features that the trunk computes for a batch. `final`: True if the images have the last image size of the run.
 
-    Raise `ConfigError` if the trunk fails on images of an earlier size. An error with images of the last size is not caught."""
+    Raise `ConfigError` if `final` is False and the trunk fails. If `final` is True, the trunk's own error is raised."""
     try:
         return model.trunk(image, meta, present)
     except (RuntimeError, ValueError, AssertionError) as error:
@@ -141,7 +141,7 @@ def check_scores(scores: object, head: str, tree: TaxonomyTree, null: bool) -> N
 
 
 def check_mean(scores: Scores, head: str) -> None:
-    """Raise `ConfigError` if the mean of `scores` and themselves, as augment.tta computes it, has other probabilities or predictions."""
+    """Raise `ConfigError` if `scores.mean([scores])`, which augment.tta uses, has other probabilities or predictions than `scores`."""
     found = scores.mean([scores])
     same = all(torch.allclose(one, own, atol=1e-5) for one, own in zip(found.log_probs(), scores.log_probs(), strict=True))
     if not same or not torch.equal(found.path(), scores.path()):
@@ -151,10 +151,10 @@ def check_mean(scores: Scores, head: str) -> None:
 
 
 def trial_labels(tree: TaxonomyTree, null: bool) -> Tensor:
-    """Return labels of three samples, int64 [3, R]: a class of the finest rank and its ancestors; no label; the coarsest label of the first
-    sample.
+    """Return labels of three samples, int64 [3, R]. Sample 1: a class of the finest rank and its ancestors. Sample 2: no label. Sample 3:
+    only the coarsest label of sample 1.
 
-    Missing labels are -1. With `null`, those of the third sample are null labels."""
+    Missing labels are -1. With `null`, the missing labels of sample 3 are null labels (the number of classes of the rank)."""
     path = torch.from_numpy(tree.paths[tree.offsets[-2]])
     missing = torch.full_like(path, -1)
     coarse = torch.tensor(tree.sizes) if null else missing.clone()

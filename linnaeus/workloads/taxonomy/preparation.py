@@ -19,10 +19,11 @@ HOST_DRAWS = ("box", "pick", "mask", "blend", *PARAMETERS)  # entries of a batch
 
 
 class BatchPreparation:
-    """Function from a batch of `TaxonomyDataset`, moved to the device, to a batch for the model."""
+    """Function from a batch of `TaxonomyDataset`, moved to the device, to the prepared batch that the model reads."""
 
     def __init__(self, components: Sequence[str], slices: Sequence[slice], dtype: torch.dtype = torch.float32) -> None:
-        """Take the metadata components and their columns in the features (`column_slices`). `dtype`: of prepared images and features."""
+        """Take the metadata components and their columns in the features (`column_slices`). `dtype`: type of the prepared images and
+        features."""
         self.components, self.dtype = tuple(components), dtype
         scale, shift = [1 / (255 * s) for s in STD], [-m / s for m, s in zip(MEAN, STD, strict=True)]
         self._host: dict[str | tuple[str, ...], Tensor] = {
@@ -67,15 +68,16 @@ class BatchPreparation:
 
 
 def partner_rows(count: int, device: torch.device) -> Tensor:
-    """Return for each row of a batch the other row of its pair, int64 [B]; for an unpaired last row, which is not mixed, itself."""
+    """Return for each row of a batch the index of its partner: rows 2i and 2i + 1 are a pair. int64 [count]. An unpaired last row, which is
+    not mixed, is its own partner."""
     return torch.arange(count, device=device).bitwise_xor(1).clamp_(max=count - 1)
 
 
 def mix_images(image: Tensor, share: Tensor, box: Tensor, other: Tensor) -> None:
-    """Mix images [B, 3, S, S] with their partners (rows `other` [B]) in place.
+    """Mix images [B, 3, S, S] with the images of their partners in place. `other`: int64 [B], the row of each partner.
 
-    With an empty `box` [B, 4] (top, left, bottom, right), the result is share x own + (1 - share) x partner, `share` [B]. Otherwise it is
-    the partner inside the box and the own image outside."""
+    If `box` [B, 4] (top, left, bottom, right) is empty, the result is share x own + (1 - share) x partner, with `share` [B]. Otherwise the
+    result is the partner inside the box and the own image outside."""
     partner = image.index_select(0, other)
     top, left, bottom, right = box.t().unsqueeze(-1)
     side = torch.arange(image.shape[-1], device=image.device)

@@ -22,8 +22,8 @@ _task: Callable[[Any], Any] | None = None  # set in worker processes
 def each_in_processes(task: Callable[[Item], Result], items: Iterable[Item], processes: int) -> Iterator[Result]:
     """Yield `task(item)` for each item, in order of completion, computed by at most `processes` new processes.
 
-    Each process gets one copy of `task`. `items` is iterated as results are needed. If `processes` is 0 or 1, this process does the work.
-    Raise `ConfigError` if a process is killed; errors of `task` are raised here, too."""
+    Each process gets one copy of `task`. `items` is read only as far as needed for the next results. If `processes` is 0 or 1, this process
+    does the work. Raise `ConfigError` if a process is killed; errors of `task` are raised here, too."""
     if processes <= 1:
         yield from map(task, items)
         return

@@ -1,13 +1,13 @@
-"""Compute sums and log-sum-exps over contiguous ranges of the last dimension, differentiable, in about the time of one pass over it.
+"""Compute sums and log-sum-exps over contiguous ranges of the last dimension of a tensor, differentiable, in about the time of one pass
+over the tensor.
 
 Classes and leaves are numbered so that the descendants of a taxon, and its siblings, are a range; all losses on the tree use `range_sum`
 and `range_logsumexp`. A batch [B, C] is reduced once, in blocks of about sqrt(C / 2). A range consists of whole blocks and two ends, so K
-ranges per sample cost O(K sqrt(C)) more. No result is the difference of two prefix sums, which would lose digits.
+ranges per sample cost additional O(K sqrt(C)). No result is the difference of two prefix sums, which would lose digits.
 
-The gradient of log-sum-exps lse_k, with output gradients g_k, at an element x that lies in ranges k is sum_k g_k exp(x - lse_k) =
-exp(x - m) sum_k g_k exp(m - lse_k), with m the smallest of these lse_k. This takes one exponential per element, and no exponent is above
-0, so even a very improbable label has a correct gradient. If all ranges are short, their elements are gathered one by one instead.
-"""
+The gradient of log-sum-exps lse_k, with output gradients g_k, at an element x that lies in ranges k is sum_k g_k exp(x - lse_k) = exp(x -
+m) sum_k g_k exp(m - lse_k), with m the smallest of these lse_k. This takes one exponential per element, and no exponent is above 0, so even
+a very improbable label has a correct gradient. If all ranges are short, their elements are gathered one by one instead."""
 
 import math
 from collections.abc import Callable
@@ -21,15 +21,16 @@ GATHER_COST = 8  # time to gather an element and scatter its gradient / time per
 
 
 def range_sum(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Return the sums [B, K] of x [B, C] over first..last - 1, int64 [B, K]; 0 for an empty range."""
+    """Return the sums of x over K ranges per sample, [B, K]; 0 for an empty range. x: [B, C]. `first`, `last`: int64 [B, K], the first
+    element of each range, and its last element + 1."""
     return cast(Tensor, _RangeSum.apply(x, first, last))
 
 
 def range_logsumexp(x: Tensor, first: Tensor, last: Tensor, longest: int | None = None) -> Tensor:
-    """Return the log-sum-exp [B, K] of x [B, C] over first..last - 1, int64 [B, K]; -inf for an empty range. A range of one element gives
-    that element exactly.
+    """Return the log-sum-exps of x over K ranges per sample, [B, K]; -inf for an empty range. x: [B, C]. `first`, `last`: int64 [B, K], the
+    first element of each range, and its last element + 1. The result for a range of one element is exactly this element.
 
-    `longest`: an upper bound of the range sizes. If it is small, only the elements of the ranges are read, which takes a quarter to
+    `longest`: an upper bound of the range sizes. If `longest` is small, only the elements of the ranges are read, which takes a quarter to
     a half of the time for the siblings of labels."""
     if longest is not None and GATHER_COST * longest * first.shape[1] <= x.shape[1]:
         return cast(Tensor, _ShortLogSumExp.apply(x, first, last, longest))
@@ -39,7 +40,8 @@ def range_logsumexp(x: Tensor, first: Tensor, last: Tensor, longest: int | None 
 def log_softmax(x: Tensor) -> Tensor:
     """Return the log-softmax of x [B, C] over its classes.
 
-    `F.log_softmax` adds a million terms in a few float32 sums on a CPU, with a relative error of 1e-5; `logsumexp` adds them in a tree."""
+    `F.log_softmax` adds a million terms in a few float32 sums on a CPU, with a relative error of 1e-5. `logsumexp` adds the terms in a
+    tree, with a smaller error."""
     return x - x.logsumexp(1, keepdim=True)
 
 
@@ -67,10 +69,10 @@ def _block_size(classes: int) -> int:
 
 
 class Blocks:
-    """Ranges first..last - 1, int64 [B, K], of x [B, C], divided into whole blocks and the elements of two ends.
+    """Ranges first..last - 1, int64 [B, K], of x [B, C]. Each range is divided into whole blocks and the elements at its two ends.
 
-    x is stored by sample, or by class if it is the transpose of a contiguous [C, B]. Blocks are [B, n, size] or [n, size, B] accordingly,
-    since reductions over the wrong dimension take ten times as long."""
+    x may be stored by sample, or by class (as the transpose of a contiguous [C, B]). The blocks are [B, n, size] or [n, size, B]
+    accordingly, since reductions over the wrong dimension take ten times as long."""
 
     def __init__(self, x: Tensor, first: Tensor, last: Tensor) -> None:
         self.shape, classes = x.shape, x.shape[1]
@@ -101,11 +103,11 @@ class Blocks:
         return found.unsqueeze(2)
 
     def expand(self, values: Tensor) -> Tensor:
-        """Return values [B, n], one per block, in a shape that broadcasts with the elements of `view`."""
+        """Return `values` [B, n], one per block, in a shape that broadcasts with `view`."""
         return values.t().contiguous().unsqueeze(1) if self.by_class else values.unsqueeze(2)
 
     def at_ends(self, x: Tensor) -> Tensor:
-        """Return the elements of x in the ends of each range, [B, K, 2 size]; ignore those where `in_ends` is False."""
+        """Return the elements of x at the two ends of each range, [B, K, 2 size]. Elements where `in_ends` is False must be ignored."""
         return x.gather(1, self.ends.flatten(1)).view(self.ends.shape)
 
     def sums(self, x: Tensor) -> Tensor:
@@ -114,11 +116,12 @@ class Blocks:
         return whole + torch.where(self.in_ends, self.at_ends(x), 0).sum(2)
 
     def per_block(self, values: Tensor) -> Tensor:
-        """Return the sums [B, n] of values [B, K] over the ranges that contain each block."""
+        """Return for each block the sum of `values` [B, K] over the ranges that contain the block, [B, n]."""
         return torch.where(self.covered, values.unsqueeze(1), 0).sum(2)
 
     def gradient(self, values: Tensor) -> Tensor:
-        """Return the gradient [B, C] of `sums`: for every element, the sum of values [B, K] over the ranges that contain it."""
+        """Return the gradient [B, C] of `sums`: for every element, the sum of the output gradients `values` [B, K] over the ranges that
+        contain the element."""
         samples, classes = self.shape
         grad = values.new_empty(classes, samples).t() if self.by_class else values.new_empty(samples, classes)
         grad[:, self.whole :] = 0
@@ -194,8 +197,8 @@ class _ShortLogSumExp(torch.autograd.Function):
 
 
 def _logsumexp(x: Tensor, inside: Tensor, dim: int) -> Tensor:
-    """Return the log-sum-exp over `dim` of the elements with `inside` True; -inf for none. exp(-inf) is never computed: on a CPU it takes
-    14 times as long as exp(0)."""
+    """Return the log-sum-exp over `dim` of those elements of x where `inside` is True; -inf if there are none. exp(-inf) is never computed,
+    since on a CPU it takes 14 times as long as exp(0)."""
     if not x.shape[dim]:
         return x.sum(dim).sub(math.inf)
     largest = _finite(torch.where(inside, x, -math.inf).amax(dim, keepdim=True))

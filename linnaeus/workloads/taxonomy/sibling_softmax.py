@@ -1,11 +1,10 @@
 """Compute log-sum-exps and softmaxes within all groups of siblings of a tree at once, differentiable, in time linear in n x B.
 
-Tensors are [n, B], with n nodes and B samples: whole rows are then added and gathered, in half the time of the same on [B, n]. If only a
-few groups per sample are needed, `ranges.py` is many times faster.
+Tensors are [n, B], with n nodes and B samples. Whole rows are then added and gathered, which takes half the time of the same operations on
+[B, n]. If only a few groups per sample are needed, `ranges.py` is many times faster.
 
 Sums over the members of a group are accumulated in float64, in the order of the rows. In float32 the sum over a genus of 180,000 species
-has a relative error of up to 3e-4, since every addition to a large sum is rounded.
-"""
+has a relative error of up to 3e-4, since every addition to a large sum is rounded."""
 
 import math
 from collections.abc import Iterator
@@ -28,17 +27,19 @@ def group_logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def sibling_log_softmax(x: Tensor, parent: Tensor | None, group: Tensor, groups: int) -> Tensor:
-    """Return the log-softmax [n, B] of x [n, B] within each group, plus `parent` [G, B], the log-probability of each group's parent."""
+    """Return the log-softmax of x [n, B] within each group, plus `parent`, [n, B]. `parent`: [G, B], the log-probability of each group's
+    parent; None: 0. `group`: int64 [n], the group of each row. `groups`: G."""
     return cast(Tensor, _SiblingLogSoftmax.apply(x, parent, group, groups))
 
 
 def sibling_log_softmax_range_sums(x: Tensor, parent: Tensor | None, group: Tensor, start: Tensor, first: Tensor, last: Tensor) -> Tensor:
-    """Return the sums [B, K] of `sibling_log_softmax(x, parent, group, G)` over rows first..last - 1, int64 [B, K]; 0 for an empty range.
+    """Return the sums of `sibling_log_softmax(x, parent, group, G)` over K ranges of rows per sample, [B, K]; 0 for an empty range.
 
-    `start`: int64 [G + 1], the first row of each group, then n. The softmax itself is not computed: with z [n, B] the raw scores, N the
-    log-sum-exp of a group and A the log-probability of its parent, log p = z - N + A. So the sum over a range is the sum of z over it,
-    minus N - A of each group times the number of its members in the range. The first is one pass over z; the second is a sum over the
-    groups, which are few. The gradients of sums and log-sum-exps take one pass together."""
+    `first`, `last`: int64 [B, K], the first row of each range, and its last row + 1. `start`: int64 [G + 1], the first row of each group,
+    then n. The softmax itself is not computed. With z [n, B] the raw scores, N [G, B] the log-sum-exp of a group and A [G, B] the
+    log-probability of its parent, log p = z - N + A. So the sum over a range is (1) the sum of z over the range, minus (2) the sum over
+    groups of (N - A) x (number of the group's members in the range). (1) is one pass over z; (2) is cheap, because there are few groups.
+    The gradients of (1) and of the log-sum-exps take one pass together."""
     return cast(Tensor, _RangeSums.apply(x, parent, group, start, first, last))
 
 
@@ -51,7 +52,7 @@ def _logsumexp(x: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def _group_sums(x: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Return the sums [G, B] of x [n, B] over the rows of each group."""
+    """Return the sums over the rows of each group, [G, B], of x [n, B]. `group`: int64 [n], the group of each row. `groups`: G."""
     total = x.new_zeros(groups, x.shape[1], dtype=torch.float64)
     for rows in row_chunks(x):
         total.index_add_(0, group[rows], x[rows].double())
@@ -59,10 +60,10 @@ def _group_sums(x: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def row_chunks(x: Tensor, multiple: int = 1) -> Iterator[slice]:
-    """Return slices of the rows of x [n, B], each but the last a `multiple` of rows long.
+    """Return slices of the rows of x [n, B]. The number of rows of each slice but the last is a multiple of `multiple`.
 
-    On a CPU a chunk fits into the cache, which saves an eighth of a training step at 100,000 leaves. On other devices, and in an exported
-    graph, there is one."""
+    On a CPU a slice fits into the cache, which saves an eighth of a training step at 100,000 leaves. On other devices, and in an exported
+    graph, one slice contains all rows (or all but the rest of the division by `multiple`)."""
     whole = x.device.type != "cpu" or torch.compiler.is_exporting()  # an exported graph is for any B
     rows = len(x) if whole else CHUNK_BYTES // max(x.shape[1] * x.element_size(), 1)
     rows = max(rows // multiple, 1) * multiple
@@ -114,7 +115,7 @@ class _SiblingLogSoftmax(torch.autograd.Function):
 
 
 class _RangeSums(torch.autograd.Function):
-    """See `sibling_log_softmax_range_sums`."""
+    """Autograd function of `sibling_log_softmax_range_sums`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, parent: Tensor | None, group: Tensor, start: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -128,7 +129,8 @@ class _RangeSums(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Compute the gradient of a raw score: 1 per range that contains it, minus its softmax x the group's members in each range."""
+        """Compute the gradient of a raw score: the sum over ranges of the output gradient x (1 if the range contains the score, minus the
+        score's softmax x the number of the group's members in the range)."""
         x, group, normaliser = ctx.saved_tensors
         blocks, total = ctx.rows, ctx.members.gradient(grads[0])
         covered = blocks.per_block(grads[0]).t().contiguous().unsqueeze(1)  # [blocks, 1, B]
@@ -143,12 +145,12 @@ class _RangeSums(torch.autograd.Function):
 
 
 class _GroupMembers:
-    """Number of members of each group in ranges of rows.
+    """Numbers of members that each group has in ranges of rows.
 
     A range contains some members of its first and its last group, and all members of the groups between them."""
 
     def __init__(self, like: Tensor, group: Tensor, start: Tensor, first: Tensor, last: Tensor) -> None:
-        """Count the members of ranges first..last - 1, int64 [B, K]. `group` and `start` are those of `sibling_log_softmax_range_sums`.
+        """Count the members in ranges first..last - 1, int64 [B, K]. `group` and `start`: as in `sibling_log_softmax_range_sums`.
 
         `like`: tensor [G, B] with the type and device of the results."""
         self.sizes = start.diff().unsqueeze(1)
@@ -160,7 +162,8 @@ class _GroupMembers:
         self.between = Blocks(like.t(), begin + 1, torch.maximum(end, begin + 1))
 
     def sums(self, values: Tensor) -> Tensor:
-        """Return, for each range, the sum over groups of `values`, [G, B], times the number of the group's members in it, [B, K]."""
+        """Return for each range the sum over groups of (value of the group) x (number of the group's members in the range), [B, K].
+        `values`: [G, B]."""
         ends = values.t().gather(1, self.ends) * self.at_ends
         return self.between.sums((values * self.sizes).t()) + sum(ends.chunk(2, 1))
 

@@ -17,7 +17,7 @@ Names = np.ndarray | TextLines  # sequence of texts
 
 
 def strings(values: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Return an array of strings [N]. Unlike `dtype=str`, one long string does not widen the others."""
+    """Return an array of strings [N], in which one long string does not make the others longer, unlike with `dtype=str`."""
     if not isinstance(values, TextLines):
         return np.array(values, dtype=np.dtypes.StringDType())
     found = np.empty(len(values), dtype=np.dtypes.StringDType())
@@ -27,14 +27,15 @@ def strings(values: Sequence[str] | np.ndarray) -> np.ndarray:
 
 
 def unique_strings(values: Names) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted distinct strings, [U], and for each of N values its index among them, int64 [N]."""
+    """Return the sorted distinct strings, [U], and for each of the N values its index among the distinct strings, int64 [N]."""
     array = values if isinstance(values, np.ndarray) else strings(values)
     found, _, number = np.unique(array, return_index=True, return_inverse=True)
     return found, number
 
 
 def numbered(texts: TextLines) -> tuple[np.ndarray, TextLines]:
-    """Return for each of N texts its index among the distinct texts, int32 [N], and these, [U], in the order of their first occurrence."""
+    """Return for each of N texts its index among the distinct texts, int32 [N], and the U distinct texts in the order of their first
+    occurrence."""
     keys = digests(texts)
     ordered = np.sort(keys)
     if (ordered[1:] != ordered[:-1]).all():

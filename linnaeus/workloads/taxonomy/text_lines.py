@@ -1,6 +1,6 @@
 """`TextLines`: millions of texts without a Python object for each, as lines of a memory-mapped file or of bytes in memory.
 
-A text takes 12 bytes, and, if it is not in a file, its length in UTF-8. A selection of the texts shares these bytes."""
+A text takes 12 bytes, and, if it is not in a file, its length in UTF-8. A selection of the texts uses the same bytes without a copy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def escape(text: str) -> str:
 
 
 def encoded_lines(texts: Iterable[str]) -> Iterator[bytes]:
-    """Yield the lines of texts, each with a line break, in blocks."""
+    """Yield the lines of texts as bytes in blocks. Each line ends with a line break."""
     texts = iter(texts)
     while block := list(islice(texts, BLOCK)):
         yield lines_of(block)
 
 
 def lines_of(texts: Sequence[str]) -> bytes:
-    """Return the lines of texts, each with a line break."""
+    """Return the lines of texts as bytes. Each line ends with a line break."""
     lines = "\n".join(texts) + "\n" if texts else ""
     if ESCAPE in lines or "\r" in lines or lines.count("\n") != len(texts):
         lines = "".join(f"{escape(text)}\n" for text in texts)
@@ -47,7 +47,8 @@ def _unescape(line: str) -> str:
 
 
 class TextLines(Sequence[str]):
-    """Sequence of N texts, stored as lines that `escape` made. Indexing with an array or slice returns a `TextLines` of these texts."""
+    """Sequence of N texts, stored as lines in the format of `escape`. Indexing with an array or slice returns a `TextLines` of the chosen
+    texts."""
 
     def __init__(self, content: np.ndarray, start: np.ndarray, size: np.ndarray) -> None:
         """Take the bytes of the lines, `content` (uint8), and the offset `start` (int64 [N]) and length `size` (int32 [N]) of each line.
@@ -103,7 +104,8 @@ class TextLines(Sequence[str]):
         return list(self)
 
     def has(self, character: str) -> bool:
-        """Return True if `content` contains an ASCII character. It may also have lines that are not in this selection."""
+        """Return True if `content` contains the ASCII character `character`. If this object is a selection, `content` also has the lines
+        that were not selected, so True does not mean that one of the texts contains the character."""
         blocks = range(0, len(self.content), SEARCHED)
         return any((self.content[i : i + SEARCHED] == ord(character)).any() for i in blocks)
 
@@ -112,7 +114,7 @@ class TextLines(Sequence[str]):
         return _from_bytes, (content,)
 
     def first_bytes(self) -> np.ndarray:
-        """Return the first byte of each line, uint8 [N]; a line break for an empty one."""
+        """Return the first byte of each line, uint8 [N]; for an empty line the byte of the line break."""
         return np.asarray(self.content[self.start])
 
     def joined(self) -> Iterator[bytes]:

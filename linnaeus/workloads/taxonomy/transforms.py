@@ -1,7 +1,6 @@
 """Build the transforms for images of one size: the training pipeline, the pipeline at the end of a run, and the mixing of pairs.
 
-A run with growing images (`schedule.image_size`) has transforms for each size.
-"""
+A run in which the image size grows (`schedule.image_size`) has transforms for each size."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -23,7 +22,8 @@ class Transforms(NamedTuple):
 
 
 def build_transforms(config: Config, ranks: Sequence[str], side: int, training: bool) -> Transforms:
-    """Return the transforms for images of `side` pixels. Raise `ConfigError` for settings that contradict each other or have no effect."""
+    """Return the transforms for images of `side` pixels. Raise `ConfigError` in the cases of `build_mixing`, for impossible ranges of
+    crops, and for an `augment.off_last` without effect."""
     pipelines = AugmentationPipelineFactory(config.augment, side)
     if not training:
         return Transforms(pipelines.build(training=False), None, None)
@@ -33,8 +33,8 @@ def build_transforms(config: Config, ranks: Sequence[str], side: int, training: 
 
 
 def build_mixing(config: Config, ranks: Sequence[str], side: int) -> PairMixing | None:
-    """Return the mixing of pairs of images of `side` pixels; None if `schedule.mixup_prob` is 0. Raise `ConfigError` for settings that
-    contradict each other."""
+    """Return the mixing of pairs of images of `side` pixels; None if `schedule.mixup_prob` is always 0. Otherwise raise `ConfigError` if
+    `augment.mixup_alpha` and `augment.cutmix_alpha` are both 0, or if `schedule.mixup_group_level` is empty or names an unknown rank."""
     if not ramp_used(config.schedule.mixup_prob):
         return None
     if config.augment.mixup_alpha == 0 and config.augment.cutmix_alpha == 0:
@@ -47,7 +47,7 @@ def build_mixing(config: Config, ranks: Sequence[str], side: int) -> PairMixing 
 
 
 def mixing_rank(level: str, ranks: Sequence[str]) -> int:
-    """Return the index of the rank that `level` names, its name or `finest`. Raise `ConfigError` if it names none of the ranks."""
+    """Return the index in `ranks` of `level`, the name of a rank or "finest". Raise `ConfigError` for any other name."""
     if level == "finest":
         return len(ranks) - 1
     if level not in ranks:

@@ -5,12 +5,11 @@ descendants of a taxon at a finer rank have consecutive numbers. *Nodes* number 
 node = offsets[rank] + class.
 
 A hole in a lineage is an unknown rank, such as the class of a fish. Its lineage id has an empty name there: `Chordata||Perciformes`. The
-`anchor` of a taxon is its nearest known ancestor at any coarser rank. A lineage id is that of the anchor plus a `tail`; only tails are
-stored, since whole lineage ids of a million taxa take 150 MB.
+`anchor` of a taxon is its nearest known ancestor at any coarser rank. The lineage id of a taxon is the lineage id of its anchor plus a
+`tail`; only tails are stored, since whole lineage ids of a million taxa take 150 MB.
 
 Lineages are numbered as rows of codes, int [R], coarse to fine, -1 for null. Tables have millions of rows but few distinct lineages, so all
-work after `distinct_lineages` is small.
-"""
+work after `distinct_lineages` is small."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ class TaxonomyTree:
 
     @classmethod
     def from_lineages(cls, ranks: Sequence[str], rows: np.ndarray) -> tuple[TaxonomyTree, np.ndarray]:
-        """Return the tree of `rows`, names [N, R] with "" where missing, and their labels, int64 [N, R] with -1 where missing."""
+        """Return the tree of `rows`, names [N, R] with "" where missing, and the labels of the rows, int64 [N, R] with -1 where missing."""
         rows = np.asarray(rows).reshape(-1, len(ranks))
         names, codes = number_names(rows)
         return cls.from_codes(ranks, names, codes)
@@ -48,9 +47,10 @@ class TaxonomyTree:
     def from_codes(
         cls, ranks: Sequence[str], names: Sequence[np.ndarray], codes: np.ndarray, keys: Sequence[np.ndarray] = ()
     ) -> tuple[TaxonomyTree, np.ndarray]:
-        """Return tree and labels as `from_lineages` does, from `codes` int [N, R], -1 for null.
+        """Return the same tree and labels as `from_lineages`, from `codes` int [N, R], -1 for null.
 
-        A code is an index into the sorted `names` of its rank, and into its `keys` if given; names may then repeat, once per key."""
+        A code is an index into the sorted `names` of its rank, and into its `keys` (ids of taxa) if given; then a name may occur with
+        several keys."""
         lineages, row_lineage = distinct_lineages(codes)
         classes = np.full(lineages.shape, -1, dtype=np.int64)
         latest = np.full(len(lineages), -1, dtype=np.int64)  # node of the finest known taxon so far, per lineage
@@ -94,7 +94,7 @@ class TaxonomyTree:
     def paths(self) -> np.ndarray:
         """Return the class at each rank on the path from each node to its root, the node included, int64 [T + 1, R].
 
-        Holes and finer ranks have -1, and so has the last row, which is read by node -1."""
+        Holes, and the ranks finer than the node, have -1. The last row is all -1, so that index -1 (no node) gives an empty path."""
         rows = np.full((self.offsets[-1] + 1, len(self.ranks)), -1, dtype=np.int64)
         for r, anchor in enumerate(self.anchor):
             own = slice(self.offsets[r], self.offsets[r + 1])
@@ -104,7 +104,7 @@ class TaxonomyTree:
 
     @cached_property
     def has_children(self) -> np.ndarray:
-        """Return bool [T + 1], True for nodes with children. The last entry is for the parent of roots, node -1."""
+        """Return bool [T + 1], True for nodes with children. The last entry, index -1, is for the parent of the roots."""
         found = np.zeros(self.offsets[-1] + 1, dtype=bool)
         found[self.node_parent] = True
         return found
@@ -123,7 +123,8 @@ class TaxonomyTree:
         return rank if isinstance(rank, int) else self.ranks.index(rank)
 
     def ancestors(self, rank: str | int, classes: np.ndarray, to_rank: str | int) -> np.ndarray:
-        """Return the ancestors of `classes` at `to_rank` (not finer than `rank`), int64 of the same shape; -1 in holes and for class -1."""
+        """Return the ancestors of `classes` at `to_rank` (not finer than `rank`), int64 in the shape of `classes`; -1 for class -1 and in
+        holes."""
         r, to = self.rank_index(rank), self.rank_index(to_rank)
         assert to <= r, f"{self.ranks[to]} is finer than {self.ranks[r]}"
         classes = np.asarray(classes, dtype=np.int64)
@@ -138,7 +139,7 @@ class TaxonomyTree:
         return tuple(texts[self.offsets[r] :])
 
     def _tail(self, node: int) -> str:
-        """Return the end of a node's lineage id, after that of its nearest known ancestor."""
+        """Return the tail of a node: the end of its lineage id, after the lineage id of its nearest known ancestor."""
         r = int(self.node_rank[node])
         cls = node - self.offsets[r]
         if self.tails:
@@ -147,13 +148,14 @@ class TaxonomyTree:
         return "|" * (r - int(self.node_rank[above]) if above >= 0 else r) + lineage_text([self.names[r][cls]])
 
     def subset(self, ranks: Sequence[str]) -> TaxonomyTree:
-        """Return the tree with only some ranks. Classes and lineage ids do not change; a parent is the nearest ancestor that remains."""
+        """Return the tree with the given `ranks` only. Class numbers and lineage ids do not change; a parent is the nearest remaining
+        ancestor."""
         indices = [self.rank_index(r) for r in ranks]
         assert indices == sorted(set(indices)), f"ranks run from coarse to fine: {ranks}"
         return self._select(indices, [np.ones(self.sizes[i], dtype=bool) for i in indices])
 
     def restrict(self, keep: Sequence[np.ndarray]) -> tuple[TaxonomyTree, tuple[np.ndarray, ...]]:
-        """Return the tree of the classes c of each rank r for which `keep[r][c]` is True, renumbered.
+        """Return the tree of the classes that are kept, renumbered. `keep`: per rank bool [C_r], True for a class to keep.
 
         Also return, per rank, the new number of each class, int64 [C_r], -1 if it was removed."""
         renumber = tuple(np.where(k, np.cumsum(k) - 1, -1).astype(np.int64) for k in keep)
@@ -181,7 +183,8 @@ class TaxonomyTree:
         return TaxonomyTree(ranks, tuple(names), tuple(anchor), tails, tuple(keys) if self.keys else ())
 
     def _tails_between(self, indices: Sequence[int], new_node: np.ndarray) -> tuple[tuple[str, ...], ...]:
-        """Return, per rank in `indices`, the tail of each node with `new_node` >= 0, after the tails of removed nodes directly above it."""
+        """Return, per rank in `indices`, the new tails of the nodes that remain (`new_node` >= 0). The new tail of a node is the tails of
+        the removed nodes directly above it, joined with its old tail."""
         remains, above = (new_node[:-1] >= 0).tolist(), self.node_parent.tolist()
         tails: list[tuple[str, ...]] = []
         removed: dict[int, str] = {}  # removed node -> tails since its nearest remaining ancestor
@@ -197,7 +200,8 @@ class TaxonomyTree:
         return tuple(tails)
 
     def conflicts(self, labels: np.ndarray) -> list[str]:
-        """Return a line for each rank with names that occur under several parents: up to three of them with their numbers of rows.
+        """Return a line for each rank with names that occur under several parents. A line gives up to three such names, with the number of
+        rows of each taxon of that name.
 
         `labels`: int64 [N, R]."""
         lines = []
@@ -222,7 +226,7 @@ class TaxonomyTree:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> TaxonomyTree:
-        """Return the tree that `to_dict` wrote. Raise `ValueError` for another version, and for a content that is not a tree."""
+        """Return the tree whose `to_dict` is `plain`. Raise `ValueError` for another version, and for a content that is not a tree."""
         if plain.get("version") != 1 or "ids" in plain:  # an early format stored whole lineage ids
             raise ValueError(f"taxonomy of version {plain.get('version')!r} with {', '.join(plain)}; this program reads version 1")
         names, tails, keys = (tuple(tuple(s) for s in plain.get(field, ())) for field in ("names", "tails", "keys"))
@@ -231,7 +235,8 @@ class TaxonomyTree:
         return tree
 
     def _check(self) -> None:
-        """Raise `ValueError` if texts are not texts, lists are not as long as they must be, or a taxon is not below its anchor."""
+        """Raise `ValueError` if ranks or names are not texts, if ranks repeat, if a list does not have an entry for each class, or if the
+        anchor of a taxon is not of a coarser rank."""
         texts = [self.ranks, *self.names, *self.tails, *self.keys]
         if not all(isinstance(text, str) for column in texts for text in column) or len({*self.ranks, ""}) <= len(self.ranks):
             raise ValueError("the ranks and names of a taxonomy must be texts, and the ranks must differ")
@@ -243,7 +248,7 @@ class TaxonomyTree:
                 raise ValueError("the anchor of a taxon must be a taxon of a coarser rank")
 
     def fingerprint(self) -> str:
-        """Return a hash of everything that determines the classes, 32 hexadecimal digits. `keys` are excluded: tables change ids."""
+        """Return a hash, 32 hexadecimal digits, of everything that determines the classes. `keys` are excluded: tables change these ids."""
         text = json.dumps(replace(self, keys=()).to_dict(), separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -257,20 +262,22 @@ def _anchors(values: Sequence[int]) -> np.ndarray:
 
 
 def number_names(rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the sorted names of each column of `rows` (names [N, R], "" for null), and the rows as codes into them, int64 [N, R]."""
+    """Return the sorted names of each column of `rows` (names [N, R], "" for null), and int64 [N, R]: the index of each name, -1 for
+    null."""
     columns = [number_column(rows[:, r].astype(str)) for r in range(rows.shape[1])]
     return [names for names, _ in columns], np.stack([codes for _, codes in columns], 1)
 
 
 def number_column(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sorted names among `values` (texts [N], "" for null), and the values as codes into them, int64 [N], -1 for null."""
+    """Return the sorted names among `values` (texts [N], "" for null), and the values as indices of these names, int64 [N], -1 for null."""
     names, inverse = unique_strings(values)
     empty = int(len(names) > 0 and names[0] == "")  # "" sorts first
     return names[empty:], inverse - empty
 
 
 def distinct_lineages(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows of `codes` [N, R] in lexicographic order, [U, R], and the number of each row's lineage, int64 [N]."""
+    """Return the U distinct rows of `codes` [N, R], sorted, [U, R], and for each of the N rows the number of its distinct row, int64
+    [N]."""
     prefix = np.zeros(len(codes), dtype=np.int64)
     first = np.zeros(min(len(codes), 1), dtype=np.int64)
     for r in range(codes.shape[1]):
@@ -281,10 +288,12 @@ def distinct_lineages(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def fill_holes(lineages: np.ndarray) -> np.ndarray:
-    """Return the lineages, [U, R], with each hole filled if the other lineages allow only one name. An unfilled hole makes a second taxon.
+    """Return the lineages, [U, R], with each hole filled if the other lineages allow only one name. A lineage whose hole is not filled
+    becomes a separate taxon.
 
-    A hole is a null at a rank with a known finer rank. It gets the name that all other lineages with the same nearest finer name have
-    at that rank, provided that for each known coarser name of the lineage one of them has that name, too."""
+    A hole is a null at a rank with a known finer rank. Let `finer` be the nearest known finer name of the lineage. The hole gets a name if
+    all lineages with `finer` that have a name at the rank of the hole have this same name. In addition, each known coarser name of the
+    lineage must occur together with this name in one of the other lineages."""
     filled = lineages.copy()
     ranks = filled.shape[1]
     for hole in range(ranks - 2, -1, -1):
@@ -297,7 +306,8 @@ def fill_holes(lineages: np.ndarray) -> np.ndarray:
 
 
 def _unique_name(lineages: np.ndarray, rows: np.ndarray, hole: int, finer: int) -> np.ndarray:
-    """Return, for each of `rows`, the only possible code at rank `hole` given its code at rank `finer`; -1 if there is none, or several."""
+    """Return for each of `rows` the code at rank `hole` that follows from its code at rank `finer` (see `fill_holes`), int [rows]; -1 if no
+    code, or several codes, are possible."""
     both = lineages[(lineages[:, hole] >= 0) & (lineages[:, finer] >= 0)]
     pairs = np.unique(both[:, [finer, hole]], axis=0)
     keys, first, count = np.unique(pairs[:, 0], return_index=True, return_counts=True)
@@ -312,5 +322,5 @@ def _unique_name(lineages: np.ndarray, rows: np.ndarray, hole: int, finer: int) 
 
 
 def lineage_text(names: Iterable[str]) -> str:
-    """Return the names joined by `|`, with `|` and backslash in a name escaped, so that distinct lineages have distinct texts."""
+    """Return the names joined by `|`. `|` and backslash in a name are escaped, so that distinct lineages have distinct texts."""
     return "|".join(n.replace("\\", "\\\\").replace("|", "\\|") for n in names)

@@ -49,9 +49,10 @@ log = logging.getLogger("linnaeus")
 
 
 def build_data_source(config: Config, test: bool = False) -> tuple[Source, Callable[[Any], dict[str, float]] | None]:
-    """Return the data source of a configuration, and a function that returns the best possible accuracies, None if they are unknown.
+    """Return the data source of a configuration, and a function that returns the best possible accuracies; None in place of the function if
+    they are unknown.
 
-    `test`: use the test rows in place of the validation rows. Raise `ConfigError` if there are none."""
+    `test`: True to use the test rows in place of the validation rows. Raise `ConfigError` if there are no test rows."""
     records = isinstance(config.data, RecordsConfig)
     if test and not records:
         raise ConfigError(f"--split=test: data={config.data.name} has no test rows; use validation")
@@ -98,7 +99,8 @@ class TaxonomyWorkload(Workload):
         self.preparation = BatchPreparation(self.inputs, columns, dtype)
 
     def _choose_rows(self) -> None:
-        """Set the training and validation rows of the source, and the metadata components that are known in some of each."""
+        """Set the training and validation rows of the source. Also set the metadata components that are known in some training row
+        (`known`) and in some validation row (`components`)."""
         self.train_rows = np.flatnonzero(self.data_source.split == TRAIN)
         self.validation_rows = np.flatnonzero(self.data_source.split == VALIDATION)
         present = presence(self.data_source.metadata, self.inputs)
@@ -134,7 +136,8 @@ class TaxonomyWorkload(Workload):
         return tuple(name for name, column in zip(self.inputs, present.T, strict=True) if column.any())
 
     def _missing_components(self) -> list[str]:
-        """Return lines about components without a value in training or validation rows, and about validation passes left out for this."""
+        """Return lines about components that are known in no training row or in no validation row, and about validation passes that are
+        left out because of this."""
         untrained = [name for name in self.inputs if name not in self.known]
         absent = [name for name in self.inputs if name not in self.components]
         unused, unmasked = "no effect on the model", "masked by no validation pass"
@@ -163,7 +166,7 @@ class TaxonomyWorkload(Workload):
         return self.preparation(batch, masked)
 
     def predict(self, model: nn.Module, batch: Batch) -> Any:
-        """Return the outputs of `model`. With augment.tta, `scores` are means over the image and its mirror image."""
+        """Return the outputs of `model`. With augment.tta, the probabilities in `scores` are means over the image and its mirror image."""
         outputs = model(batch)
         if self.config.augment.tta == "none":
             return outputs
@@ -211,8 +214,8 @@ class TaxonomyWorkload(Workload):
     def label_counts(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return rank -> (training counts, validation counts): number of labels of each class, without the null label.
 
-        If the data have groups, such as the photographs of one individual, the counts of each split are multiplied by groups /
-        photographs."""
+        If the data have groups, such as the photographs of one individual, the counts of each split are multiplied by (groups in the split)
+        / (photographs in the split)."""
         source, found = self.data_source, list[list[np.ndarray]]()
         for rows in (self.train_rows, self.validation_rows):
             scale = 1.0 if source.group is None else len(np.unique(source.group[rows])) / max(len(rows), 1)

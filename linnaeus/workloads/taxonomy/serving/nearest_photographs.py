@@ -61,7 +61,7 @@ class NearestPhotographs:
         ]
 
     def _name(self, row: int) -> str:
-        """Return the name of photograph `row` of the index, and only the file name if the name is an absolute path."""
+        """Return the name of photograph `row` in the index. If the name is an absolute path, return only the file name."""
         name = self.index.names[row]
         return os.path.basename(name) if os.path.isabs(name) else name
 

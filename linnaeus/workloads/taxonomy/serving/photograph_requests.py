@@ -54,8 +54,7 @@ class Question:
 
     @property
     def restriction(self) -> tuple[str, str, str]:
-        """Return the names of the checklist, the clade and the region to which the answer is restricted; "" for each that is not
-        restricted."""
+        """Return the names of the checklist, the clade and the region that the request chose; "" for a choice that was not made."""
         return self.checklist, self.clade, self.region
 
 

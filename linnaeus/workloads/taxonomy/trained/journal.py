@@ -1,9 +1,8 @@
 """Write finished results to a temporary file, the journal, from which a killed `linnaeus predict` or `linnaeus embed` continues.
 
-The first line of the journal identifies the command and has the time of its first start. A line per photograph follows, in the order of
-the inputs. The journal grows batch by batch. A killed command continues after the last complete batch. At the end the file of
-results is made from the journal; its bytes do not depend on interruptions.
-"""
+The first line of the journal identifies the command and has the time of its first start. A line per photograph (or sequence) follows, in
+the order of the inputs. The journal grows batch by batch. A killed command continues after the last complete batch. At the end the file of
+results is made from the journal. The bytes of the file of results do not depend on interruptions."""
 
 from __future__ import annotations
 
@@ -99,7 +98,8 @@ def now() -> str:
 
 
 def to_json(content: Mapping[str, Any]) -> str:
-    """Return a dict as one line of JSON. Encode it with "backslashreplace": file names may contain lone surrogates."""
+    """Return a dict as one line of JSON. The caller must encode the line with "backslashreplace": file names may contain lone
+    surrogates."""
     return json.dumps(content, ensure_ascii=False) + "\n"
 
 

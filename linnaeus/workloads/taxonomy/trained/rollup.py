@@ -18,7 +18,7 @@ RIGHT, WRONG, UNKNOWN = 0, 1, 2  # outcomes of an answer
 
 
 class Paths(NamedTuple):
-    """Predicted paths of N photographs."""
+    """Predicted paths of N photographs (a class per rank), with the confidence of each taxon on the path."""
 
     path: np.ndarray  # int64 [N, R]: predicted class at each rank, coarse to fine; -1: no taxon at this rank
     confidence: np.ndarray  # float64 [N, R], never increasing from left to right; where path is -1, that of the next coarser taxon
@@ -37,8 +37,9 @@ def confident_paths(probabilities: tuple[np.ndarray, ...], path: np.ndarray) -> 
 
 
 def answer_ranks(paths: Paths, threshold: float) -> np.ndarray:
-    """Return the rank index of the rolled-up answer of each photograph, int64 [N]: the finest rank whose taxon has a confidence of at least
-    `threshold`. `NONE` if no taxon has that confidence."""
+    """Return the rank index of the rolled-up answer of each photograph, int64 [N]; `NONE` for a photograph without an answer.
+
+    The answer is the finest taxon of the path with a confidence of at least `threshold`."""
     reached = (paths.confidence >= threshold) & (paths.path >= 0)
     ranks = paths.path.shape[1]
     return np.where(reached.any(axis=1), ranks - 1 - np.argmax(reached[:, ::-1], axis=1), NONE)

@@ -1,8 +1,8 @@
 """`TaxonIndex`: find the taxa of a model by the lineages and names in tables and lists.
 
 A taxon is looked up by its lineage first (the names from the coarsest rank to the rank of the taxon). If no taxon has the lineage, for
-example because a table has no column for the kingdom, the taxon is looked up by name; several taxa with this name are not distinguished. If
-no taxon has a name with its authorship (`Quercus robur L.`), the name without the authorship is looked up."""
+example because a table has no column for the kingdom, the taxon is looked up by its name, which only one taxon may have. If no taxon has a
+name with its authorship (`Quercus robur L.`), the name without the authorship is looked up."""
 
 from __future__ import annotations
 

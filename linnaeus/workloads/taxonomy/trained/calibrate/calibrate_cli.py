@@ -101,7 +101,7 @@ def calibrate(options: argparse.Namespace) -> list[str]:
 def _trained_prior(run: Path, model: TrainedClassifier) -> PlacePrior:
     """Return a prior trained on the training photographs of the run `run`.
 
-    Raise `ConfigError` if the network reads place and date itself, if the data cannot be read or have other taxa now, or if too
+    Raise `ConfigError` if the network reads place and date itself, if the data cannot be read or have other taxa than the model, or if too
     few photographs have a place or date."""
     from linnaeus.workloads.taxonomy.trained.calibrate import labelled
     from linnaeus.workloads.taxonomy.trained.calibrate.prior_fit import train_prior

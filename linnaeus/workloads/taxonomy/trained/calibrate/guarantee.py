@@ -41,8 +41,7 @@ class AnswerCounts:
 
     @classmethod
     def of(cls, paths: Paths, label: np.ndarray) -> AnswerCounts:
-        """Return the `AnswerCounts` of N paths and their labels, int64 [N, R]. Leave out answers that are neither right nor wrong
-        (UNKNOWN)."""
+        """Return the `AnswerCounts` of N paths and their labels, int64 [N, R]. Leave out answers that may be right or wrong (UNKNOWN)."""
         judged, named = outcomes(paths, label), paths.path >= 0
         finer, following = np.empty_like(paths.confidence), np.full(len(label), -np.inf)
         for r in range(label.shape[1] - 1, -1, -1):

@@ -102,7 +102,7 @@ def of_manifest(path: str, overrides: Sequence[str], tree: TaxonomyTree, compone
 
 
 class LabelRows(NamedTuple):
-    """N rows of a labelled manifest."""
+    """N rows of a labelled manifest, with the observation of each row and notes for the user."""
 
     records: CleanRecords
     group: np.ndarray | None  # int64 [N]: observation of each row; None: each row is its own observation

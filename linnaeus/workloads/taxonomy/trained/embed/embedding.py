@@ -17,9 +17,9 @@ from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassi
 
 @dataclass(frozen=True)
 class Embedded:
-    """Batch of B photographs. `features`: float32 [B, width], NaN for a photograph that cannot be read.
+    """Features of a batch of B photographs. `features`: float32 [B, width], NaN for a photograph that cannot be read.
 
-    `errors`: why a photograph cannot be read; None if it was read."""
+    `names`: path of each photograph. `errors`: why a photograph cannot be read; None if it was read."""
 
     names: Sequence[str]
     features: np.ndarray

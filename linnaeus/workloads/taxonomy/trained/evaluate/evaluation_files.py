@@ -1,12 +1,12 @@
 """Write the files of `linnaeus evaluate --manifest --output`.
 
-    metrics.json         metrics of each validation pass and each group, and the photographs that are not scored, with the reason
-    groups.csv           a row for each group of photographs: by clade, known metadata, number of training photographs, and value of --by
-    classes.csv          a row for each class, as `linnaeus evaluate RUN` writes it
-    photographs.csv      a row for each photograph: labels, predicted taxa, which of them are right, or why it cannot be read
-    precisions.csv       a row for each precision of a calibration: stated precision, and measured precision and share of answers
-    outside.csv          a row for each kind of photographs outside the model's taxa: AUROC, and share with the answer "none of these"
-    unknown_taxa.csv     taxa of the labels that the model does not have, with the number of their photographs
+metrics.json         metrics of each validation pass and each group, and the photographs that are not scored, with the reason
+groups.csv           a row for each group of photographs: by clade, known metadata, number of training photographs, and value of --by
+classes.csv          a row for each class, as `linnaeus evaluate RUN` writes it
+photographs.csv      a row for each photograph: labels, predicted taxa, which of them are right, or why it cannot be read
+precisions.csv       a row for each precision of a calibration: stated precision, and measured precision and share of answers
+outside.csv          a row for each kind of photographs outside the model's taxa: AUROC, and share with the answer "none of these"
+unknown_taxa.csv     taxa of the labels that the model does not have, with the number of their photographs
 """
 
 from __future__ import annotations

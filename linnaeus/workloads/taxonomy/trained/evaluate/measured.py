@@ -30,7 +30,7 @@ SHOTS = ("many", "medium", "few")  # metrics of classes by number of training ph
 
 
 class Settings(NamedTuple):
-    """Settings of `measure`."""
+    """Batch size and number of reading threads for `measure`."""
 
     batch_size: int
     threads: int  # number of threads that read photographs

@@ -1,13 +1,12 @@
 """Write the formats `speciesnet` and `megadetector` of `linnaeus predict` for programs for camera traps (Timelapse, AddaxAI, Wildlife
 Insights).
 
-Both formats describe animals in boxes. No detector runs here, so each photograph has one box, which covers all of it. Sources of the
-formats: `speciesnet.constants` and `speciesnet.utils` of SpeciesNet 5.0.6 (format 20261015), and `megadetector-output-format.md` of
+Both formats describe animals in boxes. No detector runs here, so each photograph has one box, which covers the whole photograph. Sources of
+the formats: `speciesnet.constants` and `speciesnet.utils` of SpeciesNet 5.0.6 (format 20261015), and `megadetector-output-format.md` of
 MegaDetector (format 1.6).
 
 Both formats write a taxon as lower-case names joined by `;`. A `;` within a name is written as `%3b`, and a `%` as `%25`. The file also has
-the names unchanged, in `taxa` (speciesnet) or `classification_categories` (megadetector).
-"""
+the names unchanged, in `taxa` (speciesnet) or `classification_categories` (megadetector)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Write the formats `camtrap_dp` and `darwin_core` of `linnaeus predict`: tables in the biodiversity standards of published data.
 
-- `camtrap_dp`: `observations.csv` of a Camera Trap Data Package 1.0.2 (https://camtrap-dp.tdwg.org), a row per photograph ("medium"). The
-  manifest must be the package's table of media.
+- `camtrap_dp`: `observations.csv` of a Camera Trap Data Package 1.0.2 (https://camtrap-dp.tdwg.org), a row per photograph ("medium") or,
+  with --sequence, per sequence ("event"). The manifest must be the package's table of media.
 - `darwin_core`: rows of the Identification extension of Darwin Core (https://rs.gbif.org/extension/dwc/identification.xml), one per
-  photograph, linked to occurrences by `occurrenceID` if the manifest has it.
+  photograph or sequence, linked to occurrences by the column `occurrenceID` if the manifest has this column.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def predict(options: argparse.Namespace) -> list[str]:
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
-    """Write the names of the checklist that the model does not have to `OUT.unmatched.txt`, and print the path of this file.
+    """Write the names in --checklist and --region that the model does not have to `OUT.unmatched.txt`, and print the path of this file.
 
     If there are no such names, delete the file, which an earlier command may have written."""
     from linnaeus.files import write_atomic
@@ -213,8 +213,8 @@ def _left_out(count: int) -> list[str]:
 def _account(out: Path, kind: str, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:
     """Return the last lines that the command prints: number of answers, speed, and photographs that could not be read.
 
-    `kind`: "photograph" or "sequence". `count`, `continued`, `failed`, `named`: numbers of photographs (or sequences) in all; finished by
-    an earlier start of the command; that could not be read; with an answer of the stated precision (None: the model is not calibrated)."""
+    `kind`: "photograph" or "sequence", the unit of the following numbers. `count`: all. `continued`: finished by an earlier start of the
+    command. `failed`: could not be read. `named`: have an answer with the stated precision; None: the model is not calibrated."""
     done = count - continued
     rate = f", {done / seconds:,.1f} {kind}s/s" if done and seconds > 0 else ""
     lines = [f"{count - failed:,} of {counted(count, kind)} answered{rate}: {out}"]

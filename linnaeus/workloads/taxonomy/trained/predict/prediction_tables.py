@@ -26,7 +26,7 @@ def write_json(path: Path, answered: Answered) -> None:
 
 
 def write_csv(path: Path, answered: Answered) -> None:
-    """Write a row per photograph as CSV: the answer, the predicted taxon of each rank, probabilities, metadata and error."""
+    """Write a row per photograph (or sequence) as CSV: the answer, the predicted taxon of each rank, probabilities, metadata and error."""
     ranks = answered.tree.ranks
     with open_text(path) as file:
         table = csv.DictWriter(file, columns(answered), lineterminator="\n")
@@ -35,7 +35,7 @@ def write_csv(path: Path, answered: Answered) -> None:
 
 
 def write_parquet(path: Path, answered: Answered) -> None:
-    """Write a row per photograph as Parquet, with the columns of the CSV. Raise `ConfigError` if pyarrow is not installed."""
+    """Write a row per photograph (or sequence) as Parquet, with the columns of the CSV. Raise `ConfigError` if pyarrow is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Sparse dictionaries: explain the activations of a trained model, of any workload, as sparse sums of features."""
+"""Dictionary workload: express the activations of a trained model, of any workload, as sparse sums of features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Define `ActivationBuffer`, a ring of the newest activations."""
+"""Define `ActivationBuffer`, a ring buffer with the newest activations."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from torch import Tensor
 
 
 class ActivationBuffer:
-    """Ring of the newest `size` activations, each of `dim` numbers, on `device`.
+    """Ring buffer with the newest `size` activations, each of `dim` numbers, on `device`.
 
-    Activation number n, counted from 0 in the order of `add`, is in row n mod `size` of `rows` until it is overwritten. ptr: index of
-    the row in which the next activation is stored. added: number of activations added so far. `len`: number of activations present."""
+    Activation number n, counted from 0 in the order of `add`, is in row n mod `size` of `rows` until a newer activation overwrites it. ptr:
+    index of the row in which the next activation is stored. added: number of activations added so far. `len(buffer)`: number of activations
+    present."""
 
     def __init__(self, size: int, dim: int, device: torch.device | str = "cpu") -> None:
         if size < 1 or dim < 1:
@@ -23,9 +24,9 @@ class ActivationBuffer:
 
     @torch.no_grad()
     def add(self, activations: Tensor) -> None:
-        """Add activations [..., dim] in their order. Of more than `size` activations only the last `size` are kept.
+        """Append activations [..., dim] in their order. If there are more than `size`, only the last `size` are kept.
 
-        Raise `ValueError` if their last dimension is not `dim`."""
+        Raise `ValueError` if the last dimension is not `dim`."""
         size, dim = self.rows.shape
         if not activations.dim() or activations.shape[-1] != dim:
             raise ValueError(f"activations are {list(activations.shape)}; the last dimension must be {dim}")

@@ -1,8 +1,8 @@
-"""Define `ActivationSource`: the activations of one module of a trained model, for the training samples of its own run.
+"""Define `ActivationSource`: the activations of one module of a trained model, computed on the training samples of that model's run.
 
-Activations are numbered consecutively, in the order of the samples. For an output [B, d] of the module, a sample has one activation; for a
-feature map [B, C, H, W] or [B, H, W, C], it has H W; for [B, T, d], it has one for each of T positions that is not padding. `source_batch`
-consecutive samples are a block. A block is always computed in one forward pass, so its activations are bitwise the same each time.
+Activations are numbered consecutively, in the order of the samples. For a module output [B, d] a sample has one activation; for a feature
+map [B, C, H, W] or [B, H, W, C] it has H W; for [B, T, d] it has one for each of the T positions that is not padding. A block is
+`source_batch` consecutive samples. A block is always computed in one forward pass, so its activations are bitwise equal each time.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ from linnaeus.workloads.opened_run import OpenedRun
 
 
 class Block(NamedTuple):
-    """Activations of a block. rows: float32 [n, d] on the device of the model. counts: bool [n] on the host, False for the activations of a
-    sample that cannot be decoded."""
+    """Activations of one block of samples.
+
+    rows: float32 [n, d], on the device of the model. counts: bool [n] on the host, True for an activation with weight in the loss; False if
+    the sample cannot be decoded."""
 
     rows: Tensor
     counts: Tensor
 
 
 class ActivationSource:
-    """Reader of the output of the module `name` in the model of an opened run. width: d.
+    """Reader of the output of module `name` in the model of an opened run.
 
-    offsets: int64 [S + 1], number of the first activation of each of S samples; the last entry is the number of all activations."""
+    width: number of channels d. offsets: int64 [S + 1], number of the first activation of each of S samples; the last entry is the number
+    of all activations."""
 
     def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None, channels: str = "first") -> None:
         """Find the module `name`, and run the model on the first `source_batch` samples. If the outputs have padding, also read all
-        samples, without the model.
+        samples, without running the model on them.
 
         samples: number of training samples to read, from the first one on; None or 0: all. channels: dimension of the channels of a feature
         map, "first" ([B, C, H, W]) or "last" ([B, H, W, C]). Raise `ConfigError` if the run has no training samples, if the module does not
-        exist or its output cannot be read, and for "last" if the output is no feature map."""
+        exist, if its output cannot be read, or if `channels` is "last" and the output is no feature map."""
         self.run, self.name, self.source_batch, self.channels = run, name, source_batch, channels
         self.device = next(run.model.parameters()).device
         self.module = find_module(run.model, name)
@@ -65,10 +68,9 @@ class ActivationSource:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the weights, the data, the module name and the settings that determine the activations.
+        """Return a hash of the weights, the data, the module name and all settings that determine the activations.
 
-        The settings of the model are included, because some of them, such as the number of heads, are not visible in the shapes of the
-        weights."""
+        The model settings are included because some of them, such as the number of heads, do not change the shapes of the weights."""
         config, data = self.run.config, self.run.workload.fingerprint
         facts: dict[str, Any] = {
             "weights": self.run.weights.digest,
@@ -90,10 +92,10 @@ class ActivationSource:
         return self.samples.__getitems__([SampleIndex(0, i, i, 0) for i in range(first, min(first + self.source_batch, self.count))])
 
     def tapped(self, host: Batch) -> Tap:
-        """Run the model on a host batch. Return the `Tap` that recorded the output of the module: its `rows` and `shape`.
+        """Run the model on a batch. Return the `Tap` that recorded the output of the module: its `rows` and `shape`.
 
-        Raise `ConfigError` if the first dimension of the output is not the number of samples, as for a table of positions [T, d]: its rows
-        cannot be assigned to samples."""
+        host: batch on the host, before `Workload.prepare`. Raise `ConfigError` if the first dimension of the output is not the number of
+        samples, as for a table of positions [T, d]: its rows cannot be assigned to samples."""
         self.run.workload.check_batch(host)
         batch = {name: value.to(self.device) for name, value in host.items()}
         with Tap(self.module, channels=self.channels) as tap, torch.inference_mode(), self.run.autocast():
@@ -104,8 +106,10 @@ class ActivationSource:
         return tap
 
     def read(self, block: int) -> Block:
-        """Return the activations of a block, without padding. Raise `ConfigError` if their number or width does not agree with `offsets`
-        and `width`, or if an activation of a decoded sample is NaN or infinite."""
+        """Return the activations of a block, without padding.
+
+        Raise `ConfigError` if the number or the width of the activations does not agree with `offsets` and `width`, or if an activation of
+        a decoded sample is NaN or infinite."""
         host = self.host_batch(block)
         tap = self.tapped(host)
         weight = host["weight"] > 0
@@ -127,8 +131,10 @@ class ActivationSource:
         return Block(rows, counts)
 
     def mask(self, host: Batch, tap: Tap) -> Tensor | None:
-        """Return a mask of the positions of the output [B, T, d] that `tap` recorded for the batch `host`, bool [B, T], False for padding.
-        Return None for an output of another number of dimensions, and if the workload has no mask of this shape."""
+        """Return a mask of the positions in a module output [B, T, d]: bool [B, T], False for padding.
+
+        Return None for an output of another number of dimensions, and if the workload has no mask of shape [B, T]. host: the batch. tap:
+        the `Tap` that recorded the output for this batch."""
         real = self.run.workload.real_positions(host) if len(tap.shape) == 3 else None
         return real if real is not None and real.shape == tap.shape[:2] else None
 
@@ -137,9 +143,9 @@ class ActivationSource:
         return np.searchsorted(self.offsets, np.asarray(rows, dtype=np.int64), side="right") - 1
 
     def _offsets(self, first: Batch, tap: Tap) -> np.ndarray:
-        """Return the attribute `offsets`. If outputs have padding, read all samples to count their positions without padding.
+        """Return `offsets`, int64 [S + 1]. If outputs have padding, read all samples to count the positions that are not padding.
 
-        first, tap: first batch and the recorded output for it. The model is not run again."""
+        first, tap: the first batch and the `Tap` that recorded its output. The model is not run again."""
         each = len(tap.rows) // len(first["sample"])
         if self.mask(first, tap) is None:
             return np.arange(self.count + 1, dtype=np.int64) * each

@@ -1,4 +1,4 @@
-"""Define `ComputedActivations`: activations that the frozen model computes when they are read."""
+"""Define `ComputedActivations`: activations that the frozen model computes when they are needed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from linnaeus.workloads.dictionary.activation_source import ActivationSource, Bl
 
 
 class ComputedActivations:
-    """Activations of `source`, computed block by block.
+    """Reader of the activations of `source`, which are computed block by block when they are needed.
 
     The newest activations are kept in an `ActivationBuffer` with room for two windows (blocks that are shuffled together), so each block is
-    computed once per epoch. The buffer is only a cache: the returned values do not depend on it, and it is not part of a checkpoint. Each
-    of several processes computes the blocks that it reads."""
+    computed once per epoch. The buffer is only a cache: the returned values do not depend on it, and it is not saved in checkpoints. With
+    several processes, each computes the blocks that it reads."""
 
     def __init__(self, source: ActivationSource, window: int) -> None:
         """window: number of blocks that are shuffled together."""
@@ -30,9 +30,9 @@ class ComputedActivations:
         return self.source.read(number)
 
     def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the activations `numbers`, int64 [N], as (float32 [N, d] on the device of the model, bool [N] on the host).
+        """Return the activations `numbers`, int64 [N]: (float32 [N, d] on the device of the model, bool [N] on the host).
 
-        The second is False for activations of a sample that cannot be decoded."""
+        The bool is False for an activation of a sample that cannot be decoded."""
         blocks = np.searchsorted(self.block_offsets, numbers, side="right") - 1
         distinct = np.unique(blocks)
         buffer = self._with(distinct)
@@ -43,8 +43,9 @@ class ComputedActivations:
         return buffer.rows[at], counts
 
     def _with(self, blocks: np.ndarray) -> ActivationBuffer:
-        """Compute the activations of those of `blocks` (block numbers) that are not in the buffer. Return the buffer, which then contains
-        the activations of all of `blocks`; it is enlarged if it is too small."""
+        """Return the buffer, which then contains the activations of all `blocks` (block numbers).
+
+        Blocks that are missing in the buffer are computed. A buffer that is too small is replaced by a larger one."""
         needed = int((self.block_offsets[blocks + 1] - self.block_offsets[blocks]).sum())
         buffer = self._buffer
         if buffer is None or needed > len(buffer.rows):

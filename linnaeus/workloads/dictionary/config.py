@@ -1,4 +1,5 @@
-"""Define the settings of the dictionary workload: the run whose module is read, and the data. `model/config.py` has those of the model."""
+"""Define the settings of the dictionary workload: the run whose module is read, and the data. The model settings are in
+`model/config.py`."""
 
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class ReadRunConfig:
 
 @dataclass(frozen=True)
 class ActivationsConfig(DataConfig):
-    """Settings of data=activations: activations of a module of a trained model, for the samples of its own run."""
+    """Settings of data=activations: activations of a module of a trained model, computed on the training samples of that model's run."""
 
     samples: int | None = setting("training samples of the run to read, the first ones; null: all", low=1)
     source_batch: int = setting("consecutive samples of a block, for which the model runs once", low=1)

@@ -1,17 +1,17 @@
-"""Metrics of dictionaries in a validation pass, over all activations and processes. With several dictionaries, the name of each is a
-prefix.
+"""Metrics of dictionaries in a validation pass, over all activations and processes. With several dictionaries, the metric names begin with
+the dictionary's name and a slash.
 
 loss                   mean of the training objective, in which the number of active features is limited to k or penalised
 l0                     active features per activation, chosen as in evaluation (`encode`)
 explained_variance     1 - squared error / squared distance from the mean activation
-nmse                   squared error / squared norm of the activations, both summed
+nmse                   (sum of squared errors) / (sum of squared norms of the activations)
 cosine                 mean cosine of activation and reconstruction
-dead, dense            shares of features that are active in no activation, and in more than 10 %
+dead, dense            share of features that are never active; share of features that are active in more than 10 % of the activations
 density/1e-4           share of features whose frequency is from 1e-4 to below 1e-3, and so on; density/0: never active
 decoder_cosine         cosine of a decoder vector and the nearest other one: mean, _p90 (90th percentile) and _max
 loss_recovered         (zero/loss - spliced/loss) / (zero/loss - original/loss)
-original/, zero/, spliced/   metrics of the model that is read, by its own workload; the output of the module is unchanged, replaced by
-                       zeros, or replaced by the reconstruction
+original/, zero/, spliced/   metrics of the model that is read, defined by that model's workload; the output of the module is unchanged,
+                       replaced by zeros, or replaced by the reconstruction
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ CHUNK = 4096  # decoder vectors compared with all others at a time
 
 
 class DictionaryTrainingMetrics(TrainingMetrics):
-    """Metrics of training rows: `loss` per activation and `l0`, active features per activation, of each dictionary."""
+    """Metrics of the training rows of metrics.jsonl for each dictionary: `loss` per activation, and `l0`, the active features per
+    activation."""
 
     def __init__(self, names: Sequence[str], device: torch.device) -> None:
         super().__init__(names)
@@ -55,14 +56,16 @@ class DictionaryTrainingMetrics(TrainingMetrics):
 
 
 class DictionaryMetrics(Metrics):
-    """Metrics of one validation pass; the module docstring defines them. inner: workload of the model that is read; None for planted
-    activations, for which the metrics that need the model are left out."""
+    """Metrics of one validation pass; the module docstring defines them.
+
+    inner: workload of the model that is read; None for planted activations, which have no model: `loss_recovered`, `original/`, `zero/` and
+    `spliced/` are then left out."""
 
     def __init__(
         self, names: Sequence[str], features: Sequence[int], width: int, device: torch.device, inner: Workload | None, model: Any
     ) -> None:
-        """names: name of each dictionary. features: number of features of each. width: dimensions of the activations. model: the
-        `DictionarySet`; None before it is built."""
+        """names: name of each dictionary. features: number of features of each dictionary. width: dimensions of the activations. model: the
+        `DictionarySet`; None before the model is built."""
         self.names, self.model, self.dimensions = tuple(names), model, width
         runs = ("original", "zero", *(f"{prefix(name, names)}spliced" for name in names)) if inner is not None else ()
         self.inner: dict[str, Metrics] = {run: inner.metrics(device) for run in runs if inner is not None}
@@ -78,8 +81,9 @@ class DictionaryMetrics(Metrics):
             metrics.begin(current, [current])
 
     def sums(self, outputs: Spliced, batch: Batch) -> Tensor:
-        """Return float64 [K], the concatenation of: the number of activations, their sum [d] and the sum of their squares; the `_sums` of
-        each dictionary; the decoder cosines of each, times the number of activations; the sums of the metrics of the model that is read."""
+        """Return float64 [K], these sums one after the other: the number of activations, the sum of the activations [d], and the sum of
+        their squares; the `_sums` of each dictionary; the decoder cosines of each dictionary, times the number of activations; the sums of
+        the metrics in `self.inner`."""
         weight, x = outputs.weight.double(), outputs.activation.double()
         own = [_sums(one, x, weight) for one in outputs.reconstructions]
         if self._structure is None:  # of the weights that are validated, which are swapped back after the pass
@@ -115,9 +119,9 @@ class DictionaryMetrics(Metrics):
         return results | {"loss": sum(losses) / len(losses)}
 
     def _of_model(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the metrics `original/`, `zero/`, `spliced/` and `loss_recovered`; {} without a model that is read.
+        """Return {name: value} of the metrics `original/...`, `zero/...`, `spliced/...` and `loss_recovered`; {} for planted activations.
 
-        sums: float64, the concatenated sums of the metrics in `self.inner`. counts: all counts of the pass."""
+        sums: float64, the sums of the metrics in `self.inner`, one after the other. counts: all counts of the pass."""
         results: dict[str, float] = {}
         for (run, metrics), part in zip(self.inner.items(), sums.split([metrics.width for metrics in self.inner.values()])):
             own = {name: counts[f"{run}/{name}"] for name in metrics.counts}
@@ -149,8 +153,10 @@ def densities(active: Tensor, number: float) -> dict[str, float]:
 
 @torch.no_grad()
 def decoder_cosines(decoder: Tensor) -> Tensor:
-    """Return float64 [3]: mean, 90th percentile and maximum, over the decoder vectors, of the cosine with the most similar other decoder
-    vector. All are NaN for a single feature. decoder: [F, d]."""
+    """Return float64 [3]: mean, 90th percentile and maximum over all decoder vectors [F, d] of the cosine with the most similar other
+    vector.
+
+    All three are NaN for a single feature."""
     unit = torch.nn.functional.normalize(decoder.float(), dim=1)
     if len(unit) < 2:
         return torch.full((3,), math.nan, dtype=torch.float64, device=decoder.device)
@@ -165,9 +171,9 @@ def decoder_cosines(decoder: Tensor) -> Tensor:
 
 
 def _sums(one: Reconstruction, x: Tensor, weight: Tensor) -> Tensor:
-    """Return the weighted sums of the loss, the squared error and the cosine of a dictionary, float64 [3].
+    """Return float64 [3] for one dictionary: the weighted sums over activations of the loss, the squared error and the cosine.
 
-    x: activations, float64 [N, d]. weight: float64 [N]."""
+    one: the dictionary's result for `x`. x: activations, float64 [N, d]. weight: float64 [N]."""
     loss = torch.stack([part.double() for part in one.losses.values()]).sum(0)
     found = one.reconstruction.double()
     error, square = (found - x).square().sum(1), x.square().sum(1)

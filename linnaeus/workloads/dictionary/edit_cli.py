@@ -1,13 +1,14 @@
-"""The command `linnaeus edit`: scale some features of a dictionary in the model that it was trained on, and compare the predictions.
+"""The command `linnaeus edit`: scale some features of a dictionary while the model that the dictionary explains is run, and show the
+predictions before and after.
 
     linnaeus edit RUN photo.jpg --latitude 52.1 --longitude 4.3               the strongest features of the photograph
     linnaeus edit RUN photo.jpg --feature 12 --scale 0                        the prediction with and without feature 12
     linnaeus edit RUN "To be" --feature 12 --scale 3 --feature 40 --scale 0   a prompt, for a language model
     linnaeus edit RUN splattershot --have "swim_speed_up: main" --reconstruct a weapon, for a loadout model
 
-RUN is a run of workload=dictionary. The activity of a feature is its coefficient in the reconstruction. Each edited feature adds
-(factor - 1) x activity x decoder vector to the output of the module, so the reconstruction error is kept. With `--reconstruct`, the output
-is replaced by the reconstruction from the scaled activities.
+RUN is a run of workload=dictionary. The activity of a feature is its coefficient in the reconstruction. Each edited feature adds (factor -
+1) x activity x decoder vector to the output of the module, so the reconstruction error is kept. With `--reconstruct`, the output is
+replaced by the reconstruction from the scaled activities.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ WIDTH = 46  # characters of the column of the answer before the edit
 
 
 class Active(NamedTuple):
-    """Activity of one feature on an input. `activity`: maximum over the positions (such as tokens). `active`: number of positions with an
-    activity above 0. `positions`: number of positions without padding. `place`: the position of the maximum as text, "" if there is only
-    one."""
+    """Activity of one feature on one input.
+
+    activity: maximum over the positions (such as tokens). active: number of positions with an activity above 0. positions: number of
+    positions without padding. place: position of the maximum as text; "" for an output without positions."""
 
     feature: int
     activity: float
@@ -48,8 +50,10 @@ class Active(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """Result for an input. `question`: name of the input. `features`: the strongest features, then the other edited ones. `before`,
-    `after`: predictions without and with the edit; `after` is None if nothing is edited."""
+    """Result for one input.
+
+    question: name of the input. features: the strongest features, then edited features that are not among them. before, after: predictions
+    without and with the edit; `after` is None if nothing is edited."""
 
     question: str
     features: list[Active]
@@ -58,8 +62,9 @@ class Edited(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `linnaeus edit`. Print the results to stdout; print notes and a line about the dictionary to stderr. Return 0. After a user's
-    mistake, print one line to stderr and exit with status 2. arguments: None: those of the process."""
+    """Run `linnaeus edit`: print the results to stdout, and notes and a line about the dictionary to stderr. Return 0.
+
+    After a user's mistake, print one line to stderr and exit with status 2. arguments: words of the command line; None: `sys.argv[1:]`."""
     with user_errors(2):
         _run(_parse(arguments))
     return 0
@@ -92,9 +97,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _scales(features: Sequence[int], scales: Sequence[float] | None) -> dict[int, float]:
-    """Return feature -> factor. scales: one factor for all features, or one for each; None: factor 0.
+    """Return {feature: factor} from the command line. scales: one factor for all features, or one for each; None: factor 0 for all.
 
-    Raise `ConfigError` for factors without features, another number of factors, a repeated feature, and a factor that is not finite."""
+    Raise `ConfigError` for factors without features, a number of factors that is neither 1 nor the number of features, a repeated feature,
+    and a factor that is not finite."""
     if twice := [number for number in features if features.count(number) > 1]:
         raise ConfigError(f"--feature {twice[0]} is given twice; give it once, with its --scale")
     if scales and not features:
@@ -140,8 +146,8 @@ def answers(
 ) -> Iterator[Edited]:
     """Yield the result for each question: the `top` strongest features, the features in `scales`, and the predictions.
 
-    module: part of the network whose output is edited. scales: feature -> factor. reconstruct: True to replace the output of the module by
-    the reconstruction. With empty `scales` and without `reconstruct`, nothing is edited."""
+    module: module of the network whose output is edited. scales: feature -> factor. reconstruct: True: replace the output of the module by
+    the reconstruction. With empty `scales` and without `reconstruct` nothing is edited."""
     from linnaeus.workloads.dictionary.tapping import Tap
 
     edit = trained.editing(scales, reconstruct) if scales or reconstruct else None
@@ -158,8 +164,10 @@ def answers(
 
 
 def _strongest(trained: TrainedDictionary, tap: Any, question: Question, top: int, also: Sequence[int]) -> list[Active]:
-    """Return at most `top` features with the largest activities above 0 on the rows recorded by `tap`, in descending order, then those
-    features of `also` that are not among them. Positions with the name None in `question.places` (padding) count as not active."""
+    """Return the features with the largest activities above 0 on the rows of `tap`, at most `top`, in descending order; then the features
+    of `also` that are not among them.
+
+    Positions with the name None in `question.places` are padding and have activity 0."""
     import torch
 
     activities, named = trained.encode(tap.rows), question.places if len(question.places) == len(tap.rows) else ()
@@ -175,10 +183,10 @@ def _strongest(trained: TrainedDictionary, tap: Any, question: Question, top: in
 
 
 def _place(row: int, shape: tuple[int, ...], places: Sequence[str | None]) -> str:
-    """Return the position of a row as text, counted from 1; "" for an output [B, d].
+    """Return the position of a row in a module output as text, counted from 1; "" for an output [B, d].
 
-    row: index in the output as rows (see `to_rows`). shape: shape of the output, [B, d], [B, T, d] or [B, C, H, W]. places: names of the T
-    positions; () if they have no names."""
+    row: index of the row (see `to_rows`). shape: shape of the output, [B, d], [B, T, d] or [B, C, H, W]. places: names of the T positions;
+    () if the positions have no names."""
     if len(shape) == 4:
         return f"row {row // shape[3] % shape[2] + 1}, column {row % shape[3] + 1} of {shape[2]} x {shape[3]}"
     if len(shape) == 3:
@@ -188,8 +196,9 @@ def _place(row: int, shape: tuple[int, ...], places: Sequence[str | None]) -> st
 
 
 def as_text(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> list[str]:
-    """Return the result for an input as lines of text: the features, then the predictions before and after the edit, side by side. names:
-    group of outputs -> names of its outputs. top: number of outputs to show of each group."""
+    """Return the result for one input as lines of text: the features, then the predictions before and after the edit, side by side.
+
+    names: group of outputs -> names of the outputs. top: number of outputs to show of each group."""
     lines = [edited.question or "(beginning of a document)", "  feature  activity  active positions"]
     for one in edited.features:
         lines.append(f"  {one.feature:7d}  {one.activity:8.3f}  {one.active} of {one.positions}  {one.place}".rstrip())
@@ -209,17 +218,21 @@ def as_text(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> lis
 
 
 def _column(p: np.ndarray, labels: Sequence[str], top: int, before: np.ndarray | None = None) -> list[str]:
-    """Return the `top` most probable outputs as text, one line each. p: probabilities [C]. labels: names of the C outputs. before:
-    probabilities [C] before the edit, to add the changes; None to add none."""
+    """Return the `top` most probable outputs as text, one line each.
+
+    p: probabilities [C]. labels: names of the C outputs. before: probabilities [C] before the edit, to append the changes; None: no
+    changes."""
     order = np.argsort(-p, kind="stable")[:top]
     changes = ["" if before is None else f" ({p[i] - before[i]:+.3f})" for i in order]
     return [f"{p[i]:.3f} {shorten(labels[i], 28)}{change}" for i, change in zip(order, changes)]
 
 
 def as_json(edited: Edited, names: Mapping[str, Sequence[str]], top: int) -> dict[str, Any]:
-    """Return the result for an input as a JSON object: name, features, probabilities before and after the edit, and the answer as text if
-    there is one. Outputs are included if they are among the `top` most probable ones of their group before or after the edit. names: group
-    of outputs -> names of its outputs."""
+    """Return the result for one input as a JSON object: name, features, probabilities before and after the edit, and the answer as text, if
+    any.
+
+    An output is included if it is among the `top` most probable outputs of its group before or after the edit. names: group of outputs ->
+    names of the outputs."""
     outputs: dict[str, list[dict[str, Any]]] = {}
     for group, labels in names.items():
         before, after = edited.before.probabilities[group], None if edited.after is None else edited.after.probabilities[group]

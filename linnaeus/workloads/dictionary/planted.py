@@ -1,18 +1,18 @@
-"""Generate activations that are sums of known, sparsely active features, of the family of SynthSAEBench.
+"""Generate synthetic activations: sums of known ("planted"), sparsely active features, after SynthSAEBench (arXiv 2602.14687).
 
     x = sum over the active features f of a_f D_f + bias
 
-The rows of D [F, d] have norm 1 and nearly the smallest possible sum of squared cosines. The frequencies of the
-features fall with their numbers, by a Zipf law. The first features form trees: all roots first, then their children, then the children of
-these. A child is active only if its parent is active, and at most one child of a parent is active. The other features have no parent.
+The rows of D [F, d] have norm 1 and nearly the smallest possible sum of squared cosines. The frequencies of the features fall with their
+numbers, by a Zipf law. The first features form trees: all roots first, then their children, then the next generation. A child is active
+only if its parent is active, and at most one child of a parent is active. The features after the trees have no parent.
 
-A feature without a parent is active if its score, a standard normal number, is above the threshold of the feature. For an active parent,
-one more score chooses one of its children, or none. Scores have common factors (low-rank correlations), so that some features are active
-together more often than by chance, and others less often. The activity of an active feature is normal, with a mean and a standard deviation
-for each feature, and at least a tenth of that mean.
+A feature without a parent is active if its score, a standard normal number, is above the threshold of the feature. For an active parent, a
+second score chooses one child or none. Scores have common factors (low-rank correlations), so that some features are active together more
+often than by chance, and others less often. The activity of an active feature is drawn from a normal distribution with a mean and a
+standard deviation for each feature. Values below a tenth of the mean are raised to a tenth of the mean.
 
-Source of the family: SynthSAEBench, arXiv 2602.14687. There, several children can be drawn, of which one is kept; here one score chooses
-among all children, so that the frequencies are exact without correlations.
+A difference from SynthSAEBench: there, several children can be drawn, of which one is kept. Here one score chooses among all children, so
+that the frequencies are exact if there are no correlations.
 
 Sample n is a pure function of (settings, seed, n). The choice of active features is bitwise the same for any division into calls: common
 factors and their weights are small integers, whose float32 sums are exact in any order, and each other operation rounds once.
@@ -41,10 +41,10 @@ CHUNK = 1 << 17  # scores at a time on a CPU, so that they stay in its cache: 0.
 
 
 class PlantedDictionary:
-    """Planted features and the activations made of them. Tensors are on `device`.
+    """Planted features, and a generator of the activations that are sums of them. Tensors are on `device`.
 
-    width: d. features: float32 [F, d], rows of norm 1. bias: float32 [d]. frequencies: float64 [F] on the CPU, share of samples in which
-    each feature is active, exact without correlations."""
+    width: number of dimensions d. features: float32 [F, d], rows of norm 1. bias: float32 [d]. frequencies: float64 [F] on the CPU, share
+    of samples in which each feature is active; exact if there are no correlations."""
 
     def __init__(self, config: PlantedSettings, seed: int, device: torch.device | str = "cpu") -> None:
         self.config, self.seed, self.device = config, seed, torch.device(device)
@@ -69,21 +69,22 @@ class PlantedDictionary:
         self._choice_threshold = self._placed(-torch.special.ndtri(later))
 
     def sample(self, first: int, count: int) -> tuple[Tensor, Tensor]:
-        """Return activations float32 [count, d] and codes float32 [count, F] of `count` samples from number `first` on. The codes are the
-        activities of the features, 0 for a feature that is not active."""
+        """Return (activations float32 [count, d], codes float32 [count, F]) of the samples `first` to `first + count - 1`.
+
+        The codes are the activities of the planted features; 0 for a feature that is not active."""
         rows, columns, values = self._codes(first, count)
         codes = torch.zeros(count, self._count, device=self.device)
         codes[rows, columns] = values
         return self._sums(count, rows, columns, values), codes
 
     def activations(self, first: int, count: int) -> Tensor:
-        """Return the activations float32 [count, d] of `count` samples from number `first` on."""
+        """Return the activations float32 [count, d] of the samples `first` to `first + count - 1`."""
         return self._sums(count, *self._codes(first, count))
 
     # -- samples ---------------------------------------------------------------------------------------------------------------
 
     def _codes(self, first: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return (sample minus `first`, feature, activity) of all active features, a tensor [n] each, sorted by sample, then by feature."""
+        """Return (sample number minus `first`, feature, activity) of all active features, [n] each, sorted by sample, then by feature."""
         step = CHUNK // max(len(self._parentless), 1) + 1 if self.device.type == "cpu" else max(count, 1)
         parts = [self._chunk(first, start, min(step, count - start)) for start in range(0, max(count, 1), step)]
         rows, columns, values = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -108,10 +109,10 @@ class PlantedDictionary:
         return rows + start, columns, torch.maximum(mean + change, mean / 10)
 
     def _children(self, position: Tensor, factors: Tensor, rows: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (row, feature) of the active children, int64 [m] each, at most one for each active parent.
+        """Return (row, feature) of the active children, int64 [m] each, at most one child for each active parent.
 
-        position: number of the sample of each of N rows, [N]. factors: common factors of each row, [N, rank]. rows, parents: row and
-        feature of each active parent, [M] each."""
+        position: [N], the sample number of each row. factors: [N, rank], common factors of each row. rows, parents: [M] each, row and
+        feature of each active parent."""
         common = (factors[rows] * self._choice_weight[parents]).sum(1, keepdim=True)
         bound = (self._choice_threshold[parents] - common * self._step) * self._choice_own[parents].unsqueeze(1)
         score = self._normals_at(CHOICE, position[rows] * self._parents + parents)
@@ -131,26 +132,28 @@ class PlantedDictionary:
         return key(self.seed, SYNTHETIC, use)
 
     def _normals_of_rows(self, use: int, position: Tensor, number: int) -> Tensor:
-        """Return `number` standard normal numbers for each position, float32 [N, number]. use: stream of random numbers, such as `SCORE`.
-        position: int64 [N]. Each 64-bit hash gives four numbers."""
+        """Return `number` standard normal numbers for each entry of `position`, float32 [N, number].
+
+        use: stream of random numbers, such as `SCORE`. position: int64 [N], sample numbers. Each 64-bit hash gives four numbers."""
         words = -(-number // 4)
         index = position.unsqueeze(1) * words + torch.arange(words, device=self.device)
         bits = hashes_on(self._stream(use), index.flatten()).view(torch.int16).view(len(position), 4 * words)[:, :number]
         return self._normals.index_select(0, bits.to(torch.int32).bitwise_and_(0xFFFF).flatten()).view(bits.shape)
 
     def _normals_at(self, use: int, index: Tensor) -> Tensor:
-        """Return a standard normal number for each index, float32 in the shape of `index`. use: stream of random numbers."""
+        """Return a standard normal number for each entry of `index`, float32 in its shape. use: stream of random numbers, such as
+        `CHOICE`."""
         return self._normals[hashes_on(self._stream(use), index) & 0xFFFF]
 
     def _drawn(self, use: int, rows: int, columns: int) -> Tensor:
         return self._normals_of_rows(use, torch.arange(rows, device=self.device), columns).cpu().double()
 
     def _weights(self, use: int, number: int) -> tuple[Tensor, Tensor]:
-        """Return (weights of the common factors in `number` scores, float32 [number, rank]; 1 / standard deviation of the part of each
-        score that is not common, float32 [number]). use: stream of random numbers.
+        """Return (weights of the common factors in `number` scores, float32 [number, rank]; 1 / standard deviation of the rest of each
+        score, [number]).
 
-        The weights are divided by a step and rounded to whole numbers; so are the factors. Set `_step`: the sum of weight x factor, times
-        `_step`, is the common part of a score."""
+        use: stream of random numbers. Weights and factors are divided by a step and rounded to whole numbers, so that sums are exact. Set
+        `_step`: the common part of a score is the sum of weight x factor, times `_step`."""
         weight = self.config.correlation * self._drawn(use, number, self.config.correlation_rank)
         weight *= ((1 - OWN) / weight.square().sum(1, keepdim=True).clamp(min=1 - OWN)).sqrt()
         largest = 2.0**24 / (LARGEST_FACTOR * self.config.correlation_rank**0.5)  # sums stay below 2^24
@@ -177,10 +180,10 @@ def _tree_sizes(config: PlantedSettings) -> tuple[int, int]:
 
 
 def _frequencies(config: PlantedSettings) -> tuple[Tensor, Tensor]:
-    """Return the frequencies [F], and the probabilities [parents, children] of each child while its parent is active.
+    """Return (frequencies [F], probability of each child while its parent is active [parents, children per parent]).
 
-    The Zipf law gives the frequencies. If the frequencies of the children of a parent add up to more than the frequency of the parent, they
-    are scaled down so that the sum equals it. Raise `ConfigError` if `rarest` is above `frequency`."""
+    The frequencies follow a Zipf law. If the children of a parent have a larger sum of frequencies than the parent, they are scaled down so
+    that the sum equals the parent's frequency. Raise `ConfigError` if `rarest` is above `frequency`."""
     if config.rarest > config.frequency:
         raise ConfigError(f"data.rarest is {config.rarest:g}; set it to at most data.frequency ({config.frequency:g})")
     rank = torch.arange(1, config.features + 1, dtype=torch.float64)
@@ -197,8 +200,10 @@ def _frequencies(config: PlantedSettings) -> tuple[Tensor, Tensor]:
 
 
 def _spread_out(rows: Tensor) -> Tensor:
-    """Return rows [F, d] of norm 1 that are close to a tight frame, which minimises the sum of squared cosines (Benedetto and Fickus 2003,
-    "Finite Normalized Tight Frames"); orthogonal rows if F <= d. Each step normalises the rows, then makes the frame tight."""
+    """Return vectors [F, d] of norm 1, near `rows`, that have nearly the smallest possible sum of squared cosines; orthogonal if F <= d.
+
+    They are close to a tight frame (Benedetto and Fickus 2003, "Finite Normalized Tight Frames"). Each step normalises the rows, then makes
+    the frame tight."""
     for _ in range(FRAME_STEPS):
         rows = rows / rows.norm(dim=1, keepdim=True)
         many = len(rows) >= rows.shape[1]

@@ -1,4 +1,4 @@
-"""Define the settings of planted activations, and the three sets that the benchmarks use."""
+"""Define the settings of planted (synthetic) activations, and the three sets of settings that the benchmarks use."""
 
 from dataclasses import dataclass
 

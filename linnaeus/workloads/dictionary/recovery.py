@@ -1,17 +1,17 @@
-"""Measure how well a dictionary recovers planted features: directions, detection of the active ones, and reconstruction.
+"""Measure how well a dictionary recovers planted (known) features: their directions, when they are active, and the reconstruction.
 
 mcc                 mean |cosine| between decoder vectors and planted features, matched one to one so that their sum is largest
                     (mean correlation coefficient; the assignment problem, Kuhn 1955, "The Hungarian Method")
 uniqueness          number of planted features that are nearest to at least one decoder vector, divided by the number of decoder vectors
-precision, recall,  means over the decoder vectors, each as a detector of its nearest planted feature; 0 for a vector that is never active
-f1                  or whose feature is never active
+precision, recall,  each decoder vector is a detector of its nearest planted feature; mean over the vectors, with 0 for a vector that is
+f1                  never active or whose planted feature is never active
 dead                share of the vectors that are never active
 shrinkage           mean of |reconstruction| / |activation|
-l0, true_l0         mean numbers of active vectors and of active planted features
+l0, true_l0         mean number of active vectors per activation; mean number of active planted features
 explained_variance  1 - squared error / squared distance from the mean
 
-The definitions are those of SynthSAEBench (arXiv 2602.14687), except that `dead` is a share; `benchmarks.dictionary_recovery` compares the
-numbers with those of SAELens' evaluator. MCC alone allows several vectors for one feature, so it is read together with uniqueness.
+The definitions are from SynthSAEBench (arXiv 2602.14687), except that `dead` is a share. `benchmarks.dictionary_recovery` compares the
+numbers with the evaluator of SAELens. MCC alone allows several vectors for one feature, so it is read together with uniqueness.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SMALLEST_NORM = 1e-6  # of an activation that counts for the shrinkage
 
 @dataclass(frozen=True)
 class Recovery:
-    """Measures of one dictionary; the module docstring defines them."""
+    """Measures of how well one dictionary recovers planted features; the module docstring defines them."""
 
     mcc: float
     uniqueness: float
@@ -55,9 +55,10 @@ def measure_recovery(
     count: int,
     batch: int = 2048,
 ) -> Recovery:
-    """Return the measures of a dictionary on `count` planted samples from number `first` on.
+    """Return the measures of a dictionary on the planted samples `first` to `first + count - 1`.
 
-    encode: activations [N, d] -> activities [N, L]. decode: activities -> reconstructions [N, d]. decoder: its vectors [L, d]."""
+    encode: activations [N, d] -> activities [N, L]. decode: activities -> reconstructions [N, d]. decoder: the L decoder vectors, [L,
+    d]."""
     cosines = F.normalize(decoder.float(), dim=1) @ F.normalize(planted.features, dim=1).T
     cosines = cosines.abs()
     nearest = cosines.argmax(1)
@@ -97,17 +98,18 @@ def measure_recovery(
 
 
 def matched_mean(similarity: Tensor) -> float:
-    """Return the mean similarity of the pairs in the one-to-one matching of rows and columns [L, F] with the largest sum."""
+    """Match rows and columns of `similarity` [L, F] one to one so that the sum of their similarities is largest; return the mean of the
+    pairs."""
     values = similarity.double().cpu().numpy()
     values = values if values.shape[0] <= values.shape[1] else values.T
     return float(values[np.arange(len(values)), assign(-values)].mean())
 
 
 def assign(cost: np.ndarray) -> np.ndarray:
-    """Return the column assigned to each row, all different, so that the sum of their costs is smallest, int64 [n]. cost: [n, m], n <= m.
+    """Assign a different column to each row so that the sum of the costs is smallest; return the columns, int64 [n]. cost: [n, m], n <= m.
 
     Rows are assigned one after another, each along the shortest augmenting path of reduced costs (Jonker and Volgenant 1987, "A Shortest
-    Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems"): at most n^2 operations on vectors of m columns."""
+    Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems"): at most n^2 operations on vectors of length m."""
     rows, columns = cost.shape
     row_price, column_price = np.zeros(rows), np.zeros(columns)
     row_of = np.full(columns, -1)

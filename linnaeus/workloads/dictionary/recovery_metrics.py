@@ -1,6 +1,6 @@
-"""Metrics of dictionaries on planted activations, in addition to those of `dictionary_metrics.py`; `recovery.py` defines them.
+"""Metrics of dictionaries on planted activations, in addition to the metrics of `dictionary_metrics.py`; `recovery.py` defines them:
 
-mcc, uniqueness, precision, recall, f1, shrinkage, and true_l0, the number of active planted features per activation
+mcc, uniqueness, precision, recall, f1, shrinkage, and true_l0, the number of active planted features per activation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ OWN = 4  # sums of each dictionary: mcc and uniqueness times the number of activ
 
 
 class RecoveryMetrics(DictionaryMetrics):
-    """Metrics of one validation pass on activations of `planted`. The other arguments are those of `DictionaryMetrics`."""
+    """Metrics of one validation pass on planted activations: the metrics of `DictionaryMetrics` and of `recovery.py`.
+
+    planted: generator of the activations. Other arguments: as for `DictionaryMetrics`."""
 
     def __init__(self, names: Sequence[str], features: Sequence[int], device: torch.device, model: Any, planted: PlantedDictionary) -> None:
         super().__init__(names, features, planted.width, device, None, model)
@@ -35,8 +37,10 @@ class RecoveryMetrics(DictionaryMetrics):
         self._matched: list[tuple[float, float]] = []
 
     def sums(self, outputs: Spliced, batch: Batch) -> Tensor:
-        """Return float64 [K]: the sums of `DictionaryMetrics`; then for each dictionary mcc and uniqueness, both times the number of
-        activations, the sum of |reconstruction| / |activation|, and the number of activations in that sum."""
+        """Return float64 [K]: the sums of `DictionaryMetrics`, then four values for each dictionary.
+
+        The four values: mcc x number of activations; uniqueness x number of activations; the sum of |reconstruction| / |activation|; and
+        the number of activations in this sum."""
         self._compare()
         number, norm = outputs.weight.double().sum(), outputs.activation.norm(dim=1).double()
         real = (outputs.weight > 0) & (norm > SMALLEST_NORM)
@@ -71,8 +75,9 @@ class RecoveryMetrics(DictionaryMetrics):
 
     @torch.no_grad()
     def _compare(self) -> None:
-        """At the first batch, compute the nearest planted feature of each decoder vector, and mcc and uniqueness of each dictionary. Later
-        calls do nothing. This is done during the pass because afterwards the model may have other weights."""
+        """Compute the nearest planted feature of each decoder vector, and mcc and uniqueness of each dictionary. Later calls do nothing.
+
+        Called at the first batch of the pass, because after the pass the model may have other weights."""
         if self._nearest:
             return
         planted = F.normalize(self.planted.features, dim=1)

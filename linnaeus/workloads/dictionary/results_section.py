@@ -1,4 +1,4 @@
-"""Make the sections of the dictionary workload in report.html: sparsity and reconstruction metrics, and the features."""
+"""Make the sections of the dictionary workload in report.html: sparsity and reconstruction metrics, then the sections about features."""
 
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, number, table, text_cell
 from linnaeus.reporting.report.run_files import RunFiles
@@ -20,8 +20,7 @@ FIRST = ("l0", "explained_variance", "loss_recovered")
 
 
 def report_sections(run: RunFiles) -> list[Section]:
-    """Return the section with the validation metrics of the dictionaries, then the stored sections about features; [] without validation
-    metrics."""
+    """Return the section with the validation metrics, then the stored sections about features; [] without validation metrics."""
     starts = [key.removesuffix("l0") for key in run.final if key.startswith("val") and key.endswith("/l0")]
     if not starts:
         return []

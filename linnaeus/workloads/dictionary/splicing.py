@@ -1,4 +1,4 @@
-"""Run a model with its activations replaced by their reconstructions, to measure the metric `loss_recovered`.
+"""Run a model with the activations of one module replaced by reconstructions, to measure the metric `loss_recovered`.
 
 original   the model as it is
 spliced    the output of the module is replaced by its reconstruction, for each dictionary
@@ -20,11 +20,11 @@ from linnaeus.workloads.dictionary.tapping import Edit, Tap
 
 
 class Spliced(NamedTuple):
-    """Outputs for a validation batch. activation: float32 [N, d], without padding. weight: float32 [N]. reconstructions: one per
-    dictionary.
+    """Outputs of the dictionaries and of the model that is read, for one validation batch.
 
-    original: outputs of the model that is read. zero: its outputs with zeros in place of the activations. spliced: for each dictionary, its
-    outputs with the reconstruction in place of the activations. Planted activations: original and zero None, spliced []."""
+    activation: float32 [N, d], without padding. weight: float32 [N]. reconstructions: one for each dictionary. original: outputs of the
+    model. zero: outputs of the model with zeros as activations. spliced: for each dictionary, outputs of the model with the reconstruction
+    as activations. For planted activations `original` and `zero` are None, and `spliced` is []."""
 
     activation: Tensor
     weight: Tensor
@@ -35,8 +35,9 @@ class Spliced(NamedTuple):
 
 
 def splice(source: ActivationSource, dictionaries: DictionarySet, batch: Batch) -> Spliced:
-    """Run the model of `source` on a batch after `Workload.prepare`: unchanged, with zeros, and with the reconstruction by each dictionary
-    in place of the activations. Return all outputs, the activations and their reconstructions."""
+    """Run the model of `source` unchanged, with zeros as activations, and with the reconstruction by each dictionary as activations.
+
+    Return all outputs, the activations and the reconstructions. batch: after `Workload.prepare`."""
 
     def outputs(edit: Edit | None) -> tuple[Any, Tap]:
         with Tap(source.module, edit, source.channels) as tap, source.run.autocast():
@@ -54,8 +55,10 @@ def splice(source: ActivationSource, dictionaries: DictionarySet, batch: Batch) 
 
 
 def reconstruct(dictionary: Any, device: str) -> Edit:
-    """Return a function from activations [N, d] to their reconstructions [N, d] by a dictionary. The function uses the autocast setting
-    that is active now, not the one that is active when the model calls it. device: type of the device, such as "cuda"."""
+    """Return a function that maps activations [N, d] to their reconstructions [N, d] by `dictionary`.
+
+    The function uses the autocast setting that is active when `reconstruct` is called, not when the model calls the function. device: type
+    of the device, such as "cuda"."""
     dtype, precision = dictionary.decoder.dtype, torch.get_autocast_dtype(device)
     enabled = torch.is_autocast_enabled(device)
 

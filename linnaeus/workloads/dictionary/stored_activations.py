@@ -6,7 +6,7 @@
     FOLDER/offsets.npy       int64 [S + 1], number of the first activation of each sample; the last entry is the number of activations
     FOLDER/store.json        description, such as width and fingerprint; written last
 
-Each of several processes writes a part of the shards. A start after a kill writes the missing ones.
+With several processes, each writes a part of the shards. After an interruption, the next start writes the missing shards.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ OTHERS = "activations of another model, module or data"
 
 
 class StoredActivations:
-    """Activations in a folder that `store_activations` has written. width: d. block_offsets: int64 [blocks + 1], number of the first
-    activation of each block."""
+    """Reader of the activations in a folder that `store_activations` has written.
+
+    width: number of dimensions d. block_offsets: int64 [blocks + 1], number of the first activation of each block."""
 
     def __init__(self, folder: Path) -> None:
         """Open the folder. Raise `ConfigError` if store.json or a shard is missing, or if a shard is cut off."""
@@ -53,8 +54,9 @@ class StoredActivations:
         return Block(*self.rows(np.arange(*self.block_offsets[number : number + 2])))
 
     def rows(self, numbers: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return the activations `numbers`, int64 [N], as (float32 [N, d], bool [N]) on the host. The second is False for an activation
-        without weight in the loss, because its sample cannot be decoded."""
+        """Return the activations `numbers`, int64 [N], on the host: (float32 [N, d], bool [N]).
+
+        The bool is False for an activation without weight in the loss, because its sample cannot be decoded."""
         found = np.empty((len(numbers), self.width), dtype=np.float32)
         shards = np.searchsorted(self.shard_offsets, numbers, side="right") - 1
         for shard in np.unique(shards):
@@ -69,11 +71,11 @@ class StoredActivations:
 
 
 def store_activations(source: ActivationSource, folder: Path) -> StoredActivations:
-    """Write the activations of `source` to `folder`, except shards that are complete. Return the stored activations. Call this on every
+    """Write the activations of `source` to `folder`, except shards that are complete, and return a reader of them. Call this on every
     process.
 
-    Raise `ConfigError` if the folder contains other files or activations of another source, if it cannot be written, or if the activations
-    do not fit on the disk."""
+    Raise `ConfigError` if the folder contains other files or activations of another source, if it cannot be written, or if the disk has too
+    little space."""
     context, content = DistributedContext(), _content(source)
     shards = _shards(source)
     try:
@@ -96,7 +98,7 @@ def store_activations(source: ActivationSource, folder: Path) -> StoredActivatio
 
 
 def _shards(source: ActivationSource) -> list[range]:
-    """Return the block numbers of each shard. A shard has at most about `SHARD_BYTES` bytes, but at least one block."""
+    """Return the block numbers of each shard file. A shard has about `SHARD_BYTES` bytes or fewer, but at least one block."""
     rows = int(np.diff(source.block_offsets).max())
     each = max(1, SHARD_BYTES // (4 * source.width * rows))
     return [range(first, min(first + each, source.blocks)) for first in range(0, source.blocks, each)]
@@ -148,8 +150,10 @@ def _write_content(folder: Path, source: ActivationSource, content: dict[str, An
 
 
 def _complete(folder: Path, number: int, fingerprint: str) -> bool:
-    """Return True if shard `number` and its JSON file exist. Raise `ConfigError` if the fingerprint in the JSON file is not `fingerprint`:
-    the shard then has other activations, stored by a run that stopped before it wrote store.json."""
+    """Return True if shard `number` and its JSON file exist.
+
+    Raise `ConfigError` if the JSON file has another fingerprint: then a run that stopped before it wrote store.json has stored other
+    activations."""
     facts = read_json(folder / f"{_name(number)}.json")
     if facts is None or not (folder / f"{_name(number)}.npy").is_file():
         return False

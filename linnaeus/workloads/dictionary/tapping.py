@@ -1,8 +1,8 @@
 """Read and replace the output of one module of a network, as rows of activations.
 
 An output [N, d] is used as it is. An output [B, T, d], such as tokens, becomes B T rows. An output [B, C, H, W], such as a feature map,
-becomes B H W rows of C numbers, ordered by image, then by y, then by x. With `channels="last"`, an output [B, H, W, C] becomes the same
-rows.
+becomes B H W rows of C numbers, ordered by image, then by y, then by x. With `channels="last"`, an output [B, H, W, C] becomes rows in this
+order, too.
 
     with Tap(find_module(model, "blocks.1")) as tap:
         model(batch)
@@ -28,8 +28,9 @@ CHANNELS_LAST, CHANNELS_FIRST = (nn.Linear, nn.LayerNorm), (nn.Conv2d, nn.BatchN
 
 
 def find_module(model: nn.Module, name: str) -> nn.Module:
-    """Return the module of `model` with the dotted `name`, as in `named_modules()`. Raise `ConfigError`, with the nearest names, if there
-    is none."""
+    """Return the module of `model` with the dotted `name`, as in `named_modules()`.
+
+    Raise `ConfigError` for an unknown name; the message has the most similar names."""
     modules = {path: module for path, module in model.named_modules() if path}
     if name not in modules:
         last = name.rpartition(".")[2]
@@ -39,7 +40,7 @@ def find_module(model: nn.Module, name: str) -> nn.Module:
 
 
 def to_rows(output: Tensor, channels: str = "first") -> Tensor:
-    """Return the output of a module as rows [N, d]. Raise `ConfigError` if it does not have 2, 3 or 4 dimensions.
+    """Return the output of a module as rows [N, d]. Raise `ConfigError` if `output` does not have 2, 3 or 4 dimensions.
 
     channels: dimension of the channels in an output of four dimensions, "first" ([B, C, H, W]) or "last" ([B, H, W, C])."""
     if output.dim() == 4 and channels == "first":
@@ -60,11 +61,11 @@ def from_rows(rows: Tensor, like: Tensor, channels: str = "first") -> Tensor:
 
 
 class Tap:
-    """Context manager that records the output of `module`. If `edit` is given, it replaces the output by `edit(rows)`, [N, d] to [N, d].
+    """Context manager that records the output of `module` as rows [N, d]. If `edit` is given, the output is replaced by `edit(rows)`.
 
-    If the module runs several times, as in test-time augmentation, each output is edited, and the last one is recorded as it was before the
-    edit. channels: dimension of the channels in an output of four dimensions, "first" or "last". shape: shape of the last output; [B, C, H,
-    W] for both values of `channels`."""
+    If the module runs several times, as in test-time augmentation, each output is edited, and the last output before the edit is recorded.
+    channels: dimension of the channels in an output of four dimensions, "first" or "last". shape: shape of the last output; [B, C, H, W]
+    for feature maps, also with `channels="last"`."""
 
     def __init__(self, module: nn.Module, edit: Edit | None = None, channels: str = "first") -> None:
         self.module, self.edit, self.channels = module, edit, channels
@@ -73,7 +74,8 @@ class Tap:
 
     @property
     def rows(self) -> Tensor:
-        """Return the last output within the context, [N, d], before it was edited. Raise `ConfigError` if the module did not run."""
+        """Return the last output of the module within the context, [N, d], before the edit. Raise `ConfigError` if the module did not
+        run."""
         if self._rows is None:
             raise ConfigError(f"the module ({class_name(type(self.module))}) is not used when the model runs; choose another one")
         return self._rows
@@ -97,8 +99,8 @@ class Tap:
         return None if self.edit is None else from_rows(self.edit(rows), output, self.channels)
 
     def _check_channels(self, module: nn.Module, output: Tensor) -> None:
-        """Raise `ConfigError` if `output` has four dimensions and the type of `module` (such as Conv2d) shows that the channels are not in
-        the dimension given by `self.channels`."""
+        """Raise `ConfigError` if `self.channels` contradicts the type of `module`, such as "last" for a Conv2d. Outputs without four
+        dimensions pass."""
         known = "last" if isinstance(module, CHANNELS_LAST) else "first" if isinstance(module, CHANNELS_FIRST) else self.channels
         if output.dim() == 4 and known != self.channels:
             found = f"the module ({class_name(type(module))}) returns {list(output.shape)}, with its channels {known}"

@@ -1,5 +1,6 @@
-"""The dictionary workload: sparse dictionaries of the activations of a module of a trained model, or of planted ones. It implements
-`workloads.base.Workload`. Each dictionary is a task; `model.frontier` trains several at once."""
+"""The dictionary workload: train sparse dictionaries of the activations of a module of a trained model, or of planted (synthetic)
+activations. It implements `workloads.base.Workload`. Each dictionary is a task; `model.frontier` trains several at once.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -39,8 +40,10 @@ TABLE = ("l0", "explained_variance", "cosine", "loss_recovered", "dead", "dense"
 
 
 class DictionaryWorkload(Workload):
-    """Workload that trains sparse dictionaries. activations: reader of the module of the trained model; None for data=planted. planted:
-    source of planted activations; None for data=activations."""
+    """Workload that trains sparse dictionaries.
+
+    activations: reader of the activations of the trained model's module; None for data=planted. planted: generator of planted (synthetic)
+    activations; None for data=activations."""
 
     def __init__(self, config: Config) -> None:
         self.config: Any = config
@@ -98,7 +101,7 @@ class DictionaryWorkload(Workload):
     def _read_run(self, split: str) -> None:
         """Open the run `dictionary.run` and set `activations`. Raise `ConfigError` if the run or the module cannot be read.
 
-        split: "validation" or "test", the samples of that run that are used for validation."""
+        split: "validation" or "test": the split of the opened run that is used for validation."""
         dictionary, data = self.config.dictionary, self.config.data
         device = DistributedContext().device or torch.device("cpu")
         try:
@@ -116,7 +119,7 @@ class DictionaryWorkload(Workload):
         self.notes = (f"activations of {dictionary.module} ({each}): {samples}; {run.weights.source}",)
 
     def _scratch(self) -> Path:
-        """Return the folder for files that are written when data are read, such as the list of unreadable photographs."""
+        """Return the folder for files that are written while data are read, such as the list of unreadable photographs."""
         return Path(self.config.run.root) / STORES
 
     def prepare_evaluation(self, run: Path, split: str) -> None:
@@ -144,8 +147,10 @@ class DictionaryWorkload(Workload):
         self.validation_set = self.activations.run.workload.validation_set
 
     def _reader(self, source: ActivationSource, window: int) -> Reader:
-        """Return the reader of the training activations: of files, written here if they do not exist, if `data.stored` is true; otherwise,
-        and always for plan=true and an evaluation, one that computes them when they are read. window: blocks that are shuffled together."""
+        """Return the reader of the training activations. window: number of blocks that are shuffled together.
+
+        With `data.stored` it reads files, which are written here if they do not exist. Without `data.stored`, with plan=true and in an
+        evaluation it computes the activations when they are needed."""
         data = self.config.data
         if not data.stored or self.config.plan or self._evaluates:
             return ComputedActivations(source, window)
@@ -154,7 +159,7 @@ class DictionaryWorkload(Workload):
 
     @property
     def read_run(self) -> OpenedRun | None:
-        """Return the run that is read; None for planted activations."""
+        """Return the opened run whose activations are read; None for planted activations."""
         return None if self.activations is None else self.activations.run
 
     def check_batch(self, batch: Batch) -> None:
@@ -169,8 +174,9 @@ class DictionaryWorkload(Workload):
     # -- model -----------------------------------------------------------------------------------------------------------------
 
     def build_model(self) -> DictionarySet:
-        """Return the new dictionaries. Their scale and bias are fitted to training activations, except in an evaluation, which loads
-        trained weights afterwards."""
+        """Return new dictionaries, with scale and bias fitted to training activations.
+
+        In an evaluation nothing is fitted, because trained weights are loaded afterwards."""
         self.model = build_dictionary_set(self.config.model, self.width, self.config.seed)
         if not self._evaluates:
             assert isinstance(self.train_set, TrainingActivations | PlantedActivations)
@@ -206,15 +212,18 @@ class DictionaryWorkload(Workload):
         return DictionaryTrainingMetrics(self.tasks, device)
 
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
-        """Return `dead` (with several dictionaries `<name>/dead`) -> share of the features of the dictionary, 0 to 1, that were not active
-        in the last `model.dead_after` training activations."""
+        """Return {"dead": share of features, 0 to 1, that were not active in the last `model.dead_after` training activations}.
+
+        With several dictionaries the key is `<name>/dead` for each."""
         assert isinstance(model, DictionarySet)
         shares = [float(model[number].dead.double().mean()) for number in range(len(model))]
         return {f"{prefix(name, self.tasks)}dead": share for name, share in zip(self.tasks, shares, strict=True)}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the name of each activation: the name of its sample, a slash, and the number of the activation within the sample, from 0;
-        `planted-<number>` for planted activations. samples: numbers of activations."""
+        """Return the name of each activation: name of its sample / number of the activation within the sample, from 0; `planted-<number>`
+        for planted activations.
+
+        samples: numbers of activations."""
         if self.activations is None:
             return [f"planted-{sample}" for sample in samples]
         owners = self.activations.samples_of(samples)
@@ -222,7 +231,8 @@ class DictionaryWorkload(Workload):
         return [f"{name}/{sample - self.activations.offsets[owner]}" for name, sample, owner in zip(names, samples, owners, strict=True)]
 
     def save_dataset_record(self, directory: Path) -> None:
-        """Write dataset.json: the run, module and weights that are read, and the numbers of samples and activations."""
+        """Write dataset.json: run, module and weights that are read, and the numbers of samples and activations. directory: the run
+        directory."""
         facts: dict[str, Any] = {"fingerprint": self.fingerprint, "activations": self.train_size, "width": self.width}
         if self.activations is not None:
             run = self.activations.run
@@ -236,8 +246,9 @@ class DictionaryWorkload(Workload):
         write_atomic(directory / RECORD, to_json(facts))
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        """Return the lines of a table with a row for each dictionary and a column for each metric of `TABLE` in `final` (key -> value).
-        Without metrics there is only an empty header."""
+        """Return the lines of a table: a row for each dictionary, a column for each metric of `TABLE` that `final` has.
+
+        final: metric key -> value; without metrics the only line is an empty header."""
         found = next((name.partition("/")[0] for name in final), "val")
         columns = [name for name in TABLE if any(key.endswith(f"/{name}") for key in final)]
         lines = [f"{'':14s}" + "".join(f"{name.replace('_', ' '):>19s}" for name in columns)]
@@ -247,8 +258,9 @@ class DictionaryWorkload(Workload):
         return lines
 
     def headline(self, final: Mapping[str, float]) -> list[str]:
-        """Return a line for each of the first three dictionaries: active features, explained variance, and loss recovered if it was
-        measured. A dictionary without the first two metrics in `final` (key -> value) is left out."""
+        """Return a line for each of the first three dictionaries: active features, explained variance, and loss recovered if measured.
+
+        A dictionary without the first two metrics in `final` (metric key -> value) is left out."""
         found = next((name.partition("/")[0] for name in final), "val")
         lines = []
         for name in self.tasks[:3]:
@@ -261,9 +273,9 @@ class DictionaryWorkload(Workload):
         return lines
 
     def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
-        """Write the sections about features for report.html to feature_sections.json in the folder of the validation at `step`.
+        """Write the sections about features for report.html: `run`/validation/<step>/feature_sections.json.
 
-        The dictionaries are loaded from a checkpoint in `run`; `model` is not used. Do nothing for planted activations and if
+        The dictionaries are loaded from a checkpoint in `run`; `model` is not used. Do nothing for planted activations, and if
         `dictionary.report_features` is 0."""
         features, source = self.config.dictionary.report_features, self.activations
         if source is None or not features:

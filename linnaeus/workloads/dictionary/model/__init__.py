@@ -1,1 +1,1 @@
-"""Sparse dictionaries: `variants.py` has the six variants, `sparse_dictionary.py` has their base class."""
+"""Sparse dictionaries: `sparse_dictionary.py` has the base class, `variants.py` the six variants."""

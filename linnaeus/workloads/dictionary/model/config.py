@@ -7,8 +7,9 @@ from linnaeus.config.setting import setting
 
 @dataclass(frozen=True)
 class DictionaryConfig:
-    """Settings that all variants of a dictionary share. Coefficients of losses apply to activations that are scaled so that their mean
-    distance from their geometric median is sqrt(width)."""
+    """Settings that all variants of a dictionary share.
+
+    Coefficients of losses refer to scaled activations: the scale makes their mean distance from the geometric median sqrt(width)."""
 
     name: str = setting(
         "variant of the dictionary", choices=("relu", "gated", "topk", "batch_topk", "jumprelu", "matryoshka")

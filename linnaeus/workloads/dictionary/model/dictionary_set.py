@@ -1,6 +1,7 @@
-"""Define `DictionarySet`: one dictionary, or several that are trained in one pass over the same activations (`model.frontier`).
+"""Define `DictionarySet`: one dictionary, or several that are trained on the same activations in one pass (`model.frontier`).
 
-They have no common parameters. Each is a task of the run, and its weights are those of a run with this dictionary alone.
+The dictionaries have no common parameters. Each dictionary is a task of the run. It gets the same weights as in a run with this dictionary
+alone.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from linnaeus.workloads.dictionary.model.variants import build_dictionary
 
 
 class DictionarySet(Model):
-    """Dictionaries of the same activations. `model(batch)` returns a list with the `Reconstruction` by each dictionary. The batch is that
-    of `SparseDictionary`."""
+    """Dictionaries of the same activations. `model(batch)` returns a list with one `Reconstruction` for each dictionary.
+
+    batch: as for `SparseDictionary`."""
 
     def __init__(self, dictionaries: Sequence[SparseDictionary]) -> None:
         super().__init__()
@@ -45,13 +47,13 @@ class DictionarySet(Model):
             self[number].after_update(skipped)
 
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return [decoder, bias] of the first dictionary, because the list must not be empty. In fact no parameter is shared by several
-        dictionaries (tasks)."""
+        """Return [decoder, bias] of the first dictionary, because the list must not be empty. No parameter is really shared by several
+        tasks."""
         return self[0].shared_parameters()
 
     @property
     def no_decay(self) -> set[str]:
-        """Return the names of all parameters: decay would shrink the activities."""
+        """Return the names of all parameters: none has weight decay, which would shrink the activities."""
         return {name for name, _ in self.named_parameters()}
 
     def flops_per_sample(self) -> float:
@@ -59,12 +61,14 @@ class DictionarySet(Model):
 
 
 def frontier_key(config: DictionaryConfig) -> str:
-    """Return the name of the setting whose values `model.frontier` lists: "sparsity" for a variant with a penalty, otherwise "k"."""
+    """Return the name of the setting that differs between the dictionaries of `model.frontier`: "sparsity" for a variant with a penalty,
+    otherwise "k"."""
     return "sparsity" if isinstance(config, PenalisedConfig) else "k"
 
 
 def members(config: DictionaryConfig) -> dict[str, DictionaryConfig]:
-    """Return {name: settings} of the dictionaries: `dictionary`, or one for each value of `model.frontier`, such as `k16`.
+    """Return {name: settings} of the dictionaries to train: one for each value of `model.frontier`, such as `k16`; without values, one
+    named `dictionary`.
 
     Raise `ConfigError` if a value is listed twice."""
     if not config.frontier:
@@ -77,8 +81,7 @@ def members(config: DictionaryConfig) -> dict[str, DictionaryConfig]:
 
 
 def build_dictionary_set(config: DictionaryConfig, width: int, seed: int) -> DictionarySet:
-    """Return new dictionaries on the CPU for activations of `width` dimensions, one for each of `members`. All start from the same weights,
-    which are a function of `seed`.
+    """Return new dictionaries on the CPU for activations of `width` dimensions, one for each of `members(config)`.
 
-    Raise `ConfigError` for impossible settings."""
+    All start from equal weights, which are a function of `seed`. Raise `ConfigError` for settings that `check_settings` refuses."""
     return DictionarySet([build_dictionary(member, width, seed) for member in members(config).values()])

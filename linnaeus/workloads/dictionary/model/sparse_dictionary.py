@@ -1,13 +1,13 @@
 """Define `SparseDictionary`, the base class of the variants of a sparse dictionary.
 
-A dictionary of F features reads activations x [N, d]. It scales them to a common norm, z = scale x, computes pre-activations
-p = E (z - b) + c, sparse activities f >= 0 from them, and the reconstruction (D^T f + b) / scale. The F decoder vectors, the rows of D
-[F, d], have norm 1: their gradients have no component along them, and they are normalised after every update. At the start E is parallel
-to D, and b is the geometric median of the activations (Bricken et al. 2023, "Towards Monosemanticity").
+A dictionary of F features reads activations x [N, d]. It scales them, z = scale x, and computes pre-activations p = E (z - b) + c, from p
+the sparse activities f >= 0, and the reconstruction (D^T f + b) / scale. The F decoder vectors, the rows of D [F, d], have norm 1: the
+component along the vector is removed from their gradients, and they are normalised after every update. At the start E is parallel to D, and
+b is the geometric median of the scaled activations (Bricken et al. 2023, "Towards Monosemanticity").
 
-The loss of a sample is the squared error of the scaled reconstruction, summed over the d dimensions, plus the penalties of the variant,
-plus for dead features the auxiliary loss of Gao et al. 2024 (arXiv 2406.04093, A.2). All parts are sums over samples, so they do not
-depend on the division of a global batch.
+The loss of a sample has three parts: the squared error of the scaled reconstruction, summed over the d dimensions; the penalties of the
+variant; and for dead features the auxiliary loss of Gao et al. 2024 (arXiv 2406.04093, A.2). All parts are sums over samples, so they do
+not depend on how a global batch is divided.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SLOPE = 0.01  # of negative activities in the auxiliary loss, so that a feature 
 class Reconstruction(NamedTuple):
     """Result of a forward pass over N samples.
 
-    In training all fields are computed from the result of `training_activities`. In evaluation the losses are still computed from it, but
-    `reconstruction`, `activities` and `active` from that of `encode`. The two differ in BatchTopK and Matryoshka."""
+    In training all fields come from `training_activities`. In evaluation the losses still come from `training_activities`, but
+    `reconstruction`, `activities` and `active` come from `encode`. The two methods differ in BatchTopK and Matryoshka."""
 
     reconstruction: Tensor  # [N, d], in the units of the activations
     activities: Tensor | None  # [N, F], 0 for a feature that is not active; None in training through the active features only
@@ -46,8 +46,9 @@ class Reconstruction(NamedTuple):
 
 
 class SparseDictionary(Model):
-    """Abstract dictionary. `model(batch)` reads `activation` [N, d], `weight` [N] and, if there is one, `ramp` [N], the factor of the
-    sparsity penalty; it returns a `Reconstruction`."""
+    """Abstract base class of a sparse dictionary. `model(batch)` returns a `Reconstruction`.
+
+    The batch has `activation` [N, d], `weight` [N] and optionally `ramp` [N], the factor of the sparsity penalty."""
 
     scale: Tensor
     silent: Tensor
@@ -75,24 +76,26 @@ class SparseDictionary(Model):
 
     @abstractmethod
     def activities(self, pre: Tensor) -> Tensor:
-        """Return the activities [N, F] of the pre-activations [N, F]."""
+        """Return the sparse activities [N, F] for pre-activations [N, F], as in evaluation."""
 
     def training_activities(self, pre: Tensor, weight: Tensor) -> Tensor:
-        """Return the activities [N, F] from which the loss is computed. In BatchTopK and Matryoshka they depend on the other samples of the
-        block.
+        """Return the activities [N, F] from which the loss is computed, for pre-activations [N, F].
 
-        weight [N]: 0 for samples that are left out."""
+        In BatchTopK and Matryoshka they depend on the other samples of the block. weight: [N], 0 for samples that are left out."""
         return self.activities(pre)
 
     def training_places(self, pre: Tensor, weight: Tensor) -> Active:
-        """Return the indices of the entries of `training_activities` that are not 0. Called in training only, for variants with `limited`,
-        with tensors on the CPU. It may update running statistics, such as a threshold. pre: pre-activations [N, F]. weight [N]: 0 for
-        samples that are left out of these statistics; their entries may be returned."""
+        """Return the indices of the activities that `training_activities` would not set to 0. It may update running statistics, such as a
+        threshold.
+
+        Called only in training, on the CPU, for variants with `limited` True. pre: pre-activations [N, F]. weight: [N], 0 for samples that
+        do not count in the statistics; their indices may be returned."""
         raise NotImplementedError
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
-        """Return name -> penalty [N] of each sample, to add to the loss; {} for a variant without a penalty. scaled: scaled activations
-        [N, d]. decoder: [F, d]."""
+        """Return {name: penalty of each sample [N]}, to add to the loss; {} for a variant without a penalty.
+
+        pre: pre-activations [N, F]. activities: [N, F]. scaled: scaled activations [N, d]. decoder: [F, d]."""
         return {}
 
     # -- use -------------------------------------------------------------------------------------------------------------------
@@ -102,7 +105,7 @@ class SparseDictionary(Model):
         return self.activities(self.pre_activations(activation * self.scale))
 
     def decode(self, activities: Tensor) -> Tensor:
-        """Return the reconstruction [N, d] of activities [N, F]."""
+        """Return the reconstructions [N, d], in the units of the activations, from activities [N, F]."""
         return (activities @ self.decoder + self.bias) / self.scale
 
     def pre_activations(self, scaled: Tensor) -> Tensor:
@@ -131,8 +134,9 @@ class SparseDictionary(Model):
         return Reconstruction(self.decode(activities), activities, losses, (activities > 0).sum(1))
 
     def _forward_active(self, scaled: Tensor, weight: Tensor) -> Reconstruction:
-        """Return the result of `forward` in training, computed through the active features only; its field `activities` is None. scaled:
-        scaled activations [N, d]. weight [N]: 0 for samples that are left out."""
+        """Return the result of `forward` in training, computed through the active features only. The field `activities` is None.
+
+        scaled: scaled activations [N, d]. weight: [N], 0 for samples that are left out."""
         x = scaled - self.bias
         with torch.no_grad():
             pre = self.scratch.linear(x, self.encoder, self.encoder_bias)
@@ -148,13 +152,17 @@ class SparseDictionary(Model):
         return Reconstruction(found / self.scale, None, losses, torch.bincount(active.sample, minlength=len(scaled)))
 
     def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scaled reconstruction [N, d] and its losses [N] by name, as `reconstruct` does. values: [P], activities at the places
-        `active`; all others are 0. scaled: scaled activations [N, d]. decoder: [F, d]."""
+        """Return (scaled reconstruction [N, d], {name: loss [N]}), like `reconstruct`, from the active features only.
+
+        active: indices of the P activities that are not 0. values: [P], these activities. scaled: scaled activations [N, d]. decoder: [F,
+        d]."""
         found = weighted_sum(active, values, decoder) + self.bias
         return found, {"reconstruction": squared_error(scaled, found)}
 
     def reconstruct(self, activities: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scaled reconstruction [N, d], and name -> loss [N], its squared error. scaled: scaled activations [N, d]."""
+        """Return (scaled reconstruction [N, d], {"reconstruction": squared error of each sample [N]}).
+
+        A subclass may add losses. activities: [N, F]. scaled: scaled activations [N, d]. decoder: [F, d]."""
         found = (activities @ decoder + self.bias).to(scaled.dtype)
         return found, {"reconstruction": squared_error(scaled, found)}
 
@@ -171,11 +179,11 @@ class SparseDictionary(Model):
 
     @torch.no_grad()
     def fit_scale(self, sample: Tensor) -> None:
-        """Fit the scale and the bias to `sample` [N, d]: the mean distance of the scaled activations from their geometric median is
-        sqrt(d), and the bias is this median. If all activations are equal, the scale is 1. Raise `ConfigError` for an empty sample.
+        """Fit the scale and the bias to a sample of activations [N, d]. Raise `ConfigError` for an empty sample.
 
-        The scale does not use the mean norm: for activations far from the origin, the norm says nothing about the size of their deviations,
-        which the features explain."""
+        The bias becomes the geometric median of the scaled activations. The scale makes their mean distance from it sqrt(d); it is 1 if all
+        activations are equal. The mean norm is not used: for activations far from the origin it says nothing about the deviations, which
+        the features explain."""
         if not len(sample):
             raise ConfigError("data: no activation counts in the blocks from which the scale is estimated; the samples cannot be decoded")
         median = geometric_median(sample.double())
@@ -185,7 +193,7 @@ class SparseDictionary(Model):
 
     @torch.no_grad()
     def copy_scale(self, other: SparseDictionary) -> None:
-        """Copy the scale and the bias that another dictionary of the same activations was fitted to."""
+        """Copy the scale and the bias of `other`, a dictionary that `fit_scale` has fitted to the same activations."""
         self.scale.copy_(other.scale)
         self.bias.copy_(other.bias)
 
@@ -196,10 +204,10 @@ class SparseDictionary(Model):
 
     @torch.no_grad()
     def after_update(self, skipped: Tensor) -> None:
-        """Normalise the decoder vectors, and update `silent` (samples since each feature was active) and `usage` (moving average of the
-        share of samples in which it is active) from the counts of all processes since the last update.
+        """Normalise the decoder vectors. Update `silent`, the samples since each feature was active, and `usage`, a moving average of the
+        share of samples in which it is active, from the counts of all processes since the last update.
 
-        skipped: above 0 if the update was skipped; then only reset these counts."""
+        skipped: above 0 if the optimizer skipped the update; then only reset the counts."""
         norm = self.decoder.norm(dim=1, keepdim=True)
         self.decoder.div_(torch.where(skipped > 0, torch.ones_like(norm), norm))
         counts = DistributedContext().all_reduce(self._fired)
@@ -217,11 +225,14 @@ class SparseDictionary(Model):
         self._fired[-1] += real.sum()
 
     def _auxiliary_loss(self, scaled: Tensor, error: Tensor, decoder: Tensor, pre: Tensor | None = None) -> Tensor:
-        """Return the squared distance [N] of `error` [N, d] from its reconstruction by the dead features with the largest pre-activations,
-        at most `auxiliary_features` per sample. With fewer dead features the loss is reduced in proportion; without any it is 0.
+        """Return the auxiliary loss of dead features, [N]: the squared distance of the error from a reconstruction of it by dead features.
+
+        error: reconstruction error [N, d]. For each sample the dead features with the largest pre-activations are used, at most
+        `auxiliary_features`. If fewer features are dead, the loss is reduced in proportion; if none is dead, it is 0. pre: pre-activations
+        [N, F]; None: they are computed here.
 
         A negative pre-activation is multiplied by `SLOPE`, so that it has a gradient, but hardly contributes. With a factor of 1, a
-        matryoshka dictionary had 0.03 lower MCC on planted features. pre: pre-activations [N, F]; None: they are computed here."""
+        matryoshka dictionary had 0.03 lower MCC (see `recovery.py`) on planted features."""
         dead, most = self.dead, self.config.auxiliary_features or max(self.width // 2, 1)
         share = (dead.sum() / most).clamp(max=1)
         if scaled.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
@@ -240,10 +251,10 @@ class SparseDictionary(Model):
         return share * squared_error(error.detach(), found)
 
     def _usage_loss(self, pre: Tensor) -> Tensor:
-        """Return the mean over the features of KL(usage_target || usage), [N], the same value for each sample.
+        """Return the mean over the features of KL(usage_target || usage), [N], an equal value for each sample.
 
-        `usage` is a moving average without a gradient. The gradient of a sample is the derivative of KL with respect to usage, times the
-        gradient of sigmoid(p), a smooth measure of activity. p: `pre` [N, F]."""
+        `usage` is a moving average, which has no gradient. As a substitute, the gradient of a sample is d KL / d usage times the gradient
+        of sigmoid(`pre`), a smooth measure of activity. pre: pre-activations [N, F]."""
         target = self.config.usage_target
         usage = self.usage.clamp(target / 100, 1 - (1 - target) / 100)
         divergence = target * (target / usage).log() + (1 - target) * ((1 - target) / (1 - usage)).log()
@@ -255,7 +266,8 @@ class SparseDictionary(Model):
 
     @torch.no_grad()
     def folded(self) -> SparseDictionary:
-        """Return a copy with the scale 1 and the same reconstructions. Its activities are those of this dictionary divided by the scale."""
+        """Return a copy with scale 1 and equal reconstructions. Its activities are the activities of this dictionary divided by the
+        scale."""
         found = copy.deepcopy(self)
         for name in self.folds:
             tensor = getattr(found, name)
@@ -268,22 +280,23 @@ class SparseDictionary(Model):
 
     @property
     def no_decay(self) -> set[str]:
-        """Return the names of all parameters: decay would shrink the activities."""
+        """Return the names of all parameters: none has weight decay, which would shrink the activities."""
         return {name for name, _ in self.named_parameters()}
 
     def flops_per_sample(self) -> float:
-        """Return 10 F d: 2 operations per weight in each of 5 matrix products, the two of the forward, the gradients of the two matrices,
-        and the gradient of the activities."""
+        """Return 10 F d operations: 2 per weight in each of 5 matrix products. Two products are in the forward pass, two are gradients of
+        the matrices, and one is the gradient of the activities."""
         return 2.0 * 5 * self.features * self.width
 
 
 def squared_error(target: Tensor, found: Tensor) -> Tensor:
-    """Return the squared error of `found` [N, d] summed over the d dimensions, [N], in the dtype of `target` [N, d]."""
+    """Return the squared error of each sample, summed over the d dimensions: [N], in the dtype of `target`. target, found: [N, d]."""
     return (target - found.to(target.dtype)).square().sum(1)
 
 
 def geometric_median(points: Tensor) -> Tensor:
-    """Return the geometric median [d]: the point with the smallest sum of distances to `points` [N, d], by Weiszfeld's algorithm (1937)."""
+    """Return the geometric median [d] of `points` [N, d]: the point with the smallest sum of distances to them, by Weiszfeld's algorithm
+    (1937)."""
     median = points.mean(0)
     for _ in range(WEISZFELD_STEPS):
         closeness = 1 / (points - median).norm(dim=1).clamp(min=1e-8)

@@ -1,8 +1,9 @@
-"""Forward and backward of a dictionary through its active features only, for variants that limit their number. Used on the CPU.
+"""Forward and backward of a dictionary through its active features only, for variants that limit the number of active features. Used on the
+CPU.
 
-A dense update has five matrix products with N F d multiplications each (N samples, F features, width d). Here only the product of the
-encoder's forward remains. The other four take N k d multiplications each, for k active features per sample: `embedding_bag` sums a few rows
-for each result. For the gradients of encoder and decoder, the activities are first sorted by feature; this is 40 times as fast as
+A dense update has five matrix products with N F d multiplications each (N samples, F features, width d). Here only one of them remains, the
+forward of the encoder. The other four take N k d multiplications each, for k active features per sample: `embedding_bag` sums a few rows
+for each result. For the gradients of encoder and decoder, the activities are first sorted by feature, which is 40 times as fast as
 `index_add_`. On a GPU dense products are faster.
 """
 
@@ -18,11 +19,11 @@ LEAST_FEATURES = 8  # for each active feature; with fewer the dense pass is used
 
 
 class Active(NamedTuple):
-    """Indices of the P activities that are not 0, of N samples and F features, sorted by sample.
+    """Indices of the P activities that are not 0 in a matrix of N samples and F features, sorted by sample.
 
-    feature, sample: int64 [P], indices of each activity. first: int64 [N], position of the first activity of each sample among the P.
-    order: int64 [P], permutation that sorts the activities by feature. of_feature: int64 [F], position of the first activity of each
-    feature in that order."""
+    feature, sample: int64 [P], feature and sample of each activity. first: int64 [N], position of the first activity of each sample. order:
+    int64 [P], permutation that sorts the activities by feature. of_feature: int64 [F], position of the first activity of each feature in
+    that order."""
 
     feature: Tensor
     sample: Tensor
@@ -32,16 +33,17 @@ class Active(NamedTuple):
 
 
 def active_places(places: Tensor, samples: int, features: int) -> Active:
-    """Return the indices of active features as `Active`. places: flat indices in a matrix [samples, features], int64 [P], sorted by
-    sample."""
+    """Convert flat indices of active features to `Active`.
+
+    places: int64 [P], ascending flat indices in a matrix of shape [samples, features]."""
     sample, feature = places // features, places % features
     counts, uses = torch.bincount(sample, minlength=samples), torch.bincount(feature, minlength=features)
     return Active(feature, sample, counts.cumsum(0) - counts, feature.argsort(stable=True), uses.cumsum(0) - uses)
 
 
 class Scratch:
-    """Reusable memory for the pre-activations of a forward pass. A new tensor of 4 MB costs 3 ms of page faults, as much as its
-    computation."""
+    """Memory for pre-activations that every forward pass uses again. A new tensor of 4 MB costs 3 ms of page faults, as much as computing
+    it."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0)
@@ -77,9 +79,9 @@ class SparseEncode(torch.autograd.Function):
 
 
 class SparseDecode(torch.autograd.Function):
-    """Autograd function that returns for each sample the sum of activity x vector over its active features, [N, d].
+    """Autograd function that returns the sum of activity x vector over the active features of each sample, [N, d].
 
-    values: activities [P], in the order of `active`. vectors: one for each feature, [F, d]. active: indices of the activities."""
+    values: activities [P], in the order of `active`. vectors: [F, d], one for each feature. active: indices of the activities."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, vectors: Tensor, active: Active) -> Tensor:
@@ -96,7 +98,9 @@ class SparseDecode(torch.autograd.Function):
 
 
 def weighted_sum(active: Active, values: Tensor, vectors: Tensor) -> Tensor:
-    """Return for each sample the sum of its active `vectors` [F, d], each times its entry of `values` [P]: [N, d]."""
+    """Return the sum of activity x vector over the active features of each sample, [N, d].
+
+    values: activities [P], in the order of `active`. vectors: [F, d], one for each feature."""
     found: Tensor = SparseDecode.apply(values, vectors, active)
     return found
 
@@ -106,7 +110,8 @@ def _sum_of_features(active: Active, values: Tensor, rows: Tensor) -> Tensor:
 
 
 def _sum_of_samples(active: Active, values: Tensor, rows: Tensor) -> Tensor:
-    """Return for each feature the sum of value x row over the samples in which the feature is active, [F, d]. values: [P], one for each
-    activity, in the order of `active`. rows: one for each sample, [N, d]."""
+    """Return the sum of activity x row over the samples in which each feature is active, [F, d].
+
+    values: activities [P], in the order of `active`. rows: [N, d], one for each sample."""
     ordered = values.index_select(0, active.order)
     return F.embedding_bag(active.sample.index_select(0, active.order), rows, active.of_feature, mode="sum", per_sample_weights=ordered)

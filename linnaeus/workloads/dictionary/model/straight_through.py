@@ -1,4 +1,4 @@
-"""Autograd functions whose backward is not the exact gradient, which is 0, undefined or unwanted in training."""
+"""Autograd functions with an approximate backward: the exact gradient is 0, undefined or unwanted in training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Jump(torch.autograd.Function):
-    """Autograd function JumpReLU: z where z > theta, otherwise 0, for z [N, F] and theta = `threshold` [F].
+    """JumpReLU as an autograd function: z where z > theta, otherwise 0, for z [N, F] and theta = `threshold` [F].
 
     Source: Rajamanoharan et al. 2024, arXiv 2407.14435, equations 9 and 11.
 
@@ -30,7 +30,8 @@ class Jump(torch.autograd.Function):
 
 
 class Step(torch.autograd.Function):
-    """Autograd function: 1 where z > theta, otherwise 0, for z [N, F] and theta = `threshold` [F] (source as for `Jump`, equation 12).
+    """Step as an autograd function: 1 where z > theta, otherwise 0, for z [N, F] and theta = `threshold` [F] (arXiv 2407.14435, equation
+    12).
 
     z has no gradient. The derivative with respect to theta is -1 / bandwidth where |z - theta| < bandwidth / 2, otherwise 0."""
 
@@ -48,8 +49,9 @@ class Step(torch.autograd.Function):
 
 
 class OnSphere(torch.autograd.Function):
-    """Autograd function that returns unit vectors [F, d] unchanged. Backward removes the component of each gradient along its vector, which
-    would only change the norm (Bricken et al. 2023, "Towards Monosemanticity")."""
+    """Autograd function that returns unit vectors [F, d] unchanged. The backward removes the component along the vector from its gradient.
+
+    That component would only change the norm of the vector (Bricken et al. 2023, "Towards Monosemanticity")."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""Define the variants of a sparse dictionary by the choice of the active features and by the penalty.
+"""Define the variants of a sparse dictionary, which differ in the choice of the active features and in the penalty. p: pre-activation.
 
-relu        activity max(p, 0), and a penalty of their sum (L1)             Bricken et al. 2023, "Towards Monosemanticity"
-gated       a gate chooses the features, another scale their activity       Rajamanoharan et al. 2024, arXiv 2404.16014
-topk        the k largest of each sample                                    Gao et al. 2024, arXiv 2406.04093
-batch_topk  the k n largest of n samples; a threshold in evaluation         Bussmann et al. 2024, arXiv 2412.06410
-jumprelu    p above a learned threshold, and a penalty of their number      Rajamanoharan et al. 2024, arXiv 2407.14435
-matryoshka  batch_topk, whose first features must reconstruct alone         Bussmann et al. 2025, arXiv 2503.17547
+relu        activity max(p, 0), and a penalty on the sum of activities (L1)  Bricken et al. 2023, "Towards Monosemanticity"
+gated       a gate chooses the active features, another map their activity   Rajamanoharan et al. 2024, arXiv 2404.16014
+topk        the k largest activities of each sample                          Gao et al. 2024, arXiv 2406.04093
+batch_topk  the k n largest of n samples; a threshold in evaluation          Bussmann et al. 2024, arXiv 2412.06410
+jumprelu    p above a learned threshold, and a penalty on the number active  Rajamanoharan et al. 2024, arXiv 2407.14435
+matryoshka  batch_topk; the first features alone must also reconstruct       Bussmann et al. 2025, arXiv 2503.17547
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class ReLUDictionary(SparseDictionary):
 
 
 class GatedDictionary(SparseDictionary):
-    """Dictionary with gates: a feature is active where its pre-activation p > 0. Its activity is then max(exp(r) (p - c) + m, 0), with
-    learned r and m [F] and the encoder bias c.
+    """Dictionary with gates: a feature is active where its pre-activation p is above 0. Its activity is then max(exp(r) (p - c) + m, 0),
+    with learned r [F] and m [F], and the encoder bias c [F].
 
-    p > 0 has no gradient. So two losses train p: a penalty of the sum of max(p, 0), and the squared error of the reconstruction from
-    max(p, 0) by the decoder and bias, which are constants in it."""
+    The condition p > 0 has no gradient, so two losses train p: a penalty on the sum of max(p, 0), and the squared error of a reconstruction
+    from max(p, 0). In this reconstruction the decoder and the bias are constants."""
 
     folds = (*SparseDictionary.folds, "magnitude_bias")
 
@@ -82,8 +82,8 @@ class TopKDictionary(SparseDictionary):
 class BatchTopKDictionary(SparseDictionary):
     """Dictionary that keeps the k n largest activities of each block of n training samples, and sets the others to 0.
 
-    A micro-batch consists of whole blocks, so the choice does not depend on the division of a global batch. threshold: moving average of
-    the smallest kept activity of a block. In evaluation the activities above `threshold` are kept, independently of other samples."""
+    A micro-batch consists of whole blocks, so the choice does not depend on how a global batch is divided. threshold: moving average of the
+    smallest kept activity of a block. In evaluation all activities above `threshold` are kept, independently of other samples."""
 
     threshold: Tensor
     updates: Tensor
@@ -112,13 +112,16 @@ class BatchTopKDictionary(SparseDictionary):
         return active_places(places, *pre.shape)
 
     def _guess(self, pre: Tensor) -> float:
-        """Return an estimate of the smallest kept activity: 0.8 x the threshold on the CPU. Return 0 on a GPU, where reading the threshold
-        would wait for the device. pre: pre-activations, for their device."""
+        """Return an estimate of the smallest kept activity: 0.8 x `threshold` on the CPU. Return 0 on a GPU, where reading the threshold
+        would wait for the device.
+
+        pre: pre-activations, of which only the device is used."""
         return 0.8 * float(self.threshold) if pre.device.type == "cpu" else 0.0
 
     def _keep(self, smallest: Tensor) -> None:
-        """Add the sum of `smallest` and the number of its values above 0 to the totals since the last update, from which `threshold` is
-        updated. Do nothing in evaluation. smallest: smallest kept activity of each block, [number of blocks]."""
+        """Add up the smallest kept activities of blocks, from which `after_update` computes `threshold`. Do nothing in evaluation.
+
+        smallest: [blocks], smallest kept activity of each block; 0 for a block that does not count."""
         if self.training:
             self._smallest += torch.stack([smallest.detach().sum(), (smallest > 0).sum()]).to(self._smallest.dtype)
 
@@ -135,8 +138,8 @@ class BatchTopKDictionary(SparseDictionary):
 
 
 class MatryoshkaDictionary(BatchTopKDictionary):
-    """BatchTopK dictionary whose loss is the sum of several squared errors: for each width w in `config.widths` and for all features, that
-    of the reconstruction by the first w features alone."""
+    """BatchTopK dictionary whose loss is a sum of squared errors: one of the full reconstruction, and for each width w in `config.widths`
+    one of the reconstruction by the first w features alone."""
 
     def __init__(self, config: MatryoshkaConfig, width: int, features: int) -> None:
         super().__init__(config, width, features)
@@ -159,13 +162,13 @@ class MatryoshkaDictionary(BatchTopKDictionary):
 
 
 class JumpReLUDictionary(SparseDictionary):
-    """Dictionary that sets activities up to a learned threshold of their feature to 0. The parameter `slow_threshold` is the threshold
-    divided by `THRESHOLD_SPEED`.
+    """Dictionary with a learned threshold for each feature: activities up to the threshold are set to 0. The parameter `slow_threshold` is
+    the threshold divided by `THRESHOLD_SPEED`.
 
-    Thresholds must move by several units, but a step of Adam has about the size of the learning rate, whatever the sparsity coefficient is.
-    Without the division, the final thresholds would depend on the number of updates instead of the coefficient. With the logarithm of the
-    threshold as parameter, thresholds hardly move. With activations of width d, an active feature lowers the objective if its activity is
-    above sqrt(sparsity x d)."""
+    Thresholds must move by several units, but a step of Adam has about the size of the learning rate for any sparsity coefficient. Without
+    the division, the final thresholds would depend on the number of updates instead of the coefficient. With log(threshold) as the
+    parameter, thresholds hardly move. With activations of width d, an active feature lowers the objective if its activity is above
+    sqrt(sparsity x d)."""
 
     folds = (*SparseDictionary.folds, "slow_threshold")
 
@@ -208,7 +211,7 @@ VARIANTS: dict[str, type[SparseDictionary]] = {
 def build_dictionary(config: DictionaryConfig, width: int, seed: int) -> SparseDictionary:
     """Return a new dictionary on the CPU for activations of `width` dimensions, with weights that are a function of `seed`.
 
-    Raise `ConfigError` for impossible settings."""
+    Raise `ConfigError` for settings that `check_settings` refuses."""
     features = config.features or 8 * width
     check_settings(config, features)
     with torch.device("cpu"):

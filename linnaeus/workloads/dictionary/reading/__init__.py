@@ -1,3 +1,3 @@
-"""Analyse the features of a trained dictionary for its sections of report.html: samples on which they are active, effects on the outputs,
-and classes that they detect.
+"""Analyse the features of a trained dictionary for report.html: samples on which they are active, their effects on the outputs, and the
+classes that they detect.
 """

@@ -1,7 +1,7 @@
-"""Compute the activities of the features of a dictionary on samples of the run whose model it was trained on.
+"""Compute the activities of a dictionary's features on samples of the run whose model the dictionary was trained on.
 
-The activity of a feature is its coefficient. A place is a position in the output of the module for one sample: a token, or a pixel of a
-feature map. F: number of features. P: number of places per sample.
+The activity of a feature is its coefficient in the reconstruction. A place is a position in the output of the module for one sample: a
+token, or a pixel of a feature map. F: number of features. P: number of places per sample.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ FEW = 8  # up to this number of tokens per sample, such as class tokens, `peaks`
 
 
 class Activity(NamedTuple):
-    """Activities of a batch of B samples. activities: [B, P, F], 0 for padding and for samples that cannot be decoded. places: shape of the
-    P places, (T,) or (H, W); () for an output [B, d]. real: number of places in the batch, without padding and samples that cannot be
-    decoded."""
+    """Activities of a batch of B samples at P places (tokens or pixels) each.
+
+    activities: [B, P, F], 0 for padding and for samples that cannot be decoded. places: shape of the P places, (T,) or (H, W); () for a
+    module output [B, d]. real: number of places in the batch, without padding and samples that cannot be decoded."""
 
     activities: Tensor
     places: tuple[int, ...]
@@ -34,8 +35,9 @@ class Activity(NamedTuple):
 
 
 class Reader:
-    """Reader of the activities of a dictionary on samples. run: opened run of the model. module: module of the model whose output is
-    recorded. trained: dictionary of this output."""
+    """Reader of a dictionary's activities on samples.
+
+    run: opened run of the model. module: module of the model whose output is recorded. trained: dictionary for this output."""
 
     def __init__(self, run: OpenedRun, module: nn.Module, trained: TrainedDictionary) -> None:
         self.run, self.trained, self.module = run, trained, module
@@ -43,11 +45,11 @@ class Reader:
         self.device = next(run.model.parameters()).device
 
     def prepared(self, host: Batch) -> Batch:
-        """Move a host batch to the device. Return it after `Workload.prepare`."""
+        """Move a batch from the host to the device, apply `Workload.prepare`, and return the result."""
         return self.run.workload.prepare({name: value.to(self.device) for name, value in host.items()})
 
     def read(self, host: Batch) -> Activity:
-        """Run the model on a host batch, and return the activities. host: batch before `Workload.prepare`."""
+        """Run the model on a batch, and return the activities of the dictionary. host: batch on the host, before `Workload.prepare`."""
         with Tap(self.module, channels=self.channels) as tap, torch.inference_mode(), self.run.autocast():
             self.run.model(self.prepared(host))
         size = len(host["sample"])
@@ -60,21 +62,24 @@ class Reader:
         return Activity(found * real.unsqueeze(2), places, int(real.sum()))
 
     def scores(self, host: Batch, position: Tensor | None, edit: Callable[[Tensor], Tensor] | None = None) -> dict[str, Tensor]:
-        """Return group of outputs -> log-probabilities [B, C] for a host batch. position: int64 [B], position in a sequence whose output is
-        returned; None: the last one. edit: function that replaces the output rows [N, d] of the module; None: no edit."""
+        """Return {group of outputs: log-probabilities [B, C]} of the model for a batch on the host.
+
+        position: int64 [B], position in the sequence whose prediction is returned; None: the last position. edit: function that replaces
+        the output rows [N, d] of the module; None: no edit."""
         view = self.run.workload.sample_view()
         with Tap(self.module, edit, self.channels), torch.inference_mode(), self.run.autocast():
             return view.scores(self.run.model, self.prepared(host), position)
 
 
 def batches(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Iterator[Batch]:
-    """Yield host batches of at most `BATCH` samples. samples: indices in the dataset, in the order of the result."""
+    """Yield samples of `dataset` in batches of at most `BATCH`, on the host. samples: dataset indices, in the order in which they are
+    returned."""
     for start in range(0, len(samples), BATCH):
         yield batch_of(dataset, samples[start : start + BATCH])
 
 
 def batch_of(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Batch:
-    """Return samples of a dataset as one host batch. samples: their indices in the dataset."""
+    """Return samples of `dataset` as one batch on the host. samples: dataset indices."""
     return dataset.__getitems__([SampleIndex(0, int(sample), int(sample), 0) for sample in samples])
 
 
@@ -84,14 +89,15 @@ def spread(size: int, most: int) -> np.ndarray:
 
 
 class FeatureTable(NamedTuple):
-    """Statistics of F features over S samples. Places exclude padding and samples that cannot be decoded.
+    """Statistics of F features over S samples. A place is a token or a pixel; padding and samples that cannot be decoded have no places.
 
-    density: share of the places where a feature is active, float64 [F]. energy: mean square of the activities over the places, float64 [F].
-    strength: the K = `TOP` largest of the maximum activities of the samples for each feature, descending, [F, K]; -1 if there are fewer
-    than K samples. sample: numbers of these samples in the dataset, [F, K], not rows of `peaks`; without meaning where `strength` is -1.
-    samples: S. places: number of places in all samples. peaks: maximum activity in each sample, float32 [S, 1, F]; for outputs with at most
-    `FEW` tokens the activity at each place, float32 [S, P, F]; None if not kept. labels: group -> class of each sample, int64 [S], -1 if
-    unknown; {} if not kept."""
+    density: float64 [F], share of the places where a feature is active. energy: float64 [F], mean square of the activities over the places.
+    strength: [F, K], for each feature the K = `TOP` samples' largest activities, descending; -1 if there are fewer than K samples. sample:
+    [F, K], dataset indices of these samples (not rows of `peaks`); without meaning where `strength` is -1. samples: S. places: number of
+    places in all samples.
+
+    peaks: float32 [S, 1, F], maximum activity in each sample; for module outputs with at most `FEW` tokens float32 [S, P, F], the activity
+    at each token; None if not kept. labels: group -> class of each sample, int64 [S], -1 if unknown; {} if not kept."""
 
     density: np.ndarray
     energy: np.ndarray
@@ -104,7 +110,7 @@ class FeatureTable(NamedTuple):
 
 
 def feature_table(reader: Reader, dataset: PositionedDataset, most: int, keep_peaks: bool = False) -> FeatureTable:
-    """Return the statistics of the features over at most `most` evenly spaced samples of a dataset. keep_peaks: True to keep `peaks` and
+    """Return the statistics of the features over at most `most` evenly spaced samples of `dataset`. keep_peaks: True: fill `peaks` and
     `labels`."""
     view, features, device = reader.run.workload.sample_view(), reader.trained.features, reader.device
     active, energy = (torch.zeros(features, dtype=torch.float64, device=device) for _ in range(2))

@@ -21,8 +21,10 @@ LEAST = -6  # log10 of the density at the lowest bar, which also counts lower de
 
 
 class Point(NamedTuple):
-    """Dot for one dictionary. series: name of the line that joins dots, such as the name of a run. l0: mean number of active features.
-    value: the metric on the y axis. here: True for a dictionary of this run, which has a larger dot."""
+    """Dot for one dictionary in `frontier_chart`.
+
+    series: name of the line that joins dots, such as the name of a run. l0: mean number of active features. value: the metric on the y
+    axis. here: True for a dictionary of this run, which gets a larger dot."""
 
     name: str
     series: str
@@ -32,8 +34,9 @@ class Point(NamedTuple):
 
 
 def density_chart(title: str, density: np.ndarray, places: int) -> str:
-    """Return a histogram of the densities of F features as an HTML figure. density: share of the places where each feature is active, [F].
-    places: number of places, for the caption. Features that are never active are only counted in the caption."""
+    """Return a histogram of feature densities as an HTML figure. Features that are never active are only counted in the caption.
+
+    density: [F], share of the places (tokens or pixels) where each feature is active. places: number of places, for the caption."""
     never = int((density == 0).sum())
     found = np.log10(density[density > 0])
     low = max(LEAST, math.floor(found.min())) if len(found) else -3
@@ -55,8 +58,10 @@ def density_chart(title: str, density: np.ndarray, places: int) -> str:
 
 
 def frontier_chart(title: str, points: Sequence[Point], note: str) -> str:
-    """Return an HTML figure of a metric over L0, with a dot for each dictionary. Points whose `l0` or `value` is not finite, or whose `l0`
-    is 0, are left out. Return "" if fewer than two points remain. note: text after the title."""
+    """Return an HTML figure of a metric over L0 (mean number of active features), with a dot for each dictionary.
+
+    Points whose `l0` or `value` is not finite, or whose `l0` is 0, are left out. Return "" if fewer than two points remain. note: text
+    after the title."""
     shown = [point for point in points if math.isfinite(point.l0) and math.isfinite(point.value) and point.l0 > 0]
     if len(shown) < 2:
         return ""

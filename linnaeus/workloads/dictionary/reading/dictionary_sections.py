@@ -38,12 +38,11 @@ def dictionary_sections(
     features: int,
     samples: int,
 ) -> list[tuple[str, str]]:
-    """Return the sections about features of the dictionary run in `directory`, (title, HTML) each. Write feature_taxa.csv to `directory` if
-    there are detectors.
+    """Return the sections about features for report.html, (title, HTML) each. Write feature_taxa.csv to `directory` if there are detectors.
 
-    run: run of the model that was analysed. module: module of its model whose output the dictionaries reconstruct. dictionaries: name ->
-    dictionary. final: key -> newest value of the validation metrics. features: number of cards, divided among the dictionaries; each has at
-    least one. samples: maximum number of samples to read, for the validation set and for the training set."""
+    run: run of the model that was analysed. module: module of this model whose output the dictionaries reconstruct. dictionaries: name ->
+    dictionary. directory: the dictionary run. final: metric key -> newest validation value. features: number of cards, divided among the
+    dictionaries; each dictionary has at least one. samples: most samples to read of the validation set, and of the training set."""
     charts, sections, rows = frontier(directory, list(dictionaries), final), [], []
     for name, trained in dictionaries.items():
         one = _of_dictionary(Reader(run, module, trained), name, max(features // len(dictionaries), 1), samples, len(dictionaries) > 1)
@@ -57,8 +56,10 @@ def dictionary_sections(
 
 
 class _Dictionary(NamedTuple):
-    """Parts of report.html about one dictionary. density: histogram as HTML. sections: (title, HTML) of each section. detectors: the best
-    detector of each class; [] if the samples have no classes."""
+    """Parts of report.html about one dictionary.
+
+    density: histogram as HTML. sections: (title, HTML) of each section. detectors: the best detector of each class; [] if the samples have
+    no classes."""
 
     density: str
     sections: list[tuple[str, str]]
@@ -100,8 +101,10 @@ def _explanation(count: int, table: FeatureTable, trained: TrainedDictionary) ->
 
 
 def frontier(directory: Path, names: list[str], final: Mapping[str, float]) -> str:
-    """Return the charts of explained variance and loss recovered over L0 as HTML, for the dictionaries of this run and of the runs in
-    `same_module`. names: names of the dictionaries of this run. final: key -> newest value of the validation metrics of this run."""
+    """Return charts of explained variance and of loss recovered over L0 (mean number of active features), as HTML.
+
+    They show the dictionaries of this run and of the runs in `same_module`. names: names of the dictionaries of this run. final: metric key
+    -> newest validation value of this run."""
     others = same_module(directory)
     charts = []
     for measure, title in MEASURES.items():
@@ -123,8 +126,10 @@ def _points(run: str, names: list[str], final: Mapping[str, float], measure: str
 
 
 def same_module(directory: Path) -> list[tuple[str, tuple[list[str], dict[str, float]]]]:
-    """Return (directory name, (names of the dictionaries, key -> final metric)) of other dictionary runs, sorted by name. These are the
-    runs in the parent folder of `directory` that have a summary.json and were trained on the same module of the same run."""
+    """Return other dictionary runs for comparison, sorted by name: (directory name, (names of the dictionaries, {metric key: final
+    value})).
+
+    These are the runs in the parent folder of `directory` that have a summary.json and were trained on the same module of the same run."""
     own = _reads(directory)
     found = []
     for other in sorted(path.parent for path in directory.parent.glob("*/summary.json")):
@@ -136,8 +141,9 @@ def same_module(directory: Path) -> list[tuple[str, tuple[list[str], dict[str, f
 
 
 def _reads(directory: Path) -> tuple[str, str, list[str]] | None:
-    """Return (path of the run whose activations are read, name of the module, names of the dictionaries) of a dictionary run; None if
-    `directory` is no dictionary run."""
+    """Return what a dictionary run is about: (path of the run whose activations are read, module name, names of the dictionaries).
+
+    Return None if `directory` is no dictionary run."""
     from linnaeus.errors import ConfigError
     from linnaeus.workloads.dictionary.model.dictionary_set import members
     from linnaeus.workloads.run_weights import run_configuration

@@ -1,6 +1,5 @@
-"""Measure the effect of a feature on the outputs of the model: the probability of each output with the feature minus its probability
-without the feature.
-"""
+"""Measure the effect of a feature on the outputs of a model: probability of each output with the feature, minus the probability without
+it."""
 
 from __future__ import annotations
 
@@ -14,8 +13,9 @@ from linnaeus.workloads.dictionary.reading.activity import Activity, Reader
 
 
 class Effect(NamedTuple):
-    """Mean change of the probability of one output by a feature, over samples on which the feature is active. change: -1 to 1, positive if
-    the feature raises the probability."""
+    """Effect of a feature on one output: the mean change of its probability over samples on which the feature is active.
+
+    change: -1 to 1, positive if the feature raises the probability."""
 
     group: str
     output: str
@@ -23,12 +23,14 @@ class Effect(NamedTuple):
 
 
 def effects(reader: Reader, host: Batch, found: Activity, feature: int, most: int = 4) -> list[Effect]:
-    """Return the outputs whose probability a feature changes most, over all groups: at most `most` that it raises and `most` that it
-    lowers, in descending order of the change. Changes of less than 0.0001 in size are left out.
+    """Return the outputs whose probability a feature changes most: at most `most` raised and `most` lowered ones over all groups of
+    outputs, in descending order of the change. Changes smaller than 0.0001 are left out.
 
-    host: batch of samples on which the feature is active. found: the activities on this batch. For outputs [B, T, d] of the module, the
-    model's output is taken at the token with the largest activity. The model runs with and without the feature, because layers after the
-    module are not linear. (SplatNLP and Bricken et al. 2023 multiply decoder vectors by output weights instead.)"""
+    host: batch of samples on which the feature is active. found: activities on this batch. For module outputs [B, T, d] the prediction at
+    the token with the largest activity is used.
+
+    The model runs with and without the feature, because layers after the module are not linear. (SplatNLP and Bricken et al. 2023 multiply
+    decoder vectors by output weights instead.)"""
     position: Tensor | None = None
     if len(found.places) == 1:
         position = found.activities[:, :, feature].argmax(1)

@@ -1,9 +1,9 @@
 """Find for each class of the samples, such as a taxon, the feature that detects it best.
 
-A detector is a feature with a threshold. It predicts its class for a sample if the maximum activity over the places is above the threshold.
-If samples have few tokens, such as one class token for each taxonomic rank, a detector uses the activity at one of them instead. For each
-class, the feature, place and threshold with the best F1 on training samples are chosen. Precision, recall and F1 are then measured on
-validation samples. Candidate thresholds are 0 and quantiles of the activities above 0.
+A detector is a feature with a threshold. It predicts its class for a sample if the maximum activity over the places (tokens or pixels) is
+above the threshold. If samples have few tokens, such as one class token for each taxonomic rank, a detector uses the activity at a single
+token instead. For each class, the feature, token and threshold with the best F1 on training samples are chosen. Precision, recall and F1
+are then measured on validation samples. Candidate thresholds are 0 and quantiles of the activities above 0.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ COLUMNS = ("rank", "taxon", "feature", "place", "threshold", "training_rows", "v
 
 
 class Detector(NamedTuple):
-    """Best detector of a class. group: group of outputs, such as a taxonomic rank. name: name of the class. place: number of the token
-    whose activity is used, from 1; None: the maximum over all places. training_rows, validation_rows: number of samples of the class in
-    each set.
+    """Best detector of one class: a feature with a threshold.
 
-    precision, recall, f1: on validation samples. Precision is NaN without positive predictions; recall and F1 are NaN without samples of
-    the class."""
+    group: group of outputs, such as a taxonomic rank. name: name of the class. place: number of the token whose activity is used, from 1;
+    None: the maximum over all places. training_rows, validation_rows: number of samples of the class in the training and in the validation
+    samples.
+
+    precision, recall, f1: on validation samples. Precision is NaN if the detector never fires; recall and F1 are NaN without samples of the
+    class."""
 
     group: str
     name: str
@@ -37,7 +39,8 @@ class Detector(NamedTuple):
     f1: float
 
     def row(self) -> dict[str, Any]:
-        """Return column -> value of the row of this detector in feature_taxa.csv. `group` is the column `rank`, `name` is `taxon`."""
+        """Return {column: value} for this detector's row in feature_taxa.csv. The column `rank` is `group`, the column `taxon` is
+        `name`."""
         return dict(zip(COLUMNS, self, strict=True))
 
 
@@ -46,11 +49,11 @@ def detectors(
     validation: tuple[np.ndarray, Mapping[str, np.ndarray]],
     names: Mapping[str, Sequence[str]],
 ) -> list[Detector]:
-    """Return the best detector of each class of each group, in descending order of the validation F1, NaN last. Classes without training
-    samples are left out.
+    """Return the best detector of each class of each group, in descending order of the validation F1, NaN last.
 
-    training, validation: (peaks, labels) of S samples. peaks: activities, float32 [S, P, F]; P is 1 for the maximum over all places.
-    labels: group -> class of each sample, int64 [S], -1 if unknown. names: group -> names of its classes."""
+    Classes without training samples are left out. training, validation: (peaks, labels) of S samples. peaks: activities, float32 [S, P, F];
+    P is 1 if they are maxima over all places. labels: group -> class of each sample, int64 [S], -1 if unknown. names: group -> names of its
+    classes."""
     found = [
         detector
         for group in training[1]
@@ -89,15 +92,17 @@ def _of_group(
 
 
 def _known(peaks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (activities [N, P x F], classes [N]) of the N samples whose class is known. peaks: activities [S, P, F] of S samples. labels:
-    their classes in one group, int64 [S], -1 if unknown."""
+    """Return (activities [N, P x F], classes [N]) of the N samples whose class is known.
+
+    peaks: activities [S, P, F] of S samples. labels: int64 [S], class of each sample, -1 if unknown."""
     known = labels >= 0
     return peaks[known].reshape(int(known.sum()), -1), labels[known]
 
 
 def _thresholds(peaks: np.ndarray) -> np.ndarray:
-    """Return the candidate thresholds of each column of `peaks` [N, K], float32 [Q + 1, K]: 0, then the Q `QUANTILES` of the activities
-    above 0 in this column."""
+    """Return the candidate thresholds of each column of `peaks` [N, K]: float32 [Q + 1, K].
+
+    The first is 0; the others are the Q quantiles `QUANTILES` of the activities above 0 in the column."""
     ordered = np.sort(peaks, axis=0)
     first = (ordered <= 0).sum(0)  # number of samples without activity
     rows = first + np.floor(QUANTILES[:, None] * (len(peaks) - first)).astype(np.int64)

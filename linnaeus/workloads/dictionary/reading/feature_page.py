@@ -1,5 +1,7 @@
-"""Make the cards of features as HTML: density, samples with the largest activities, effects on the outputs, and the features with the most
-similar decoder vectors; and the table of detectors.
+"""Make HTML of a dictionary's features: a card for each feature, and the table of detectors.
+
+A card has the density, the samples with the largest activities, the effects on the outputs, and the features with the most similar decoder
+vectors.
 """
 
 from __future__ import annotations
@@ -46,8 +48,10 @@ font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;max-height:
 
 
 def strongest(table: FeatureTable, count: int) -> list[int]:
-    """Return at most `count` features in descending order of energy. Features that are never active are left out. Features that are active
-    in more than 10 % of the places come last, because they are the least specific."""
+    """Return the numbers of at most `count` features, in descending order of energy (mean square of the activity).
+
+    Features that are active in more than 10 % of the places come last, because they are the least specific. Features that are never active
+    are left out."""
     order = np.lexsort((-table.energy, table.density > DENSE))
     return [int(i) for i in order[:count] if table.strength[i, 0] > 0]
 
@@ -55,8 +59,10 @@ def strongest(table: FeatureTable, count: int) -> list[int]:
 def feature_cards(
     reader: Reader, table: FeatureTable, features: Sequence[int], examples: int, best: Mapping[int, Detector], first: str
 ) -> str:
-    """Return the cards of `features` as HTML. table: statistics over validation samples. examples: maximum number of samples on a card.
-    best: feature -> its best detector, for features that have one. first: prefix of the HTML ids of the cards."""
+    """Return the cards of `features` as HTML.
+
+    table: statistics over validation samples. examples: most samples on a card. best: feature -> best detector, for features that are a
+    detector. first: prefix of the HTML ids of the cards."""
     decoder = torch.nn.functional.normalize(reader.trained.dictionary.decoder.detach(), dim=1)
     nearest = (decoder[list(features)] @ decoder.T).topk(min(NEAREST + 1, len(decoder)), dim=1)
     cards = []
@@ -93,9 +99,10 @@ def _examples(reader: Reader, host: Batch, found: Activity, feature: int) -> str
 
 
 def _effect(found: Sequence[Effect]) -> str:
-    """Return two columns of outputs as HTML: those whose probability the feature raises on the left, those whose probability it lowers on
-    the right, the largest changes first. If `found` is empty, return a sentence that says so. found: effects in descending order of the
-    change."""
+    """Return two columns of outputs as HTML: outputs that the feature raises on the left, outputs that it lowers on the right, the largest
+    changes first. If `found` is empty, return a sentence that says so.
+
+    found: effects in descending order of the change."""
     if not found:
         return '<p class="near">no output changes by more than 0.01 percentage points without the feature</p>'
     columns = [[one for one in found if one.change > 0], [one for one in found if one.change < 0][::-1]]
@@ -119,8 +126,9 @@ def _link(feature: int, cosine: float, shown: Sequence[int], first: str) -> str:
 
 
 def detector_table(found: Sequence[Detector], shown: Sequence[int], first: str, most: int = 40) -> str:
-    """Return an HTML table of the first `most` detectors in `found`. shown: features that have a card, to which the table links. first:
-    prefix of the HTML ids of the cards."""
+    """Return an HTML table of the first `most` detectors in `found`. A feature with a card is a link to it.
+
+    shown: features that have a card. first: prefix of the HTML ids of the cards."""
     rows = []
     for one in found[:most]:
         feature = f'<a href="#{first}{one.feature}">{one.feature}</a>' if one.feature in shown else str(one.feature)

@@ -26,8 +26,8 @@ REFUSED = ("form", "tokenizer", "plugins")  # options of `linnaeus export` witho
 def export_model(options: argparse.Namespace) -> list[str]:
     """Write all dictionaries of the run `options.run` to the new folder `options.out`, in the layout of SAELens. Return the lines to print.
 
-    `options`: options of `linnaeus export`: `run`, `out`, `checkpoint`, and the options in `REFUSED`, which must not be set. Raise
-    `ConfigError` if one of these is set, if the run cannot be loaded, and if the folder exists or cannot be written."""
+    options: options of `linnaeus export`: `run`, `out`, `checkpoint`, and the options in `REFUSED`, which must not be set. Raise
+    `ConfigError` if an option in `REFUSED` is set, if the run cannot be loaded, and if the folder exists or cannot be written."""
     for name in REFUSED:
         if getattr(options, name):
             raise ConfigError(f"--{name} has no effect with a dictionary, which is written for SAELens; leave it out")
@@ -43,9 +43,9 @@ def export_model(options: argparse.Namespace) -> list[str]:
 
 
 def write_folders(found: Mapping[str, TrainedDictionary], out: Path) -> list[Path]:
-    """Write all dictionaries, or none of them after a failure. Return the folder of each dictionary.
+    """Write all dictionaries; after a failure, none. Return the folder of each dictionary.
 
-    `found`: name -> dictionary. A single dictionary is written to `out` itself, several are written to `out`/NAME. Raise `ConfigError` if
+    found: name -> dictionary. A single dictionary is written to `out` itself, several are written to `out`/NAME. Raise `ConfigError` if
     `out` cannot be written."""
     temporary = out.with_name(f"{TEMPORARY}{out.name}")
     parts = [Path(name) if len(found) > 1 else Path() for name in found]

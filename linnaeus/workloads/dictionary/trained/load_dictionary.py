@@ -20,11 +20,11 @@ from linnaeus.workloads.run_weights import chosen_weights, find_run, run_configu
 
 
 def load_model(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", dictionary: str | None = None) -> TrainedDictionary:
-    """Return a trained dictionary of a run, on `device`.
+    """Return one trained dictionary of a run, on `device`.
 
-    `path`: run directory or one of its checkpoints. `checkpoint`: best, newest or a step; None: the best checkpoint if the run was
-    validated, otherwise the newest. `dictionary`: name such as k16, for a run of several dictionaries; None: the first one. Raise
-    `ConfigError` if the run has no dictionary of this name, and for the errors of `load_dictionaries`."""
+    path: run directory or one of its checkpoints. checkpoint: best, newest or a step; None: the best checkpoint if the run was validated,
+    otherwise the newest. dictionary: name such as k16, for a run of several dictionaries; None: the first one. Raise `ConfigError` if the
+    run has no dictionary of this name, and for the errors of `load_dictionaries`."""
     found = load_dictionaries(path, checkpoint=checkpoint, device=device)
     if dictionary is not None and dictionary not in found:
         raise ConfigError(f"dictionary {dictionary!r} does not exist; the run has {', '.join(found)}")
@@ -32,10 +32,10 @@ def load_model(path: str | Path, *, checkpoint: str | None = None, device: str =
 
 
 def load_dictionaries(path: str | Path, *, checkpoint: str | None = None, device: str = "cpu") -> dict[str, TrainedDictionary]:
-    """Return name -> dictionary for all dictionaries of a run. The only dictionary of a run is called `dictionary`.
+    """Return {name: dictionary} for all dictionaries of a run. If a run has only one dictionary, its name is `dictionary`.
 
-    `path`, `checkpoint` and `device` are as in `load_model`. Raise `ConfigError` if `path` is not a run of this workload, and if the
-    weights are damaged, not finite or of another shape."""
+    path, checkpoint, device: as in `load_model`. Raise `ConfigError` if `path` is not a run of this workload, and if the weights are
+    damaged, not finite or of another shape."""
     run = find_run(Path(path))
     config: Any = run_configuration(run, "dictionary")
     weights = chosen_weights(Path(path), checkpoint)
@@ -50,7 +50,7 @@ def load_dictionaries(path: str | Path, *, checkpoint: str | None = None, device
 def _place(read: ReadRunConfig, record: Mapping[str, Any]) -> Place:
     """Return the source of the activations: run, module and checkpoint.
 
-    `read`: configured source. `record`: content of the file `RECORD`, which has precedence; {} if the file is missing."""
+    read: the configured source. record: content of the run's file `RECORD`, which has precedence; {} if the file is missing."""
     assert read.run is not None and read.module is not None
     step = re.search(r"step-(\d+)", Path(record.get("weights", "")).parent.name)
     checkpoint = read.checkpoint if step is None else str(int(step[1]))
@@ -58,7 +58,7 @@ def _place(read: ReadRunConfig, record: Mapping[str, Any]) -> Place:
 
 
 def _build(config: Config, weights: InitialWeights) -> DictionarySet:
-    """Return untrained dictionaries with the sizes that the tensors in `weights` have. The weights are not loaded.
+    """Return untrained dictionaries with the sizes of the tensors in `weights`; the weights are loaded later.
 
     Raise `ConfigError` if `weights` has no decoder for one of the dictionaries."""
     found = []

@@ -8,7 +8,7 @@
     jumprelu                 jumprelu
 
 SAELens computes p = (x - b_dec) W_enc + b_enc from unscaled activations x [N, d] (N activations, d channels). A dictionary was trained on
-activations multiplied by a scale. Its biases and thresholds are therefore divided by this scale. The decoder vectors have norm 1 and do not
+activations multiplied by a scale, so its biases and thresholds are divided by this scale. The decoder vectors have norm 1 and do not
 change.
 """
 
@@ -57,9 +57,9 @@ def to_saelens(dictionary: SparseDictionary, metadata: Mapping[str, Any]) -> tup
 
 
 def _encoder(architecture: str, folded: Any) -> dict[str, Tensor]:
-    """Return name -> tensor for all weights of SAELens except `W_enc`, `W_dec` and `b_dec`.
+    """Return {name: tensor} of all SAELens weights except `W_enc`, `W_dec` and `b_dec`.
 
-    `architecture`: architecture of SAELens. `folded`: dictionary with its scale folded into the weights (`SparseDictionary.folded`)."""
+    architecture: architecture of SAELens. folded: dictionary with its scale folded into the weights (`SparseDictionary.folded`)."""
     if architecture == "gated":
         return {"b_gate": folded.encoder_bias, "r_mag": folded.log_gain, "b_mag": folded.magnitude_bias}
     if architecture == "jumprelu":  # batch_topk has one threshold for all features

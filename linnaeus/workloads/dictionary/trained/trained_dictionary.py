@@ -1,4 +1,4 @@
-"""Define `TrainedDictionary`: a trained dictionary, ready to encode and edit activations, and the source of these activations (`Place`)."""
+"""Define `TrainedDictionary`, a trained dictionary that encodes and edits activations, and `Place`, the source of these activations."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RECORD = "dataset.json"  # description of the activations in the directory of a 
 class Place(NamedTuple):
     """Source of the activations of a dictionary: the output of a module in the network of another run.
 
-    `run`: directory of that run. `module`: name of the module. `checkpoint`: step of the network weights that the dictionary was trained
-    with, even if that run has newer or better weights now. If no step was recorded: best, newest or None, as for `chosen_weights`.
-    `digest`: hash of the network weights; None if unknown. `channels`: dimension of the channels, as for `Tap`."""
+    `run`: directory of the other run. `module`: name of the module. `checkpoint`: step of the network weights with which the dictionary was
+    trained, even if the other run has newer or better weights now. If no step was recorded, `checkpoint` is best, newest or None, as for
+    `chosen_weights`. `digest`: hash of the network weights; None if unknown. `channels`: dimension of the channels, as for `Tap`."""
 
     run: Path
     module: str
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     channels: str = "first"
 
     def find(self, network: nn.Module) -> nn.Module:
-        """Return the module in `network`. Raise `ConfigError` if it does not exist."""
+        """Return the module `self.module` of `network`. Raise `ConfigError` if it does not exist."""
         return find_module(network, self.module)
 
 
@@ -64,7 +64,7 @@ class TrainedDictionary:
         return self.dictionary.decode(activities)
 
     def editing(self, scales: Mapping[int, float], reconstruct: bool = False) -> Callable[[Tensor], Tensor]:
-        """Return a function that scales the activities of some features in activations. It maps [N, d] to [N, d].
+        """Return a function that maps activations [N, d] to edited activations [N, d], in which the activities of some features are scaled.
 
         `scales`: number of a feature -> factor. `reconstruct`: True: the function returns the reconstruction from the scaled activities.
         False: it returns the activations plus the change of the reconstruction, which keeps the reconstruction error; with empty `scales`

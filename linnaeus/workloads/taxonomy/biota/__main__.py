@@ -66,7 +66,7 @@ def _image_path(source: Source, i: int) -> str:
 
 
 def _row(source: Source, i: int) -> list[str]:
-    """Return the cells of individual number i in manifest.csv, empty for missing labels and for NaN."""
+    """Return the cells of individual number i in manifest.csv, in the order of the columns; "" for a missing label and for NaN."""
     taxa = [names[c] if c >= 0 else "" for names, c in zip(source.tree.names, source.labels[i], strict=True)]
     place = [_number(source.metadata.latitude[i], 5), _number(source.metadata.longitude[i], 5), _number(source.metadata.uncertainty[i], 1)]
     day, hour = float(source.metadata.day[i]), float(source.metadata.hour[i])

@@ -36,7 +36,8 @@ def build_source(config: BiotaConfig) -> Source:
     """Return the source that `config` describes. Individuals 0 to `train_samples` - 1 are for training, the next `validation_samples` for
     validation.
 
-    10,000 individuals take about 20 ms. Raise `ConfigError` if `data.ranks` does not fit the ranks of the world."""
+    10,000 individuals take about 20 ms. Raise `ConfigError` if `data.ranks` contains a rank that the world does not have, or is not ordered
+    coarse to fine."""
     world = build_world(config.world)
     count = config.train_samples + config.validation_samples
     samples = np.arange(count)
@@ -59,7 +60,8 @@ def build_source(config: BiotaConfig) -> Source:
 
 
 class BiotaReader:
-    """`ImageReader` for `count` individuals of a world, with photographs of `size` x `size` pixels."""
+    """`ImageReader` that renders photographs of `size` x `size` pixels for `count` individuals of a world, and caches them if they fit in
+    `CACHE_LIMIT`."""
 
     def __init__(self, world: int, count: int, size: int) -> None:
         self.world, self.count, self.size = world, count, size

@@ -16,7 +16,8 @@ Layer = tuple[Array, str]  # coverage [B, H, W], and the name of a colour of `re
 
 @dataclass
 class Figure:
-    """Geometry of a batch of organisms. Each array is float32 [B, H, W]."""
+    """Geometry of a batch of organisms: signed distances and pattern coordinates of each pixel, and painted layers. Each array is float32
+    [B, H, W]."""
 
     body: Array  # signed distance to the outline of the patterned surface
     along: Array  # pattern coordinate s, -1 to 1

@@ -84,10 +84,10 @@ def build_distributions(world_number: int) -> MetadataDistributions:
 
 
 def _draw_genus(draw: Draw) -> list[float]:
-    """Return a list of 11 numbers: 5 centres and 5 spreads of the metadata of a genus, and the direction (radians) in which the ranges of
-    its cryptic species are shifted.
+    """Return a list of 11 numbers for a genus: 5 means and 5 standard deviations of the metadata, and the direction (radians) in which the
+    ranges of its cryptic species are shifted. `draw`: source of random numbers.
 
-    The region lies around the Gulf of Guinea, so that latitude 0.0 and longitude 0.0 occur as valid values."""
+    All genera live around the Gulf of Guinea, so that latitude 0.0 and longitude 0.0 occur as valid values."""
     centre = [draw.uniform(0, 8), draw.uniform(0, 12), draw.uniform(0.38, 0.5), draw.uniform(11, 15), draw.uniform(5.5, 5.9)]
     spread = [draw.uniform(4, 6), draw.uniform(6, 9), draw.uniform(0.07, 0.10), draw.uniform(2, 4), draw.uniform(0.45, 0.6)]
     return [*centre, *spread, draw.uniform(0, 2 * np.pi)]
@@ -128,7 +128,8 @@ def _log_wrapped(x: np.ndarray, centre: np.ndarray, spread: np.ndarray, period: 
 
 def log_densities(world: World, metadata: Metadata) -> dict[str, np.ndarray]:
     """Return, for each component, the log density of the recorded values under each species, up to a constant: component -> float64 [N, S].
-    It is 0 in the rows of individuals without the component."""
+
+    The log density is 0 in the rows of individuals without the component."""
     centre, spread = build_distributions(world.number)
     values = {name: np.asarray(getattr(metadata, name), np.float64) for name in centre}
     values["elevation"] = np.log(values["elevation"])

@@ -84,8 +84,8 @@ def ceilings(config: BiotaConfig) -> dict[str, float]:
 
 
 def format_ceilings(best: dict[str, float]) -> str:
-    """Return the result of `ceilings` as a text table: a line per condition, top-1 and macro accuracy in per cent for each rank, the finest
-    rank first."""
+    """Return the result of `ceilings` as a text table: a line for each condition (set of masked components), with the top-1 and macro
+    accuracy in per cent at each rank, the finest rank first."""
     ranks = tuple(reversed(RANKS))
     lines = [f"{'best possible, %':<16}" + "".join(f"{rank:>16}" for rank in ranks), " " * 16 + f"{'top-1   macro':>16}" * len(ranks)]
     for condition in CONDITIONS:

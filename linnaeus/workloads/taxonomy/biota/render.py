@@ -37,7 +37,7 @@ def render_forms(world: int, forms: Array, samples: Array, size: int) -> Array:
 
 
 def nuisance_draws(world: int, samples: Array) -> Array:
-    """Return the uniform numbers that set the nuisance variables of each individual, float32 [B, DRAWS]."""
+    """Return the uniform numbers that set the nuisance variables (pose, light, background) of each individual, float32 [B, DRAWS]."""
     index = np.asarray(samples, np.int64)[:, None] * DRAWS + np.arange(DRAWS)
     return uniforms(key(world, SYNTHETIC, 9), index).astype(np.float32)
 
@@ -88,7 +88,8 @@ def _pigments(table: Forms, forms: Array, draws: Array) -> dict[str, Array]:
 
 
 def _blend(canvas: Array, alpha: Array, rgb: Array, light: Array | float = 1.0) -> None:
-    """Blend a colour `rgb` [B, 3], multiplied by `light`, into the canvas with opacity `alpha` [B, H, W], in place."""
+    """Blend the colours `rgb` [B, 3] into the canvas in place, with opacity `alpha` [B, H, W]. `light`: factor of the colours, [B, H, W] or
+    a number."""
     for c in range(3):
         canvas[c] += alpha * (rgb[:, c, None, None] * light - canvas[c])
 

@@ -17,7 +17,8 @@ def coverage(d: Array, pixel: Array) -> Array:
 
 
 def radius(u: Array, v: Array, cu: Value, cv: Value, a: Value, b: Value) -> Array:
-    """Return the elliptic radius of each point (u, v): 0 at (cu, cv), 1 on the ellipse with half-axes a, b around it."""
+    """Return the elliptic radius of each point (u, v): 0 at the centre (cu, cv), and 1 on the ellipse with half-axes a and b around this
+    centre."""
     return np.sqrt(np.square((u - cu) / a) + np.square((v - cv) / b))
 
 

@@ -89,7 +89,8 @@ _ENDS = {
 
 @dataclass(frozen=True)
 class Forms:
-    """Table of forms, one row per form. Colours are RGB in [0, 1]. Lengths are in body units: half a body is about 1."""
+    """Table of forms (visible traits of a species), one row per form. Colours are RGB in [0, 1]. Lengths are in body units: half a body is
+    about 1."""
 
     plan: np.ndarray  # int64 [F] index into BODY_PLANS
     shape: np.ndarray  # float32 [F, 8] proportions, in the order of the body plan
@@ -101,7 +102,9 @@ class Forms:
 
 @dataclass(frozen=True)
 class World:
-    """World of S species. The number of a species is its class index at the finest rank of `tree`."""
+    """World of S species: the tree of taxa, the frequency and form of each species, and the cryptic groups (species that look the same).
+
+    The number of a species is its class index at the finest rank of `tree`."""
 
     number: int
     tree: TaxonomyTree
@@ -116,7 +119,7 @@ class World:
 
 @dataclass
 class _Species:
-    """One species during the construction of the world."""
+    """Lineage, traits and frequency of one species, collected while a world is generated."""
 
     lineage: tuple[str, str, str, str]
     genus_number: int
@@ -170,7 +173,7 @@ def species_name(draw: Draw, genus: str, used: set[str]) -> str:
 def _pattern(draw: Draw, kind: str, variant: int) -> np.ndarray:
     """Return the coefficients of `shapes.pattern_coverage` for a kind of pattern, float32 [12].
 
-    `variant`, 0 to 3, sets the number and the extent of the marks. It differs between the species of a genus."""
+    `variant`, 0 to 3, sets the number and the extent of the marks. Each species of a genus has another `variant`."""
     count, wide = (1.0, 1.7, 1.0, 1.7)[variant], (0.1, 0.1, -0.45, -0.45)[variant]
     c = np.zeros(12, np.float32)
     if kind == "bands":
@@ -229,7 +232,8 @@ def _generate_species(number: int) -> list[_Species]:
 
 
 def _assign_frequencies(draw: Draw, species: list[_Species]) -> None:
-    """Set the frequency rank of every species, and form the groups that CRYPTIC_GROUPS lists, each within one genus."""
+    """Set the frequency rank (0: the commonest) of every species. Form the groups that CRYPTIC_GROUPS lists, each from species of one
+    genus."""
     species_of_genus: dict[int, list[int]] = {}
     for i, s in enumerate(species):
         species_of_genus.setdefault(s.genus_number, []).append(i)
@@ -251,7 +255,7 @@ def _assign_frequencies(draw: Draw, species: list[_Species]) -> None:
 
 
 def _build_forms(species: list[_Species]) -> tuple[np.ndarray, Forms]:
-    """Return the form number of each species, int64 [S], and the table of forms."""
+    """Return the form number of each species (a row of the table of forms), int64 [S], and the table of forms."""
     owners = [s.form_owner or s.lineage for s in species]
     number = {owner: f for f, owner in enumerate(sorted(set(owners)))}
     rows = [s for s in species if s.lineage in number]

@@ -23,7 +23,8 @@ def can_check_sea() -> bool:
 
 
 def at_sea(records: Inspected) -> list[Finding]:
-    """Return a finding with the records of land organisms that are at sea; [] if there are none or the map is not installed."""
+    """Return a list with one finding about the records of land organisms that are at sea; [] if there are no such records or the map is not
+    installed."""
     rows = np.flatnonzero((records.labels[:, -1] >= 0) & on_earth(records))
     if not len(rows) or not can_check_sea():
         return []

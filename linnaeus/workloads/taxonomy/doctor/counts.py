@@ -27,7 +27,7 @@ class RankCounts(NamedTuple):
         return int(np.searchsorted(np.cumsum(self.sizes), self.sizes.sum() / 2) + 1)
 
     def cells(self) -> dict[str, str]:
-        """Return the line of this rank in the tables of the report, as heading -> cell."""
+        """Return the table row of this rank in the report, as heading -> cell."""
         return {
             "rank": escaped(self.rank),
             "taxa": f"{len(self.sizes):,}",
@@ -41,7 +41,7 @@ class RankCounts(NamedTuple):
 
 
 def rank_counts(records: Inspected) -> list[RankCounts]:
-    """Return the counts of each rank that has at least one label, from coarse to fine."""
+    """Return the numbers of rows of the taxa, for each rank that has at least one label, from coarse to fine."""
     counts = []
     used = int((records.labels >= 0).any(axis=1).sum())
     for r, rank in enumerate(records.tree.ranks):

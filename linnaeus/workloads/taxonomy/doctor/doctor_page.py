@@ -22,7 +22,7 @@ POINTS = 200  # most points of a line of the chart
 
 
 def doctor_page(title: str, records: Inspected, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> str:
-    """Return the HTML document of a report."""
+    """Return the HTML document of the report: the findings with photographs, and a chart of the rows of each taxon."""
     room = SHOWN_IN_ALL
     bodies = []
     for number, finding in enumerate(findings):
@@ -65,8 +65,8 @@ def _badge(finding: Finding) -> str:
 
 
 def _finding(number: int, finding: Finding, records: Inspected, most: int) -> str:
-    """Return HTML with the heading of a finding and its first `most` rows, each with its photograph or the reason why it cannot be
-    shown."""
+    """Return HTML with the heading of a finding and its first `most` rows. Each row has its photograph, or the reason why the photograph
+    cannot be shown."""
     if not len(finding.rows):
         return f'<h3 id="finding{number}">{_badge(finding)} {escape(escaped(finding.check))}</h3>'
     shown = []
@@ -85,13 +85,13 @@ def _finding(number: int, finding: Finding, records: Inspected, most: int) -> st
 
 
 def _taxon(records: Inspected, row: int) -> str:
-    """Return the name of the finest label of a row, escaped for HTML."""
+    """Return the name of the finest label of a row, escaped for HTML; "no label" without a label."""
     known = np.flatnonzero(records.labels[row] >= 0)
     return escape(escaped(records.tree.names[known[-1]][records.labels[row, known[-1]]])) if len(known) else "no label"
 
 
 def photograph(files: ImageFiles, row: int, records: Inspected) -> str:
-    """Return an HTML image with the photograph of a row, or a box with the reason if it cannot be shown."""
+    """Return an HTML image with the photograph of a row, or a box with the reason if the photograph cannot be shown."""
     if records.sizes[row] <= 0:
         return '<div class="none">no photograph</div>'
     try:

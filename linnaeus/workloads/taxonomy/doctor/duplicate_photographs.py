@@ -108,7 +108,9 @@ def copies(
 
 
 def _alike(thumbnail: np.ndarray) -> Condition:
-    """Return a function of pairs of positions that returns True for a pair whose thumbnails have a correlation of at least `ALIKE`.
+    """Return a function `alike(first, second)` of K pairs of positions. It returns bool [K], True for a pair whose thumbnails have a
+    correlation of at least `ALIKE`.
+
     `thumbnail`: uint8 [M, 8, 8]."""
 
     def alike(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -129,8 +131,8 @@ def _standard(thumbnail: np.ndarray) -> np.ndarray:
 
 
 def _same_observation(records: Inspected, rows: np.ndarray) -> Condition:
-    """Return a function of pairs of positions in `rows` that returns True for a pair of rows of one observation: a column of observation
-    ids has the same value in both rows."""
+    """Return a function `related(first, second)` of K pairs of positions in `rows`. It returns bool [K], True for a pair of rows that have
+    the same value in a column of observation ids."""
     numbers = []
     for name, column in records.groups.items():
         if plain_name(name) in OBSERVATION_NAMES or name == records.config.group_column:

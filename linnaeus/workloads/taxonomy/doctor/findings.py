@@ -21,7 +21,7 @@ SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")  # error: wrong;
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """Defect in plain words, and the rows that have it. A finding about the whole source has no rows."""
+    """Kind of defect, described in plain words, and the rows that have it. A finding about the whole source has no rows."""
 
     check: str  # short name of the defect, such as "near duplicates"
     severity: Severity
@@ -35,8 +35,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inspected:
-    """N rows of a source as they are written, including rows that training leaves out. Numbers are NaN where a cell is empty or
-    unreadable."""
+    """N rows of a source as they are written: cells, labels, files, places, dates. Rows that training leaves out are included.
+
+    Numbers are NaN where a cell is empty or unreadable."""
 
     config: ManifestConfig  # settings of the source, with the names of its columns
     table: Table  # [N]: the columns that were read
@@ -63,7 +64,7 @@ class Inspected:
 
 
 def found(check: str, severity: Severity, rows: np.ndarray, text: str, **remedy: Any) -> list[Finding]:
-    """Return a list with one finding about `rows`, bool [N] or int64 [K]; [] if there are no such rows. `remedy`: other fields of
+    """Return a list with one finding about `rows`, bool [N] or int64 [K]; [] if `rows` selects no row. `remedy`: other fields of
     `Finding`."""
     if rows.dtype == bool:
         rows = np.flatnonzero(rows)

@@ -42,8 +42,8 @@ def near_pairs(hashes: np.ndarray, distance: int) -> Iterator[Pairs]:
 def _shares(distance: int) -> list[int]:
     """Return, for each band, the largest number of different bits to search for; -1: the band is not searched.
 
-    The results plus 1 sum to `distance` + 1. So a pair that differs in more bits than this in every band differs in more than `distance`
-    bits.
+    (Result + 1) summed over the bands is `distance` + 1. So if a pair differs in more bits than the result in every band, it differs in
+    more than `distance` bits.
     """
     return [(distance + 1 + band) // len(BANDS) - 1 for band in range(len(BANDS))]
 
@@ -78,7 +78,7 @@ def _candidates(values: np.ndarray, bits: int, share: int) -> Iterator[tuple[np.
 
 
 def _masks(bits: int, share: int) -> Iterator[int]:
-    """Yield the integers below 2^`bits` that have 1 to `share` bits set, those with fewer set bits first."""
+    """Yield the integers below 2^`bits` that have 1 to `share` bits set, in ascending order of the number of set bits."""
     for count in range(1, share + 1):
         for chosen in itertools.combinations(range(bits), count):
             yield sum(1 << bit for bit in chosen)

@@ -35,7 +35,8 @@ _PLAIN = 0.18  # a smaller term of the grey levels in `sharpness` counts as 0
 
 @dataclass(frozen=True)
 class Pixels:
-    """Measures of N photographs. All numbers are 0 for a photograph that cannot be read."""
+    """Measures of N photographs: hashes, size, brightness, entropy, sharpness, colour. All numbers are 0 for a photograph that cannot be
+    read."""
 
     reasons: np.ndarray  # strings [N]: why a photograph cannot be read; "" if it can
     content: np.ndarray  # uint64 [N], a hash of the bytes
@@ -50,7 +51,8 @@ class Pixels:
     grey: np.ndarray  # bool [N]: the picture does not have colours
 
     def of_rows(self, number: np.ndarray) -> Pixels:
-        """Return the measures of N rows: of photograph `number[i]` for row i, and zeros if `number[i]` is -1. `number`: int64 [N]."""
+        """Return the measures of N rows. Row i gets the measures of photograph `number[i]`, or zeros if `number[i]` is -1. `number`: int64
+        [N]."""
         known = number >= 0
         found = {}
         for field in fields(self):
@@ -93,7 +95,7 @@ def measure(files: ImageFiles, rows: np.ndarray, max_pixels: int, processes: int
 
 @dataclass(frozen=True)
 class Measurement:
-    """Function for worker processes: it measures the photographs of a block of rows, and returns the number of the block and the
+    """Callable for worker processes: it measures the photographs of a block of rows, and returns the number of the block and the
     measures."""
 
     files: ImageFiles

@@ -58,7 +58,7 @@ def coordinates(records: Inspected) -> list[Finding]:
 
 
 def uncertainties(records: Inspected) -> list[Finding]:
-    """Return findings with the rows whose coordinate uncertainty is a placeholder or 0."""
+    """Return findings with the rows whose coordinate uncertainty is 0, or a placeholder that programs write for an unknown uncertainty."""
     remedy = {"empty": (str(records.config.uncertainty_column),)}
     frequent = [value for value in PLACEHOLDERS if _stands_out(records.uncertainty, value)]
     text = f"{', '.join(map(str, frequent))} m: placeholders that programs write for an unknown uncertainty"

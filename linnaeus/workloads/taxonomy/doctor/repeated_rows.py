@@ -25,8 +25,9 @@ def repeated_photographs(records: Inspected) -> list[Finding]:
 
 
 def repeated_ids(records: Inspected) -> list[Finding]:
-    """Return findings with the rows whose id also occurs in an earlier row. Columns in which more than `NEARLY_UNIQUE` of the values repeat
-    are not checked."""
+    """Return findings with the rows whose id (the cell of a column such as photo_id) also occurs in an earlier row.
+
+    Columns in which more than `NEARLY_UNIQUE` of the values repeat are not checked."""
     findings = []
     for name, column in records.ids.items():
         number = value_numbers(column)

@@ -83,7 +83,7 @@ def _outliers(latitude: np.ndarray, longitude: np.ndarray) -> tuple[np.ndarray, 
 
 
 def unit_vectors(latitude: np.ndarray, longitude: np.ndarray) -> np.ndarray:
-    """Return unit vectors from the centre of the Earth to places in degrees, float64 [K, 3]."""
+    """Return the unit vectors from the centre of the Earth to the places with these coordinates in degrees, float64 [K, 3]."""
     phi, lam = np.radians(latitude), np.radians(longitude)
     return np.stack([np.cos(phi) * np.cos(lam), np.cos(phi) * np.sin(lam), np.sin(phi)], axis=1)
 

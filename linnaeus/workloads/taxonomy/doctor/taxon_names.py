@@ -100,8 +100,8 @@ def foreign_genus(records: Inspected) -> list[Finding]:
 def plain_taxa(names: Sequence[str], words: int) -> list[str]:
     """Return names without accents, hyphens and authors, in lower case, with single spaces.
 
-    The text from a capital letter on, after at least `words` words, is an author if it contains a point, a bracket, a digit or a similar
-    mark, or if the rest of the name is another of the names."""
+    The end of a name from a capital letter on, after at least `words` words, is removed as an author if it contains a point, a bracket, a
+    digit or a similar mark, or if the rest of the name is also in `names`."""
     whole = [_plain(name) for name in names]
     known = set(whole)
     for i, name in enumerate(names):
@@ -118,7 +118,8 @@ def _plain(name: str) -> str:
 
 
 def _repeated(names: Sequence[str], of: _RankRows) -> dict[str, list[int]]:
-    """Return name -> taxa, for each name that several taxa with rows have. `names[i]`: name of taxon i. `of`: rows of the taxa."""
+    """Return name -> taxa, for each name that at least two taxa with rows have. `names[i]`: name of taxon i. `of`: index of the rows of
+    each taxon."""
     taxa: dict[str, list[int]] = {}
     for taxon, name in enumerate(names):
         if of.count(taxon):

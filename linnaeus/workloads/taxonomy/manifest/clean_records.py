@@ -30,7 +30,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 @dataclass(frozen=True, kw_only=True)
 class CleanRecords:
-    """N rows that have a readable file and a label at some rank."""
+    """N rows of a data source that have a readable file and a label at some rank: labels, files, metadata, weights and split."""
 
     tree: TaxonomyTree
     labels: np.ndarray  # int64 [N, R]: class at each rank of `tree`, -1 for null
@@ -47,7 +47,7 @@ class CleanRecords:
     digests: np.ndarray | None = None  # uint64 [N], `digests` of the names; None: not computed yet
 
     def take(self, rows: np.ndarray) -> "CleanRecords":
-        """Return the records with the numbers `rows`, int64 [M]."""
+        """Return only the records with the row numbers `rows`, int64 [M], in this order."""
         return replace(
             self,
             labels=self.labels[rows],
@@ -116,7 +116,7 @@ def read_columns(
 
 
 def _existing(names: Sequence[str], header: Sequence[str]) -> Sequence[str]:
-    """Return `names`. Raise `ConfigError` if one of them is not in the header."""
+    """Return `names`. Raise `ConfigError` if a name is not in the header."""
     if absent := [name for name in names if name not in header]:
         raise ConfigError(f"the manifest does not have a column {quoted(absent[0])}; the columns are {list_some(header)}")
     return names
@@ -208,7 +208,8 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
 
 
 def _outside_note(files: ImageFiles) -> list[str]:
-    """Return a line with the number of image paths that lead out of the folder of the photographs, and an example; [] if there are none."""
+    """Return a line with the number of image paths that lead out of the folder of the photographs, and an example; [] without such
+    paths."""
     if not isinstance(files, FolderFiles):
         return []
     outside = {path for path in files.names if path.startswith("/") or (".." in path and os.path.normpath(path).split("/")[0] == "..")}

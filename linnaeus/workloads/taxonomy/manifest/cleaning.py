@@ -21,7 +21,8 @@ _UNDETERMINED = re.compile(r".*\bs(?:p|pp)\.?$", re.IGNORECASE)  # "Quercus sp."
 
 
 class Tally:
-    """Number of rows, and the first row, for each reason why cells were changed. `names`: [N], names of the rows."""
+    """Counter of the rows in which cells were changed: for each reason the number of rows and the name of the first row. `names`: [N],
+    names of the rows."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -31,13 +32,13 @@ class Tally:
     def add(self, reason: str, rows: np.ndarray, emptied: str = "") -> None:
         """Count the rows where `rows`, bool [N], is True, under `reason`.
 
-        `emptied`: role of the column whose cells are set to missing, such as "date"; "" if no cells are."""
+        `emptied`: role of the column whose cells are set to missing, such as "date"; "" if no cells are set to missing."""
         if rows.any():
             self.counts[reason] = self.counts.get(reason, 0) + int(rows.sum())
             self.first.setdefault(reason, str(self.names[int(np.argmax(rows))]))
 
     def notes(self) -> list[str]:
-        """Return a line of text for each reason."""
+        """Return a line of text for each reason, with the number of rows and the name of the first row."""
         return [f"{reason}: {n} of {len(self.names)} rows, first {shorten(self.first[reason])}" for reason, n in self.counts.items()]
 
 
@@ -63,7 +64,8 @@ def value_numbers(column: Column) -> np.ndarray:
 
 
 def clean_name(cell: str) -> str:
-    """Return the name of a taxon with single spaces, in Unicode normalisation form C, or "" if the cell is null or undetermined."""
+    """Return the name of a taxon with single spaces, in Unicode normalisation form C; "" if the cell is null or undetermined, such as
+    "Quercus sp."."""
     name = " ".join(unicodedata.normalize("NFC", cell).split())
     return "" if is_null(name) or _UNDETERMINED.match(name) else name
 

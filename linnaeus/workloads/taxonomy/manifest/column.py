@@ -18,7 +18,7 @@ FEW = 1 << 16  # a column with more distinct cells stores them as bytes, not as 
 
 @dataclass(frozen=True)
 class Column:
-    """Column of N cells. The text of cell i is `values[codes[i]]`."""
+    """Dictionary-encoded column of N cells: the distinct values, and a code for each cell. The text of cell i is `values[codes[i]]`."""
 
     codes: np.ndarray  # int32 [N]
     values: Sequence[str]  # the distinct cells, stripped of surrounding spaces; two may be equal if they differed in these spaces

@@ -55,7 +55,7 @@ class Columns(NamedTuple):
     notes: list[str]  # lines for the user
 
     def read(self) -> list[str]:
-        """Return the names of all columns to read."""
+        """Return the names of all columns to read: the ranks, the columns with a role such as "date", and columns that may be groups."""
         return [*self.ranks.values(), *roles(self.config).values(), *self.group_like]
 
 
@@ -130,7 +130,7 @@ def _drop_halves(config: ManifestConfig, found: dict[str, str | None]) -> None:
 
 
 def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str], unread: dict[str, str]) -> list[str]:
-    """Return lines of text about the columns that are used, those that are not used, and those that may be a split.
+    """Return lines of text about the columns that are used, the columns that are not used, and the columns that may be a split.
 
     `unread`: recognised column -> its metadata component, which the model does not read."""
     named = {"image": config.image_column, **ranks, **roles(config)}

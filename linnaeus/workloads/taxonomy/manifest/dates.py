@@ -32,7 +32,7 @@ def check_format(form: str) -> None:
 
 
 def fitting_formats(values: Sequence[str]) -> list[str]:
-    """Return the formats in `FORMATS` that fit all values."""
+    """Return the strptime formats in `FORMATS` that fit all values."""
     return [form for form in FORMATS if all(isinstance(day_of_year(value, form), float) for value in values)]
 
 
@@ -80,7 +80,7 @@ def is_utc(text: str) -> bool:
 
 
 def hour_of_day(text: str, form: str | None = None) -> float | str:
-    """Return the hours, in [0, 24), of a time or of a date with time; a `str` with the reason if `text` has no time.
+    """Return the hour of the day, a number in [0, 24), of a time or of a date with time; a `str` with the reason if `text` has no time.
 
     Time zones are not converted. `form`: strptime format that the text must have; None: the formats at the top of this file."""
     if form is not None:
@@ -125,7 +125,7 @@ def _date(text: str) -> datetime.date | str:
 
 
 def _complete_end(start: str, end: str) -> str:
-    """Return the full end date of an interval. ISO 8601 allows to omit the part that equals the start, as in 2021-04-27/30."""
+    """Return the full end date of an interval. In ISO 8601, the end may omit the part that equals the start, as in 2021-04-27/30."""
     start = re.split(r"[T ]", start, maxsplit=1)[0]
     return start[: len(start) - len(end)] + end if re.match(r"\d{1,2}(-\d{1,2})?$", end) else end
 

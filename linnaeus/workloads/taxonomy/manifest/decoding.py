@@ -117,9 +117,10 @@ def limited_size(width: int, height: int, short_side: int) -> tuple[int, int]:
 
 
 def _load(image: Image, short_side: int) -> Image:
-    """Decode the pixels of an opened image, and return it. A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, not below `short_side`.
+    """Decode the pixels of an opened image, and return the image. A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size, not below
+    `short_side`.
 
-    Call this before EXIF is read: an error in the pixels must not count as damaged EXIF, and Pillow rotates a TIFF when it decodes it."""
+    Call this before EXIF is read: an error in the pixels must not count as damaged EXIF, and Pillow rotates a TIFF during decoding."""
     if image.format in ("JPEG", "MPO"):
         image.draft(None, (short_side, short_side))
     image.load()

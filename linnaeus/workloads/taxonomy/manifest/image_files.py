@@ -60,7 +60,8 @@ def retry(action: Callable[[], Result], final: Collection[int] = ()) -> Result:
 
 
 def clean_path(cell: str) -> str:
-    """Return a path with forward slashes (manifests made on Windows have backslashes), or "" if it cannot be a path."""
+    """Return a path with forward slashes (manifests made on Windows have backslashes); "" if the cell has a NUL character or is longer than
+    `LONGEST_PATH`."""
     return "" if len(cell.encode(errors="replace")) > LONGEST_PATH or "\0" in cell else cell.replace("\\", "/")
 
 
@@ -164,8 +165,8 @@ def _size(path: str) -> int:
 
 
 def read_file(path: str, final: Collection[int] = ()) -> bytes:
-    """Return the bytes of a file. Raise `NotAnImage` for a file larger than `LARGEST_FILE`, and `OSError` if three attempts fail or its
-    errno is in `final`."""
+    """Return the bytes of a file. Raise `NotAnImage` for a file larger than `LARGEST_FILE`, and `OSError` if the file cannot be read: at
+    once for an errno in `final`, otherwise after three attempts."""
 
     def read() -> bytes:
         with open(path, "rb") as file:

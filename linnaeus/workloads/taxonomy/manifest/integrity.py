@@ -1,6 +1,6 @@
 """Find damaged image files that Pillow would decode partly without raising an error.
 
-- PNG: the checksums of all chunks are checked. Pillow checks only those before the pixels.
+- PNG: the checksums of all chunks are checked. Pillow checks only the chunks before the pixels.
 - JPEG, also inside TIFF: all segments up to the end of the image must be there, and data for the last block. The decoder fills missing
   blocks with grey and reports it only as a warning, which Pillow discards.
 - GIF, WebP, BMP and other TIFF: Pillow's decoders raise an error when data are missing. These formats, and the compressed data of JPEG,
@@ -56,7 +56,8 @@ def check_container(image: Image, data: bytes) -> None:
 
 
 def jpeg_end(data: bytes) -> int:
-    """Return the position of the end-of-image marker of a JPEG. Raise `NotAnImage` if it is missing, or for an invalid marker."""
+    """Return the position of the end-of-image marker of a JPEG. Raise `NotAnImage` if this marker is missing or another marker is
+    invalid."""
     position = 2
     while (found := _MARKER.search(data, position)) is not None:
         marker = data[found.end() - 1]

@@ -52,8 +52,8 @@ def plain_size(data: bytes) -> tuple[int, int] | None:
 def decode_jpeg(data: bytes, size: tuple[int, int], short_side: int) -> np.ndarray | None:
     """Return the pixels of a JPEG, uint8 [H, W, 3]; None if simplejpeg is not installed or cannot decode the JPEG without a warning.
 
-    `size`: (width, height) in the file. The JPEG is decoded at 1/8, 1/4 or 1/2 of this size, the smallest for which the shorter side is at
-    least `short_side`, or else in full size."""
+    `size`: (width, height) in the file. The JPEG is decoded at the smallest scale of 1/8, 1/4 and 1/2 at which the shorter side is at least
+    `short_side`, or else in full size."""
     if simplejpeg is None:
         return None
     factor = next((factor for factor in REDUCTIONS if min(size) // short_side >= factor), 1)

@@ -33,7 +33,7 @@ def build_source(config: ManifestConfig, test: bool = False) -> Source:
 
 
 def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
-    """Return the source of records without test rows: split them and choose ranks according to `config`.
+    """Return the source of records without test rows, with the split and the ranks that `config` determines.
 
     Raise `ConfigError` if training, validation or a rank would be empty."""
     notes, excluded = list(rows.notes), LeftOut(rows.excluded)
@@ -85,7 +85,7 @@ def source_of(rows: CleanRecords, config: RecordsConfig) -> Source:
 
 
 def _known_metadata(metadata: Metadata, components: Sequence[str]) -> list[str]:
-    """Return a line with the number of rows that have each metadata component; [] if no row has any of them."""
+    """Return a line with the number of rows that have each metadata component; [] if no row has metadata."""
     values = {"SPATIAL": metadata.latitude, "TEMPORAL": metadata.day, "ELEVATION": metadata.elevation}
     counts = {name: np.count_nonzero(~np.isnan(values[name])) for name in components if name in values}
     known = [f"{name.lower()} {count:,}" for name, count in counts.items() if count]
@@ -188,8 +188,9 @@ def _fold_split(groups: Groups, taxon: np.ndarray, config: RecordsConfig, notes:
 
 
 def _finest_nodes(tree: TaxonomyTree, labels: np.ndarray, rank: int) -> np.ndarray:
-    """Return the node of each row's finest known taxon at `rank` or a coarser rank, int64 [N]; for a row without such a taxon, the number
-    of nodes."""
+    """Return the node (number of a taxon over all ranks) of each row's finest known taxon at `rank` or a coarser rank, int64 [N].
+
+    A row without such a taxon gets the number of nodes."""
     node = np.full(len(labels), tree.offsets[-1], dtype=np.int64)
     for r in range(rank + 1):
         np.copyto(node, labels[:, r] + tree.offsets[r], where=labels[:, r] >= 0)
@@ -224,7 +225,7 @@ def _in_rows(labels: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
 
 
 def _relative_weights(weights: np.ndarray, split: np.ndarray, column: str | None, notes: list[str]) -> np.ndarray:
-    """Return weights, float32 [N], divided by their mean over the training rows, so that they do not scale the learning rate.
+    """Return weights, float32 [N], divided by the mean weight of the training rows, so that weights do not scale the learning rate.
 
     `weights`: float64 [N]; NaN is replaced by 1 before the division. `split`: int8 [N]. `column`: name of the weight column, for messages.
     Lines about the weights are added to `notes`. Raise `ConfigError` if all training rows have weight 0."""

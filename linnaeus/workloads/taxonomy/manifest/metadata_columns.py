@@ -141,7 +141,8 @@ class Cells:
         return hour, moved
 
     def parsed(self, role: str, parse: Callable[[str], float | str]) -> np.ndarray:
-        """Return `parse` of the cells of a column, float64 [N], NaN where a cell is null or `parse` returns a reason (a str).
+        """Return `parse(cell)` for the cells of the column with a role, float64 [N]; NaN where a cell is null or `parse` returns a reason
+        (a str).
 
         `parse` is called once per distinct cell. The reasons are counted in the tally."""
         name = self.column(role)
@@ -174,7 +175,7 @@ class Cells:
         values[where] = np.nan
 
     def unusable(self, role: str, column: Column, rows: np.ndarray, reason: str) -> ConfigError:
-        """Return the `ConfigError` for a column whose values, in the rows where `rows`, bool [N], is True, are all impossible."""
+        """Return the `ConfigError` for a column whose values are all impossible. `rows`: bool [N], True for the rows with these values."""
         values = [column.values[code] for code in np.unique(column.codes[rows])]
         return ConfigError(
             f"data.{role}_column: none of the {int(rows.sum())} values of {quoted(self.column(role))} can be used, such as "

@@ -24,7 +24,8 @@ FILE_NAME = "quarantine.jsonl"
 
 
 class Quarantine:
-    """Quarantined photographs of a run. `samples`: row numbers of the photographs, sorted.
+    """Photographs of a run that cannot be decoded ("quarantined"), recorded in quarantine.jsonl. `samples`: row numbers of the photographs,
+    sorted.
 
     The constructor and `report` raise `ConfigError` if more than `max_bad_fraction` of all rows cannot be read."""
 
@@ -35,13 +36,15 @@ class Quarantine:
         self._check()
 
     def record_unreadable(self) -> None:
-        """Write the missing and empty files, which were left out when the source was built, and sort the lines of the file."""
+        """Record the missing and empty image files in quarantine.jsonl, and sort its lines. These files were left out when the source was
+        built."""
         known = {line["id"] for line in self._lines()}
         self._append({"id": name, "reason": reason} for name, reason in self.source.unreadable if name not in known)
         self.sort()
 
     def sort(self) -> None:
-        """Sort the lines of the file by photograph, and remove repeated lines. Only one process may call this, before or after training."""
+        """Sort the lines of quarantine.jsonl by photograph, and remove repeated lines. Only one process may call this, before or after
+        training."""
         lines = {line["id"]: line for line in reversed(self._lines())}  # the first line of a photograph
         text = "".join(to_json(lines[name], None) for name in sorted(lines))
         if lines and to_utf8(text) != self.path.read_bytes():
@@ -86,7 +89,7 @@ class Quarantine:
                 file.write(to_utf8("\n" * incomplete + "".join(lines)))
 
     def _lines(self) -> list[dict[str, str]]:
-        """Return the complete lines of the file."""
+        """Return the complete lines of quarantine.jsonl."""
         if not self.path.exists():
             return []
         entries = []
@@ -96,5 +99,5 @@ class Quarantine:
         return [e for e in entries if isinstance(e, dict) and isinstance(e.get("id"), str)]
 
     def _numbers(self) -> list[int]:
-        """Return the row numbers of the photographs in the file, sorted."""
+        """Return the row numbers of the photographs in quarantine.jsonl, sorted."""
         return positions(self.source.ids, {line["id"] for line in self._lines()})

@@ -40,7 +40,8 @@ def check_order(ranks: Sequence[str]) -> None:
 
 
 def check_lineages(columns: Mapping[str, str], codes: np.ndarray) -> None:
-    """Raise `ConfigError` if a rank has clearly more distinct names than the next finer rank, in the rows that have a name at both ranks.
+    """Raise `ConfigError` if a rank has more than `INVERTED` times as many distinct names as the next finer rank, in the rows that have a
+    name at both ranks.
 
     `columns`: rank -> column, coarse to fine. `codes`: int64 [N, R], numbers of the names of N rows, -1 for null."""
     for r, (coarse, fine) in enumerate(pairwise(columns)):
@@ -79,7 +80,9 @@ def choose_ranks(config: TaxonomyDataConfig, ranks: Sequence[str], sizes: Sequen
 
 
 def rank_of_level(level: str) -> str:
-    """Return the rank with a `rank_level` of iNaturalist; a name such as "l34" for an unknown level; "" if the text is not a number."""
+    """Return the rank for a `rank_level` of iNaturalist, such as "genus" for "20".
+
+    Return a name such as "l34" for an unknown level, and "" if the text is not a number."""
     try:
         number = float(level)
     except ValueError:
@@ -110,6 +113,6 @@ def tree_ranks(available: Sequence[str], requested: Sequence[str] | None) -> tup
 
 
 def _list_ranks(ranks: Sequence[str]) -> str:
-    """Return the ranks as text, in RANK_ORDER, unknown ones last."""
+    """Return the ranks as text, in the order of `RANK_ORDER`; unknown ranks are last."""
     place = {rank: i for i, rank in enumerate(RANK_ORDER)}
     return list_some(sorted(filter(None, ranks), key=lambda rank: (place.get(rank, len(place)), rank)), 40) or "none"

@@ -40,7 +40,9 @@ class Choose(Protocol):
 
 
 class Records(NamedTuple):
-    """Rows of a data source. `table.excluded` counts rows that cannot be used; `table.notes` are lines for the user."""
+    """Table of the rows of a data source, and the function that returns their image files.
+
+    `table.excluded` counts rows that cannot be used; `table.notes` are lines for the user."""
 
     table: Table
     files: Callable[[Sequence[str]], ImageFiles]  # returns the image files for values of the image column

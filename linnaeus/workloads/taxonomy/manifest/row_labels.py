@@ -42,7 +42,8 @@ class NameLabels:
 class IdLabels:
     """Reader of labels from a column of ids in a table of taxa, with the methods of `NameLabels`.
 
-    Methods raise `ConfigError` if the table cannot be read or has no rank that can be predicted, and for too many unknown ids."""
+    `ConfigError` is raised by the constructor if the table cannot be read or has no rank that can be predicted, by `unlabelled` for too
+    many unknown ids, and by `read` if labels use taxa whose rows in the table contradict each other."""
 
     def __init__(self, config: ManifestConfig) -> None:
         self.config, self.column = config, str(config.taxon_column)

@@ -49,7 +49,9 @@ def test_as_validation(split: np.ndarray) -> np.ndarray:
 
 
 class Groups(NamedTuple):
-    """G groups of N rows. With a group column, groups are numbered in the order of the values of the column."""
+    """Groups of rows that belong to the same side of the split: G groups of N rows.
+
+    With a group column, groups are numbered in the order of the values of the column."""
 
     digest: np.ndarray  # uint64 [G]: hash of the name of each group
     number: np.ndarray  # int64 [N]: group of each row
@@ -82,7 +84,7 @@ def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Strata(NamedTuple):
-    """Strata of G groups. A group is in the stratum of its rarest taxon, which is the one with the fewest groups.
+    """Strata of G groups. A group is in the stratum of its rarest taxon (the taxon with the fewest groups).
 
     The P pairs are all (group, taxon) for which the group has a row of the taxon."""
 
@@ -127,7 +129,7 @@ def computed_split(groups: Groups, taxon: np.ndarray, fraction: float, seed: int
 def _hold_out(of: Strata, fraction: float) -> np.ndarray:
     """Return bool [G], True for the groups in validation: in each stratum the groups with the smallest `order_key`.
 
-    The random number of a stratum depends only on the `order_key` of its first group, so other strata have no effect on it."""
+    The random number of a stratum depends only on the `order_key` of its first group, so it does not change if other strata change."""
     order, start, count = of.in_order()
     draw = randomness.uniforms(randomness.SPLIT, of.order_key[order][start])
     quota = np.floor(fraction * count + np.where(count > 1, draw, 0.0) + 1e-9)

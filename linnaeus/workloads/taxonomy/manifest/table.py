@@ -173,7 +173,8 @@ def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[
 
 
 def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key: str) -> Iterator[list[str]]:
-    """Yield the rows of a csv reader. Raise `ConfigError` with the number of the line if quotes are unbalanced. `width`: cells of a row."""
+    """Yield the rows of a csv reader. Raise `ConfigError` with the number of the line if quotes are unbalanced. `width`: cells of a full
+    row."""
     last = reader.line_num
     try:
         for row in reader:

@@ -39,7 +39,7 @@ class Conflict(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Classes of a tree, listed by rank, and the class of each of K taxa at each rank."""
+    """Result of `Taxa.place`: the classes of a tree, listed by rank, and the class of each of K taxa at each rank."""
 
     names: list[np.ndarray]  # per rank: sorted names of the classes
     ids: list[np.ndarray]  # per rank: ids of the classes, in the same order
@@ -49,7 +49,7 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Taxa:
-    """T taxa, numbered in the order of the table."""
+    """Table of T taxa: id, name, rank, parent and accepted taxon. Taxa are numbered in the order of the table."""
 
     ids: list[str]
     number: dict[str, int]  # id -> taxon number
@@ -137,7 +137,7 @@ def _descend(
     """Compute the lineages of U taxa from the roots down, level by level. `position`: int64 [U], index of the rank in the tree, or -1.
 
     Return three arrays. `same`, int64 [U]: the first taxon with the same name, rank and parent. Lineages, int64 [U + 1, R]: taxon at each
-    rank, -1 for none; the last row is that of the parent of roots. `above`, int64 [U]: nearest ancestor with a position, -1 for none."""
+    rank, -1 for none; the last row stands for the parent of roots. `above`, int64 [U]: nearest ancestor with a position, -1 for none."""
     same, nearest, above = (np.full(len(parent) + 1, -1) for _ in range(3))  # the last entry stands for the parent of roots
     lineage = np.full((len(parent) + 1, ranks), -1)
     depth = depths(parent)
@@ -188,7 +188,7 @@ def cycles(parent: np.ndarray) -> list[list[int]]:
 
 
 def _indistinct(lineages: np.ndarray, name: np.ndarray, taxa: np.ndarray) -> list[int]:
-    """Return those of K taxa that have the same lineage and name as another of them. `lineages`: [K, R]. `name`, `taxa`: [K]."""
+    """Return those of K taxa that have the same lineage and name as another of the K taxa. `lineages`: [K, R]. `name`, `taxa`: [K]."""
     repeated = np.flatnonzero(np.bincount(name)[name] > 1)
     _, number = distinct_lineages(np.column_stack([lineages, name])[repeated])
     return taxa[repeated][np.bincount(number)[number] > 1].tolist()

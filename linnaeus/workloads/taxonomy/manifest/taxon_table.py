@@ -10,7 +10,7 @@ Names of the columns that are recognised:
     active          false for a taxon that iNaturalist replaced: labels that still refer to it are used unchanged, and counted
 
 Case and prefixes (`dwc:`, `col:`) in the header are ignored. Ids are texts: 007 is not 7. Contradictions in the table are collected as
-`Conflict`s; some of them are errors if labels use their taxa.
+`Conflict`s; some conflicts are errors if labels use their taxa.
 """
 
 from collections.abc import Sequence
@@ -75,7 +75,7 @@ def _find_columns(path: Path, header: Sequence[str]) -> dict[str, str]:
 
 
 class _TaxaBuilder:
-    """Builder of `Taxa` from the columns of a table."""
+    """Builder of `Taxa` from the columns of a table of taxa. Contradictions in the table are collected in `conflicts`."""
 
     def __init__(self, columns: dict[str, Column], path: Path, notes: list[str]) -> None:
         self.columns, self.notes = columns, notes

@@ -131,7 +131,8 @@ def _divided(labels: Column, codes: np.ndarray, size: int) -> np.ndarray:
 
 
 def _other_than_photograph(kind: str, form: str) -> str:
-    """Return the type of a medium that is not a photograph, such as "sound"; "" for a photograph. `kind`, `form`: its type and format."""
+    """Return the type of a medium that is not a photograph, such as "sound"; "" for a photograph. `kind`, `form`: type and format of the
+    medium."""
     word = "".join(kind.rstrip("/").rpartition("/")[2].lower().split())
     if word and word not in _PHOTOGRAPHS:
         return kind

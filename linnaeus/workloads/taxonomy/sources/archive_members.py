@@ -22,7 +22,8 @@ _NOT_TABLES = frozenset(("citations.txt", "rights.txt", "readme.txt", "license.t
 
 
 class Archive:
-    """Members (files) of a Darwin Core Archive: a folder, zip file or tar file. Hidden files and files that macOS adds are left out."""
+    """List and reader of the members (files) of a Darwin Core Archive: a folder, zip file or tar file. Hidden files and files that macOS
+    adds are left out."""
 
     def __init__(self, path: Path) -> None:
         """List the members of the archive in `path`. Raise `ConfigError` if `path` does not exist or is not an archive."""
@@ -97,7 +98,7 @@ class Archive:
         return f"{first.pop()}/" if len(first) == 1 and all("/" in name for name in self.sizes) else ""
 
     def _member(self, name: str) -> str:
-        """Return the full name of a member. `name`: its path relative to the inner folder, in any case of letters.
+        """Return the full name of a member. `name`: path of the member relative to the inner folder, in any case of letters.
 
         Raise `ConfigError` if there is no such member."""
         wanted = self.folder + posixpath.normpath(name.replace("\\", "/"))

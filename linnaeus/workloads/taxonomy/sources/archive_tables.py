@@ -32,7 +32,7 @@ _KEYS = ("gbifid", "coreid", "id", "occurrenceid")  # columns used as KEY in tab
 
 
 class DataRows(NamedTuple):
-    """Rows of a table of an archive."""
+    """Rows of a table of an archive, as columns, with the rows that were left out and notes."""
 
     columns: dict[str, Column]  # term -> column; KEY -> column of ids
     size: int  # number of rows
@@ -41,7 +41,8 @@ class DataRows(NamedTuple):
 
 
 def describe(archive: Archive, name: str, kind: str) -> DataFile:
-    """Return the description of a table in an archive without a descriptor, from its header. `kind`: type of its rows."""
+    """Return the description of a table in an archive without a descriptor, from the header of the table. `kind`: type of the rows, such as
+    "Occurrence"."""
     with archive.open(name) as file, archive.reading():
         first = file.readline(_BLOCK)
     encoding = "utf-16" if first[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"
@@ -124,7 +125,7 @@ def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[s
 
 
 def _lines(text: io.TextIOWrapper, start: str, end: str) -> Iterator[str]:
-    """Yield the lines of a file without their `end`. `start`: text of the file that was read before.
+    """Yield the lines of a file without their `end`. `start`: beginning of the file, already read from `text`.
 
     Raise `ConfigError` for a line of more than `LONGEST_LINE` characters."""
     rest, block = "", start
@@ -153,8 +154,8 @@ def _rows(lines: Iterator[str], file: DataFile, name: str) -> Iterator[list[str]
 
 
 def _as_it_is(file: DataFile, name: str, start: str) -> tuple[DataFile, list[str]]:
-    """Correct the separators in the description of a file by the beginning of the file. Return the description, and a line of text for each
-    change.
+    """Return the description of a file with the separators that the file really has, and a line of text for each separator that was
+    changed.
 
     `start`: the beginning of the file. Raise `ConfigError` if the first line has too few columns with every separator."""
     notes = []
@@ -180,7 +181,7 @@ def _needed(file: DataFile) -> int:
 
 
 def _width(start: str, file: DataFile) -> int:
-    """Return the number of cells of the first line."""
+    """Return the number of cells of the first line. `start`: the beginning of the file."""
     line = next((line for line in start.split(file.end) if line.strip()), "").removesuffix("\r")
     if file.quote and len(file.delimiter) == 1 == len(file.quote):
         return len(next(csv.reader([line.replace("\r", " ").replace("\n", " ")], delimiter=file.delimiter, quotechar=file.quote), []))
@@ -188,7 +189,7 @@ def _width(start: str, file: DataFile) -> int:
 
 
 def _is_header(start: str, file: DataFile) -> bool:
-    """Return True if the first line is a header: most of its cells are the terms of their columns."""
+    """Return True if the first line is a header: most of its cells are the terms of their columns. `start`: the beginning of the file."""
     cells = start.split(file.end, 1)[0].split(file.delimiter)
     same = [i < len(cells) and plain_name(cells[i].strip(file.quote or None)) == plain_name(t) for t, i in file.columns.items()]
     return sum(same) * 2 > len(same)

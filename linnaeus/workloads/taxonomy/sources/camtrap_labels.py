@@ -37,7 +37,8 @@ class Labels(NamedTuple):
 
 
 class _Classes(NamedTuple):
-    """Classes of K observations: taxa of animals, and types such as "vehicle"."""
+    """Class of each of K observations, and the type, name and lineage of each class. A class is a taxon of animals, or a type such as
+    "vehicle"."""
 
     code: np.ndarray  # int64 [K]: class of each observation, -1 if it has none
     types: list[str]  # observationType of each class

@@ -36,7 +36,7 @@ _READ = (  # terms that are read in addition to those that the configuration cho
 
 
 class _Parts(NamedTuple):
-    """Descriptions of the tables of an archive."""
+    """Archive, and the descriptions of its tables."""
 
     archive: Archive
     core: DataFile

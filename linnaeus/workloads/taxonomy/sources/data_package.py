@@ -61,7 +61,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Package:
-    """Data Package that is open for reading."""
+    """Data Package that is open for reading: its location and its descriptor."""
 
     place: Path  # path of its folder, archive or descriptor
     archive: zipfile.ZipFile | None  # None: the package is a folder

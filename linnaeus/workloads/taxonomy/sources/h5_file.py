@@ -1,4 +1,4 @@
-"""Open the HDF5 files of the original linnaeus (an earlier program). They need h5py, from the extra `h5`."""
+"""Open the HDF5 files of the original linnaeus (an earlier program). This needs h5py, from the extra `h5`."""
 
 import mmap
 import os

@@ -97,7 +97,7 @@ class H5Images(ImageFiles):
 
 
 def _close_all() -> None:
-    """Close all files, and keep the lock, so that they remain closed until the process has forked."""
+    """Close all files, and keep the lock until the process has forked, so that no file is opened before."""
     _lock.acquire()
     for images in list(_open_ones):
         images.close()

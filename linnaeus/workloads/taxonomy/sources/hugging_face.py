@@ -48,7 +48,7 @@ class Part(NamedTuple):
 
 
 def read_records(config: ManifestConfig, choose: Choose) -> Records:
-    """Return the rows of a data set, in the order of its splits and files. Raise ConfigError if it cannot be read."""
+    """Return the rows of a data set, in the order of its splits and files. Raise `ConfigError` if the data set cannot be read."""
     import pyarrow as pa
 
     folder = Path(config.path).expanduser()
@@ -88,7 +88,7 @@ def _read(folder: Path, config: ManifestConfig, choose: Choose) -> Records:
 
 
 def find_parts(folder: Path) -> list[Part]:
-    """Return the files of the data set in `folder`. Raise `ConfigError` if it has no files, or a file is missing."""
+    """Return the files of the data set in `folder`. Raise `ConfigError` if the folder has no files of a data set, or a file is missing."""
     if not folder.is_dir():
         raise ConfigError(f"data.path: {quoted(str(folder), 200)} is not a folder; set a folder of save_to_disk or of Parquet shards")
     if (folder / "dataset_dict.json").is_file():
@@ -113,7 +113,7 @@ def find_parts(folder: Path) -> list[Part]:
 
 
 def _saved(folder: Path) -> list[Path]:
-    """Return the Arrow files in a folder that `save_to_disk` wrote. Raise `ConfigError` if one is missing."""
+    """Return the Arrow files in a folder that `save_to_disk` wrote. Raise `ConfigError` if a file is missing."""
     state = _json(folder / "state.json")
     if state.get("_indices_data_files"):
         raise ConfigError(f"data.path: {quoted(str(folder), 160)} has an order of its own in indices; save it again with flatten_indices()")
@@ -137,7 +137,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 class _File(NamedTuple):
-    """Open file: an Arrow file with its table and the bytes of which the table is a view, or a Parquet file."""
+    """Open file of a data set: an Arrow file (its table, and the bytes that the table refers to) or a Parquet file."""
 
     path: str
     schema: pa.Schema

@@ -34,7 +34,7 @@ def objects(path: Path, key: str = "data.path") -> Iterator[tuple[str, dict[str,
 
 
 class _Text(Protocol):
-    """File that is open for reading text."""
+    """Interface of a file that is open for reading text."""
 
     def read(self, size: int, /) -> str: ...
 
@@ -107,7 +107,7 @@ class _Stream:
         self.place += 1
 
     def closes(self, bracket: str) -> bool:
-        """Move past the comma before the next item and return False, or past the closing bracket and return True."""
+        """Move past the comma before the next item and return False, or past the closing bracket `bracket` and return True."""
         opened = self.text[self.place - 1 : self.place] in ("{", "[")
         if closed := self.next() == bracket:
             self.place += 1
@@ -118,8 +118,8 @@ class _Stream:
     def read(self) -> bool:
         """Read more text, and drop the text before the current position. Return False at the end of the file.
 
-        The blocks grow with an incomplete value, so that decoding it is tried only a few times. Raise `ValueError` for a value of more than
-        `LONGEST_OBJECT` characters."""
+        The blocks grow with an incomplete value, so that only a few attempts are made to decode a long value. Raise `ValueError` for a
+        value of more than `LONGEST_OBJECT` characters."""
         if (unread := len(self.text) - self.place) > LONGEST_OBJECT:
             raise ValueError(f"an object of more than {LONGEST_OBJECT} characters, at character {self.before + self.place}")
         more = self.file.read(max(BLOCK, unread))

@@ -4,7 +4,7 @@ Several conventions are tried. Each gives a file name for a photograph:
 
     path    the path of the URL, with or without the host:    photos/731/original.jpg
     name    the last part of the path:                        IMG_731.jpg
-    id      an id of the record, with the number of the photograph if it has several:       4021.jpg, 4021_1.jpg, 4021_2.jpg
+    id      an id of the record, with a number if the record has several photographs:       4021.jpg, 4021_1.jpg, 4021_2.jpg
 
 The convention for which most photographs have a file is used for all photographs.
 """

@@ -52,7 +52,8 @@ def clean(columns: dict[str, Column], ranks: dict[str, str], notes: list[str]) -
 def name_of(genus: str, epithet: str, scientific: str, rank: str) -> Name:
     """Return genus and species, from a genus and an epithet, or else from a scientific name with or without subgenus and author.
 
-    `rank`: rank of the scientific name; above the species, the species is "". If the rank is "", a binomial names a species."""
+    `rank`: rank of the scientific name. If it is above the species, the result has the species "". If it is "", a binomial names a
+    species."""
     above = rank.lower() in RANK_ORDER and RANK_ORDER.index(rank.lower()) < RANK_ORDER.index("species")
     found = _BINOMIAL.match(scientific)
     parsed = None if found is None or found[4].lower() in _NOT_EPITHETS else found

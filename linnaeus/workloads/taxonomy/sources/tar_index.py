@@ -24,7 +24,7 @@ _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\x
 
 
 class Member(NamedTuple):
-    """Member of a tar file."""
+    """Name, kind, offset and size of a member of a tar file."""
 
     name: str
     regular: bool  # True for a regular file, False for a folder, link or other entry
@@ -33,7 +33,7 @@ class Member(NamedTuple):
 
 
 class TarReader:
-    """Tar file that is open for reading."""
+    """Reader of the headers and bytes of a tar file."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -212,7 +212,7 @@ class _Samples:
         self.length.append(photograph.size)
 
     def _set(self, cells: dict[str, str]) -> None:
-        """Append a row with these cells, column -> text."""
+        """Append the cells of one sample, column -> text. Columns beyond `MOST_COLUMNS` are left out and counted."""
         for name, cell in cells.items():
             if name not in self._cells:
                 if len(self._cells) >= MOST_COLUMNS:

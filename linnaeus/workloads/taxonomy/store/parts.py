@@ -31,7 +31,8 @@ SAMPLE = 8  # original files of a part whose hashes are compared when a preparat
 
 @dataclass(frozen=True)
 class Part:
-    """Table of a part with M photographs, at most `PART`."""
+    """Table of a part (a block of a store) with M photographs, at most `PART`: sizes, hashes, and reasons of those that cannot be
+    decoded."""
 
     sizes: np.ndarray  # int64 [M]: bytes; 0 for a photograph that cannot be decoded
     shapes: np.ndarray  # int32 [M, 2]: height and width
@@ -51,7 +52,7 @@ class PartWriter:
     first: int = 0  # number of the part to which the first of `files` belongs
 
     def one(self, part: int) -> "PartWriter":
-        """Return a writer whose `files` are only those of one part."""
+        """Return a writer whose `files` are only the files of one part."""
         return replace(self, files=self.files.take(np.asarray(self.rows(part))), first=part)
 
     def count(self) -> int:
@@ -64,7 +65,7 @@ class PartWriter:
         return range(start, min(start + self.length, len(self.files.names)))
 
     def sample(self, part: int) -> list[int]:
-        """Return up to `SAMPLE` rows of a part, whose original files are compared when a preparation continues."""
+        """Return up to `SAMPLE` positions in `files`. The original files of these photographs are compared when a preparation continues."""
         rows = self.rows(part)
         return [rows[i] for i in sorted({i * (len(rows) - 1) // (SAMPLE - 1) for i in range(SAMPLE)})]
 

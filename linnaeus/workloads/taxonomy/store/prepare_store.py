@@ -194,7 +194,7 @@ def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
 
 
 class Prepared(NamedTuple):
-    """Joined tables of all parts, for N photographs."""
+    """Tables of all parts of a store, joined, for N photographs."""
 
     place: np.ndarray  # int64 [N, 3]: number of the part, offset and size in bytes; size 0 for a photograph that cannot be decoded
     shape: np.ndarray  # int32 [N, 2]: height and width

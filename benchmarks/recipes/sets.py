@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
+
+from linnaeus.files import write_atomic
 
 TEST_SHARE, VALIDATION_SHARE = 0.25, 0.15  # of a set without a split column
 
@@ -62,13 +65,13 @@ def write_manifest(own: PhotographSet, source: Path, out: Path, seed: int, unlab
         kept.add(row[own.finest])
     for row in rows:
         row["path"] = str((source / row["path"]).resolve())
+    text = io.StringIO()
+    table = csv.DictWriter(text, rows[0])
+    table.writeheader()
+    table.writerows(rows)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"manifest-{seed}.csv"
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, rows[0])
-        table.writeheader()
-        table.writerows(rows)
-    return path
+    write_atomic(out / f"manifest-{seed}.csv", text.getvalue())  # another trial may read the file at this moment
+    return out / f"manifest-{seed}.csv"
 
 
 def _split(seed: int, key: str) -> str:

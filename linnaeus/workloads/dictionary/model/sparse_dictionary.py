@@ -46,9 +46,8 @@ class Reconstruction(NamedTuple):
 
 
 class SparseDictionary(Model):
-    """Abstract base class of a sparse dictionary. `model(batch)` returns a `Reconstruction`.
-
-    The batch has `activation` [N, d], `weight` [N] and optionally `ramp` [N], the factor of the sparsity penalty."""
+    """Abstract base class of a sparse dictionary. `model(batch)` returns a `Reconstruction`. The batch has `activation` [N, d], `weight`
+    [N] and optionally `ramp` [N], the factor of the sparsity penalty."""
 
     scale: Tensor
     silent: Tensor
@@ -79,23 +78,19 @@ class SparseDictionary(Model):
         """Return the sparse activities [N, F] for pre-activations [N, F], as in evaluation."""
 
     def training_activities(self, pre: Tensor, weight: Tensor) -> Tensor:
-        """Return the activities [N, F] from which the loss is computed, for pre-activations [N, F].
-
-        In BatchTopK and Matryoshka they depend on the other samples of the block. weight: [N], 0 for samples that are left out."""
+        """Return the activities [N, F] from which the loss is computed, for pre-activations [N, F]. In BatchTopK and Matryoshka they depend
+        on the other samples of the block. weight: [N], 0 for samples that are left out."""
         return self.activities(pre)
 
     def training_places(self, pre: Tensor, weight: Tensor) -> Active:
         """Return the indices of the activities that `training_activities` would not set to 0. It may update running statistics, such as a
-        threshold.
-
-        Called only in training, on the CPU, for variants with `limited` True. pre: pre-activations [N, F]. weight: [N], 0 for samples that
-        do not count in the statistics; their indices may be returned."""
+        threshold. Called only in training, on the CPU, for variants with `limited` True. pre: pre-activations [N, F]. weight: [N], 0 for
+        samples that do not count in the statistics; their indices may be returned."""
         raise NotImplementedError
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
-        """Return {name: penalty of each sample [N]}, to add to the loss; {} for a variant without a penalty.
-
-        pre: pre-activations [N, F]. activities: [N, F]. scaled: scaled activations [N, d]. decoder: [F, d]."""
+        """Return {name: penalty of each sample [N]}, to add to the loss; {} for a variant without a penalty. pre: pre-activations [N, F].
+        activities: [N, F]. scaled: scaled activations [N, d]. decoder: [F, d]."""
         return {}
 
     # -- use -------------------------------------------------------------------------------------------------------------------
@@ -134,9 +129,8 @@ class SparseDictionary(Model):
         return Reconstruction(self.decode(activities), activities, losses, (activities > 0).sum(1))
 
     def _forward_active(self, scaled: Tensor, weight: Tensor) -> Reconstruction:
-        """Return the result of `forward` in training, computed through the active features only. The field `activities` is None.
-
-        scaled: scaled activations [N, d]. weight: [N], 0 for samples that are left out."""
+        """Return the result of `forward` in training, computed through the active features only. The field `activities` is None. scaled:
+        scaled activations [N, d]. weight: [N], 0 for samples that are left out."""
         x = scaled - self.bias
         with torch.no_grad():
             pre = self.scratch.linear(x, self.encoder, self.encoder_bias)
@@ -152,17 +146,14 @@ class SparseDictionary(Model):
         return Reconstruction(found / self.scale, None, losses, torch.bincount(active.sample, minlength=len(scaled)))
 
     def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (scaled reconstruction [N, d], {name: loss [N]}), like `reconstruct`, from the active features only.
-
-        active: indices of the P activities that are not 0. values: [P], these activities. scaled: scaled activations [N, d]. decoder: [F,
-        d]."""
+        """Return (scaled reconstruction [N, d], {name: loss [N]}), like `reconstruct`, from the active features only. active: indices of
+        the P activities that are not 0. values: [P], these activities. scaled: scaled activations [N, d]. decoder: [F, d]."""
         found = weighted_sum(active, values, decoder) + self.bias
         return found, {"reconstruction": squared_error(scaled, found)}
 
     def reconstruct(self, activities: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return (scaled reconstruction [N, d], {"reconstruction": squared error of each sample [N]}).
-
-        A subclass may add losses. activities: [N, F]. scaled: scaled activations [N, d]. decoder: [F, d]."""
+        """Return (scaled reconstruction [N, d], {"reconstruction": squared error of each sample [N]}); a subclass may add losses.
+        activities: [N, F]. scaled: scaled activations [N, d]. decoder: [F, d]."""
         found = (activities @ decoder + self.bias).to(scaled.dtype)
         return found, {"reconstruction": squared_error(scaled, found)}
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # --help imports the schemas of a workload without torch
 
 
 def build_workload(config: Config) -> Workload:
-    """Return the workload of `config.workload.name`. Raise `ConfigError` if it is not a `Workload`, or lacks or misspells a member."""
+    """Return the workload of `config.workload.name`. Raise `ConfigError` if the object is not a `Workload`, or if a member is missing or
+    misspelt."""
     from linnaeus.workloads.base import Workload
 
     module = importlib.import_module(workload_module(config.workload.name))
@@ -30,7 +31,8 @@ def build_workload(config: Config) -> Workload:
 
 
 def report_sections(name: str, run: RunFiles) -> list[Section]:
-    """Return the sections that the workload `name` adds to report.html, made from the files of `run`; [] if it defines none."""
+    """Return the sections that the workload `name` adds to report.html, made from the files of `run`; [] if the workload defines no
+    sections."""
     from linnaeus.reporting.report.html_parts import DAMAGED, Section, empty, left_out
 
     module = importlib.import_module(workload_module(name))

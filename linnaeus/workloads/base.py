@@ -177,8 +177,8 @@ class Workload(ABC):
         return None
 
     def adapt_initial_weights(self, weights: InitialWeights, model: nn.Module) -> InitialWeights:
-        """Return the weights of `run.init_from`, renamed to the parameters of `model`. Raise `ConfigError` if their classes or tokens are
-        not those of this run's data."""
+        """Return the weights of `run.init_from`, renamed to the parameters of `model`. Raise `ConfigError` if the classes or tokens of the
+        weights differ from the classes or tokens of this run's data."""
         return weights
 
     def label_counts(self) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
@@ -204,19 +204,20 @@ class Workload(ABC):
         return []
 
     def headline(self, final: Mapping[str, float]) -> list[str]:
-        """Return the result of a run, printed at its end, as at most three lines of at most 79 columns. If there are none, the validation
-        losses are printed."""
+        """Return the result of a run as at most three lines of at most 79 columns, which are printed at the end of the run. If the list is
+        empty, the validation losses are printed."""
         return []
 
     def next_commands(self, run: Path) -> list[str]:
-        """Return the commands that use the model of a finished `run`, printed at its end."""
+        """Return the commands that use the model of a finished `run`. They are printed at the end of the run."""
         return [f"linnaeus evaluate {shlex.quote(str(run))}"]
 
     def faster_data(self, slow_disk: bool) -> str | None:
-        """Return the setting that makes the data of this run faster to read, as a clause for a line of advice; None if there is none.
+        """Return the setting that makes the data of this run faster to read, as a clause for a line of advice; None if there is no such
+        setting.
 
-        slow_disk: True if loading mostly waits for the disk, False if it is limited by the CPU. The advice to use more workers is given by
-        the caller."""
+        slow_disk: True if loading mostly waits for the disk, False if loading is limited by the CPU. The advice to use more workers is
+        given by the caller."""
         return None
 
     def report_rows(self, model: nn.Module, global_step: int) -> Mapping[str, float | int | str]:
@@ -227,9 +228,9 @@ class Workload(ABC):
         return {}
 
     def prepare_evaluation(self, run: Path, split: str) -> None:
-        """Prepare the workload to score the model of the run directory `run`. Called before `build_datasets`, which then uses the rows
-        of `split` (`validation` or `test`) for validation. Raise `ConfigError` if the data have no such rows, or other classes than the
-        run."""
+        """Prepare the workload to score the model of the run directory `run`. Called before `build_datasets`, which then takes the
+        validation set from the rows of `split` (`validation` or `test`). Raise `ConfigError` if the data have no rows of `split`, or other
+        classes than the run."""
         if split != "validation":
             raise ConfigError(f"--split={split}: the data of this workload have no {split} rows; use validation")
 

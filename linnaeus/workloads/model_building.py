@@ -35,9 +35,10 @@ def build_model(config: Config, workload: Workload, device: torch.device) -> Mod
 
 @contextlib.contextmanager
 def new_memory_is_nan() -> Iterator[None]:
-    """Return a context manager in which `torch.empty` fills float tensors with NaN, so that `check_initialised` finds them.
+    """Return a context manager in which `torch.empty` fills float tensors with NaN, so that `check_initialised` can find parameters that
+    were never set.
 
-    Torch's deterministic mode does this."""
+    The context manager uses torch's deterministic mode."""
     mode = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("warn")  # `use_deterministic_algorithms` sets the same, but imports the compiler: 2 s
     try:

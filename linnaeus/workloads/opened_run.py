@@ -22,8 +22,8 @@ FIXED = ("trainer.compile=false", "profile=null", "schedule.image_size.start=nul
 
 
 class OpenedRun(NamedTuple):
-    """A run with its datasets built and the weights of a checkpoint loaded. `model` is in evaluation mode and its parameters do not require
-    gradients."""
+    """A run with its datasets built and the weights of a checkpoint loaded. `model` is in evaluation mode, and its parameters do not
+    require gradients."""
 
     path: Path
     config: Config

@@ -1,8 +1,7 @@
 """Ask a trained model of any workload about given inputs, while a caller watches or changes one of its modules (`linnaeus edit`).
 
-The module `trained` of a workload has `questions(path, options) -> Questions`. `options` are those of `linnaeus edit`: `inputs`, and
-`INPUT_OPTIONS`, of which a workload reads some and refuses the others with `refuse_options`.
-"""
+The module `trained` of a workload has `questions(path, options) -> Questions`. `options` are the options of `linnaeus edit`: `inputs` and
+`INPUT_OPTIONS`. A workload reads some of `INPUT_OPTIONS` and refuses the others with `refuse_options`."""
 
 from __future__ import annotations
 

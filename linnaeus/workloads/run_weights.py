@@ -55,7 +55,8 @@ def read_run_file(file: Path, convert: Callable[[Any], T]) -> T:
 
 
 def chosen_weights(path: Path, checkpoint: str | None) -> InitialWeights:
-    """Return the weights of a checkpoint of a run `path`: best, newest or a step. None: the best if one was validated, else the newest."""
+    """Return the weights of a checkpoint of the run `path`. `checkpoint`: best, newest or a step; None: the best if a checkpoint was
+    validated, else the newest."""
     if checkpoint is None and path.is_dir() and checkpoints_under(path):
         checkpoint = BEST if is_validated(path) else NEWEST
     try:

@@ -1,7 +1,7 @@
-"""Define `SampleView`: how samples and outputs of a workload are shown on a page about single samples, such as that of a dictionary.
+"""Define `SampleView`: how samples and outputs of a workload are shown on an HTML page about single samples, such as the page of a
+dictionary.
 
-`Workload.sample_view()` returns it. The default shows a sample by its name and no output.
-"""
+`Workload.sample_view()` returns the view. The default shows a sample by its name and no output."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class SampleView:
     classes: tuple[str, ...] = ()
 
     def __init__(self, name: Callable[[int], str] = str) -> None:
-        """name: returns the name of a sample number."""
+        """name: function that returns the name of a sample from its number."""
         self.name = name
 
     def scores(self, model: nn.Module, batch: Batch, position: Tensor | None) -> dict[str, Tensor]:
         """Return the log-probabilities [B, C] of each group of outputs for a prepared batch.
 
-        position: int64 [B], the position in each sequence whose outputs are returned; None: the last one. Models with one output for a
-        sample ignore it."""
+        position: int64 [B], the position in each sequence whose outputs are returned; None: the last position. Models with one output for a
+        sample ignore `position`."""
         return {}
 
     def labels(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the class of each sample of a batch for each group of `classes`, int64 [B], -1 where it is unknown."""
+        """Return for each group in `classes` the class of each sample of a batch, int64 [B], -1 where the class is unknown."""
         return {}
 
     def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:

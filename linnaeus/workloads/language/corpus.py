@@ -48,7 +48,7 @@ class Corpus:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Return the names of the sources; () without named sources."""
+        """Return the names of the text sources (groups of files with a name, `data.sources`); () without named sources."""
         return tuple(self.config.sources or ())
 
     def documents(self, activity: str) -> Iterator[tuple[str, Iterator[str]]]:
@@ -71,8 +71,8 @@ class Corpus:
 
 
 def scan_texts(config: TextConfig) -> Corpus:
-    """Read the files that `config` selects and return the corpus. Raise `ConfigError` if they do not contain text, or if more of them than
-    `data.max_bad_fraction` cannot be decoded."""
+    """Read the files that `config` selects and return the corpus. Raise `ConfigError` if the files do not contain text, or if more than
+    `data.max_bad_fraction` of the files cannot be decoded."""
     _check_encoding(config.encoding)
     if config.separator == "":
         raise ConfigError("data.separator is empty; set the text between two documents, or null if each file is one document")
@@ -186,8 +186,8 @@ def _check_not_empty(found: FoundFiles, remaining: set[int], config: TextConfig,
 
 
 def _check_split(digests: np.ndarray, document_sources: np.ndarray, config: TextConfig) -> None:
-    """Raise `ConfigError` if all documents of a source are equal, since all of them would then be in the same split. Also raise it if
-    `data.split_seed` is set but no source is split at random."""
+    """Raise `ConfigError` if a source has several documents and all are equal, since they would all be in the same split. Also raise
+    `ConfigError` if `data.split_seed` is set but no source is split at random."""
     several = False
     for number, key in enumerate([f"data.sources.{name}" for name in config.sources or ()] or ["data.path"]):
         own = digests[document_sources == number]

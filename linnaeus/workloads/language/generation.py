@@ -35,8 +35,8 @@ SPAN = 64  # a step attends to a multiple of this many positions: few tensor sha
 @dataclass(frozen=True)
 class Sampling:
     """Rule by which the next token is drawn. `temperature` divides the logits; 0 selects the most probable token. `top_k` keeps the k most
-    probable tokens; None keeps all. `top_p`, applied after both, keeps the fewest most probable tokens whose probabilities sum to at least
-    p; None keeps all."""
+    probable tokens; None keeps all. `top_p`, applied after `temperature` and `top_k`, keeps the fewest most probable tokens whose
+    probabilities sum to at least p; None keeps all."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -70,11 +70,11 @@ def generate(
 ) -> list[list[int]]:
     """Return up to `length` new tokens for each prompt (a non-empty list of token ids), computed on the model's device.
 
-    A row ends before one of `stop_tokens`, or after `stop_when(its new tokens)` returns True. The model runs in evaluation mode; its mode
-    is restored. Raise `ConfigError` for an invalid prompt or slide, and for logits that are not finite.
+    A row ends before a token in `stop_tokens`, or after `stop_when(new tokens of the row)` returns True. The model runs in evaluation mode;
+    afterwards its earlier mode is restored. Raise `ConfigError` for an invalid prompt or slide, and for logits that are not finite.
 
-    `slide` is the number of tokens dropped when the block is full. By default it is a quarter of the block: the context is then seven
-    eighths of the block on average, and a new token costs reading three old ones."""
+    `slide` is the number of tokens dropped when the block (the longest context) is full. The default is a quarter of the block: the context
+    is then seven eighths of the block on average, and to make a new token costs as much as to read three old tokens."""
     slide = max(1, model.block // 4) if slide is None else slide
     _check(model, prompts, slide)
     numbers = _draw_numbers(seed, prompts, length).to(model.token.weight.device)
@@ -126,7 +126,8 @@ class IncrementalDecoder:
         return logits
 
     def _read(self, rows: list[int]) -> Tensor:
-        """Read the whole windows of the sequences `rows` into the cache. Return the logits after them, [rows, vocabulary]."""
+        """Read the whole windows of the sequences numbered `rows` into the cache. Return the logits of the token that follows each of these
+        sequences, [len(rows), vocabulary]."""
         windows = [self.sequences[row][self.starts[row] :] for row in rows]
         lengths = torch.tensor([len(window) for window in windows])
         tokens = nn.utils.rnn.pad_sequence([torch.tensor(window) for window in windows], batch_first=True)
@@ -135,8 +136,8 @@ class IncrementalDecoder:
         return self._logits(last)
 
     def _step(self) -> Tensor:
-        """Read the last token of each sequence, after its cached tokens. Return the logits [B, vocabulary]. If the window of a sequence has
-        moved, its result is not used, and `_read` overwrites its cache."""
+        """Read the last token of each sequence, whose earlier tokens are in the cache. Return the logits [B, vocabulary]. If the window of
+        a sequence has moved, the logits of this sequence are not used, and `_read` overwrites its part of the cache."""
         last = torch.tensor([[tokens[-1]] for tokens in self.sequences], device=self.device)
         ends = [min(len(tokens) - start, self.cache.positions) - 1 for tokens, start in zip(self.sequences, self.starts, strict=True)]
         positions = torch.tensor(ends, device=self.device)
@@ -159,11 +160,13 @@ class KeyValueCache:
         self.keys, self.values = like.new_zeros(2, size.layers, rows, size.heads, positions, size.width // size.heads)
 
     def read(self, rows: Tensor) -> Sequence[Attend]:
-        """Return the attention functions for reading whole sequences from position 0 on. `rows` int64 [R]: their rows in the cache."""
+        """Return the attention function of each layer for reading whole sequences from position 0 on. `rows`: int64 [R], the row of each
+        sequence in the cache."""
         return [partial(self._read, layer, rows) for layer in range(self.layers)]
 
     def step(self, positions: Tensor, end: int) -> Sequence[Attend]:
-        """Return the attention functions for reading one more token of every row, at `positions` int64 [B], which are all below `end`."""
+        """Return the attention function of each layer for reading one more token of every row. `positions`: int64 [B], position of the new
+        token of each row; all are below `end`."""
         span = min(-(-end // SPAN) * SPAN, self.positions)
         filled = torch.arange(span, device=positions.device) <= positions[:, None]
         return [partial(self._step, layer, positions, filled[:, None, None]) for layer in range(self.layers)]
@@ -174,8 +177,8 @@ class KeyValueCache:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     def _step(self, layer: int, positions: Tensor, filled: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Return the attention output of one new token per row. `filled` bool [B, 1, 1, span]: True at the positions of tokens read so far,
-        including the new one."""
+        """Return the attention output of one new token per row. `filled`: bool [B, 1, 1, span], True at the positions of tokens read so
+        far, the new token included."""
         rows = torch.arange(len(positions), device=positions.device)
         self.keys[layer][rows, :, positions] = key[:, :, 0]
         self.values[layer][rows, :, positions] = value[:, :, 0]

@@ -59,8 +59,8 @@ class LanguageMetrics(Metrics):
         2    sum of the losses, and number of tokens
         S    sum of the losses of each source
         S    number of tokens of each source
-        D    sum of the increase of the loss without each dimension
-        D    number of tokens for which this increase was measured, for each dimension"""
+        D    for each dimension: sum of (loss without the dimension - loss with it)
+        D    for each dimension: number of tokens in this sum"""
         losses, known = outputs["losses"].double(), (batch["target"] != IGNORED).double()
         parts = [torch.stack([losses.sum(), known.sum()])]
         if self.sources:

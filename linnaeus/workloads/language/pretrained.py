@@ -1,12 +1,11 @@
-"""Adapt the weights of `run.init_from` to a language model: check that the tokens are the same, and convert the layout of GPT-2 and
-nanoGPT.
+"""Adapt the weights of `run.init_from` to a language model: check that the weights were trained on the same tokens, and convert the layout
+of GPT-2 and nanoGPT.
 
 Weights of a run with other tokens (`identity` in its dataset.json) are refused, because an id would mean another token. GPT-2's published
 weights (`config.json` and `model.safetensors` of the Hugging Face hub: gpt2, gpt2-medium, gpt2-large, gpt2-xl) have other names, transposed
-matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and matrices that are not transposed. One error lists all settings of
-the model (`model.layers`, ...) that differ from those of the weights. If the weights have more positions than `data.block`, the first
-`data.block` positions are used.
-"""
+matrices and a stored causal mask. nanoGPT's ckpt.pt has GPT-2's names and matrices that are not transposed. If settings of the model
+(`model.layers`, ...) differ from the settings of the weights, one error lists all of them. If the weights have more positions than
+`data.block`, the first `data.block` positions are used."""
 
 import dataclasses
 import json
@@ -77,8 +76,9 @@ def check_tokens(path: Path, tokens: str) -> list[str]:
 def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, tokens: str | None) -> InitialWeights:
     """Convert weights in GPT-2's layout to the names and layout of `model`. Return weights in any other layout unchanged.
 
-    tokens: identity of this run's tokens; None if `run.init_skip` skips the embedding, whose number of rows is then not checked. Positions
-    after the first `model.block` are cut off. Raise `ConfigError` for other tokens or other settings of the model."""
+    tokens: identity of this run's tokens. None if `run.init_skip` skips the embedding; then the number of rows of the embedding is not
+    checked. Learned positions from number `model.block` on are cut off. Raise `ConfigError` for other tokens or other settings of the
+    model."""
     path = str(config.run.init_from)
     state = {name.removeprefix("transformer."): tensor for name, tensor in weights.state.items()}
     embedding, first = state.get("wte.weight"), state.get("h.0.attn.c_attn.weight")
@@ -102,7 +102,7 @@ def _convert_gpt2(weights: InitialWeights, model: GPT, config: Config, tokens: s
 def _read_published_config(path: Path) -> dict[str, Any]:
     """Return the content of config.json of published weights; {} if the file does not exist.
 
-    Raise `ConfigError` if it cannot be read, and for an activation function or another value that `model=gpt` does not support."""
+    Raise `ConfigError` if the file cannot be read, and for an activation function or another value that `model=gpt` does not support."""
     file = (path if path.is_dir() else path.parent) / PUBLISHED
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -136,8 +136,8 @@ def _settings(state: Mapping[str, Tensor], published: Mapping[str, Any], transpo
 
 
 def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model: GPT, rows: int | None) -> None:
-    """Raise `ConfigError` if the settings of `model` differ from the `needed` ones. `rows`: number of rows of the embedding in the file;
-    None if the embedding is skipped."""
+    """Raise `ConfigError` if the settings of `model` differ from the settings `needed`. `rows`: number of rows of the embedding in the
+    file; None if the embedding is skipped."""
     chosen: Any = config.model
     own = dataclasses.asdict(model.size) | {name: getattr(chosen, name) for name in ("positions", "bias", "gelu")}
     wrong = [f"model.{name}={str(value).lower()}" for name, value in needed.items() if own[name] != value]
@@ -151,8 +151,8 @@ def _check_settings(path: str, needed: Mapping[str, Any], config: Config, model:
 def _renamed(state: Mapping[str, Tensor], transposed: bool) -> dict[str, Tensor]:
     """Return the weights under the names of `model/gpt.py`. Leave out causal masks, and the output layer if it is a copy of the embedding.
 
-    `transposed`: True if matrices of blocks are [inputs, outputs]; they are then transposed. A weight without a counterpart in the model
-    keeps its name; loading refuses it later."""
+    `transposed`: True if matrices of blocks are [inputs, outputs]; these matrices are then transposed. A weight without a counterpart in
+    the model keeps its name; loading refuses it later."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if CAUSAL_MASK.fullmatch(name):

@@ -77,8 +77,8 @@ def _check_settings(config: TextConfig, path: Path) -> None:
 
 
 def _find_by_source(folder: Path, sources: Mapping[str, Sequence[str]]) -> tuple[dict[Path, int], list[str]]:
-    """Return a dict from each file to the number of its source, and notes about patterns that match nothing. `sources`: configuration key
-    of each source -> its patterns, in order.
+    """Return a dict from each file to the number of its source, and messages about patterns that match nothing. `sources`: configuration
+    key of each source -> its patterns, in order.
 
     Raise `ConfigError` for a source without files."""
     source_of: dict[Path, int] = {}

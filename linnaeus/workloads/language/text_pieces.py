@@ -29,8 +29,8 @@ def reading_progress(activity: str, total: int) -> PreparationProgress:
 
 
 def read_pieces(path: Path, encoding: str, digest: _Hash, progress: PreparationProgress) -> Iterator[str]:
-    """Yield the text of a file in pieces, and update `digest` with its bytes. Raise `UnicodeError` if it is in another encoding (`start` of
-    a `UnicodeDecodeError` is the offset in the file), and `ConfigError` if it cannot be read."""
+    """Yield the text of a file in pieces, and update `digest` with the bytes of the file. Raise `UnicodeError` if the file is not in
+    `encoding` (for a `UnicodeDecodeError`, `start` is the offset in the file), and `ConfigError` if the file cannot be read."""
     decoder, position = codecs.getincrementaldecoder(encoding)(), 0
     for chunk in _chunks(path):
         digest.update(chunk)
@@ -46,7 +46,7 @@ def read_pieces(path: Path, encoding: str, digest: _Hash, progress: PreparationP
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of a file in chunks, the last of which is empty. Raise `ConfigError` if it cannot be read."""
+    """Yield the bytes of a file in chunks; the last chunk is empty. Raise `ConfigError` if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             while True:
@@ -73,7 +73,7 @@ def split_documents(pieces: Iterable[str], separator: str | None) -> Iterator[It
 
 def _split(pieces: Iterable[str], separator: str) -> Iterator[tuple[int, str]]:
     """Yield (number of the document, piece of its text) for the documents that `"".join(pieces).split(separator)` returns. The end of a
-    piece may be the beginning of a separator, so it is yielded together with the next piece."""
+    piece may be the beginning of a separator, so this end is yielded together with the next piece."""
     number, rest = 0, ""
     for piece in pieces:
         *ended, rest = (rest + piece).split(separator)
@@ -87,7 +87,7 @@ def _split(pieces: Iterable[str], separator: str) -> Iterator[tuple[int, str]]:
 
 
 def halves(pieces: Iterable[str], length: int) -> Iterator[tuple[bool, Iterator[str]]]:
-    """Yield (False, pieces of the first `length` characters) and (True, pieces of the other characters), each only if it is not empty."""
+    """Yield (False, pieces of the first `length` characters) and (True, pieces of the rest). Leave out a part that is empty."""
 
     def sides() -> Iterator[tuple[bool, str]]:
         left = length

@@ -32,7 +32,7 @@ class TextView(SampleView):
         return {"next token": logits[rows, at, : len(self.texts)].float().log_softmax(1)}
 
     def html(self, batch: Batch, row: int, heat: np.ndarray | None) -> str:
-        """Return the text around the token where `heat` is largest, with a mark on each token where it is above 0."""
+        """Return the text around the token with the largest `heat`, with a mark on each token whose heat is above 0, as HTML."""
         tokens = batch["input"][row].tolist()
         strength = np.zeros(len(tokens)) if heat is None or heat.shape != (len(tokens),) else heat
         peak = int(strength.argmax())
@@ -45,8 +45,8 @@ class TextView(SampleView):
 
 
 def _around(lengths: list[int], peak: int) -> tuple[int, int]:
-    """Return (first, last + 1) of the tokens around the token `peak`: at most `BEFORE` characters before it and `AFTER` characters after
-    it.
+    """Return (first, last + 1): the range of the tokens to show around the token number `peak`, at most `BEFORE` characters before this
+    token and `AFTER` characters after it.
 
     lengths: number of characters of each token."""
     first, last = peak, peak + 1

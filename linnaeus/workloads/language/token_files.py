@@ -1,10 +1,9 @@
-"""Open tokens made by another program: a folder with `train.bin` and `val.bin`, or with several files for each, such as *train*.bin and
-*val*.npy.
+"""Open tokens made by another program: a folder with `train.bin` and `val.bin`, or with several files for each split, such as *train*.bin
+and *val*.npy.
 
 `token_layout.py` describes the layouts of the files. A folder of nanoGPT has `meta.pkl` if its tokens are characters. A pickle can run any
 program when it is loaded, so `meta.pkl` is read by a loader that accepts containers, strings and numbers only. Without `meta.pkl` the ids
-are those of `data.tokenizer_file`, or else GPT-2's.
-"""
+are those of the tokenizer `data.tokenizer_file`, or else of GPT-2's tokenizer."""
 
 import io
 import json
@@ -156,8 +155,8 @@ def vocabulary_size(tokenizer: Tokenizer | None, config: TokensConfig) -> int:
 
 
 def check_token_file(path: Path, size: int, dtype: str) -> dict[str, Any]:
-    """Return the entry of a file in dataset.json: layout, number of tokens and SHA-256. Raise `ConfigError` if it contains an id below 0,
-    or `size` or above."""
+    """Return the entry of a file in dataset.json: layout, number of tokens and SHA-256. `size`: number of tokens of the vocabulary. Raise
+    `ConfigError` if the file contains an id below 0, or not below `size`."""
     file = find_layout(path, dtype, size)
     try:
         tokens, digest = file.map(), file_digest(path)

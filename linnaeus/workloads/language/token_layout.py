@@ -48,9 +48,9 @@ def _npy(path: Path) -> TokenFile:
 
 
 def _headed(path: Path, head: bytes) -> TokenFile | None:
-    """Return the layout of a file with llm.c's header; None if it does not have such a header.
+    """Return the layout of a file with llm.c's header; None if the file has no such header. `head`: the first bytes of the file.
 
-    Raise `ConfigError` if its version or its length is not the expected one."""
+    Raise `ConfigError` if the version in the header, or the length of the file, is not the expected one."""
     numbers = np.frombuffer(head, "<u4") if len(head) == HEADER else np.zeros(3, "<u4")
     magic, version, tokens = numbers[:3].tolist()
     if magic not in VERSIONS:
@@ -79,6 +79,6 @@ def _without_header(path: Path, dtype: str, vocabulary: int) -> TokenFile:
 
 
 def _upper_halves(tokens: np.ndarray) -> bool:
-    """Return True if the tokens look like the halves of numbers of twice the width: every second one is 0, most others are not."""
+    """Return True if the tokens look like the halves of numbers of twice the width: every second token is 0, most others are not."""
     low, high = tokens[::2], tokens[1::2]
     return len(tokens) >= 16 and not bool(high.any()) and int(np.count_nonzero(low)) > len(low) // 2

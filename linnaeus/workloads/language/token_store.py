@@ -66,7 +66,8 @@ def _sizes(train: int, validation: int) -> str:
 
 
 def text_store(corpus: Corpus, folder: Path) -> str:
-    """Write the token store of `corpus` in `folder` if it does not exist. Return its name. Call it on one process only.
+    """Write the token store of `corpus` in `folder`, unless it exists there. Return the name of the store. Call this function on one
+    process only.
 
     Raise `ConfigError` if the store cannot be written or read."""
     inputs = _inputs(corpus)
@@ -127,8 +128,8 @@ def _build(final: Path, corpus: Corpus, inputs: dict[str, Any]) -> None:
 
 
 def _commit(temporary: Path, final: Path) -> None:
-    """Flush a finished store and rename it to `final`. If several runs write the same store at the same time, the one that finishes first
-    is kept."""
+    """Flush a finished store and rename it from `temporary` to `final`. If several runs write equal stores at the same time, the store that
+    is finished first is kept."""
     for path in (*sorted(temporary.iterdir()), temporary):
         sync_file(path)
     try:

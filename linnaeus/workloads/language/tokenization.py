@@ -1,8 +1,7 @@
 """Tokenize a corpus in constant memory: make the tokenizer, and write the tokens of both splits (training and validation).
 
-A text is read in pieces. Pieces are cut only where the tokenizer allows it (`Tokenizer.boundary`), so their ids are those of the whole
-text. They are collected into batches, each of which a BPE encodes on all cores.
-"""
+A text is read in pieces. Pieces are cut only where the tokenizer allows this (`Tokenizer.boundary`), so the ids of the pieces, joined, are
+the ids of the whole text. Pieces are collected into batches; a BPE encodes each batch on all cores."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -41,8 +40,8 @@ class Part(NamedTuple):
 
 
 def make_tokenizer(corpus: Corpus) -> Tokenizer:
-    """Return the tokenizer that `corpus.config` selects. A BPE is trained on the training text only; the alphabet of `character` is that of
-    the whole text."""
+    """Return the tokenizer that `corpus.config` selects. A BPE is trained on the training text only. The alphabet of a `character`
+    tokenizer is made from the whole text, training and validation."""
     config, several = corpus.config, len(corpus.digests) > 1
     if config.tokenizer_file is not None:
         return load_tokenizer(config.tokenizer_file, config.tokenizer, "data.tokenizer_file")

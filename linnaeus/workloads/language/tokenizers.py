@@ -28,8 +28,8 @@ BEFORE_WORD = re.compile(r"(?<=\S)\n(?=\S)|(?<=\S)(?= \S)")  # GPT-2's pre-token
 
 
 class Tokenizer(Protocol):
-    """Tokenizer with ids 0 to `size` - 1. `end` is the id of the end marker; None if it has none. `boundary` matches where a text may be
-    cut without changing its ids."""
+    """Tokenizer with ids 0 to `size` - 1. `end` is the id of the end marker; None if the tokenizer has no end marker. `boundary` matches
+    where a text may be cut without changing its ids."""
 
     kind: str
     size: int
@@ -164,8 +164,8 @@ class BPETokenizer:
         return {"kind": self.kind, "bpe": json.loads(self.content)}
 
     def meaning(self) -> dict[str, Any]:
-        """Return everything that determines an id. It does not depend on the file format: it is the same for GPT-2's vocab.json with
-        merges.txt and for its tokenizer.json."""
+        """Return everything that determines the ids. The result does not depend on the file format: GPT-2's vocab.json with merges.txt
+        gives the same result as its tokenizer.json."""
         pre_tokenizer = {name: value for name, value in self._json["pre_tokenizer"].items() if name != "trim_offsets"}
         vocabulary = self._bpe.get_vocab(with_added_tokens=True)
         return {"kind": self.kind, "vocabulary": vocabulary, "merges": self._json["model"]["merges"], "cut": pre_tokenizer}
@@ -184,7 +184,7 @@ def _check_byte_level(content: dict[str, Any]) -> None:
 
 
 def _boundary(content: dict[str, Any]) -> re.Pattern[str]:
-    """Return the pattern that matches where a text may be cut without changing its ids. `content`: the JSON of a BPE tokenizer."""
+    """Return the pattern that matches where a text may be cut without changing its token ids. `content`: the JSON of a BPE tokenizer."""
     added = [token for token in content["added_tokens"] if not token["special"]]  # a special token in a text is encoded as text
     if any(token["lstrip"] or token["rstrip"] or re.search(r"\s", token["content"]) for token in added):
         return NOWHERE
@@ -208,7 +208,7 @@ def tokenizer_from(content: dict[str, Any]) -> Tokenizer:
 
 def load_tokenizer(path: Path | str, kind: str, key: str) -> Tokenizer:
     """Return the tokenizer of a file or folder: `tokenizer.json` of a run or of the `tokenizers` library, or GPT-2's folder with vocab.json
-    and merges.txt. Raise `ConfigError`, naming the configuration key `key`, if it cannot be read or is not of `kind`."""
+    and merges.txt. Raise `ConfigError`, naming the configuration key `key`, if the tokenizer cannot be read or is not of `kind`."""
     path = Path(path)
     if path.is_dir() and not (path / "tokenizer.json").exists():
         return _from_merges(path, kind, key)

@@ -83,7 +83,7 @@ class LanguageWorkload(Workload):
         return adapt_weights(weights, model, self.config, self.store.facts["identity"])
 
     def reading_set(self) -> TextWindows:
-        """Return the windows of the training text from its first token on, each once."""
+        """Return a dataset of the windows of the training text from its first token on, each window once."""
         return TextWindows(self.store.train, self.config.data.block, self.config.seed, None, f"{self.fingerprint}/train", self.sources)
 
     def real_positions(self, batch: Batch) -> Tensor:
@@ -143,7 +143,7 @@ class LanguageWorkload(Workload):
 
 def build_store(config: Config) -> TokenStore:
     """Return the token store of `config.data`. Rank 0 reads, checks and writes the tokens while the other ranks wait; then every rank opens
-    them."""
+    the store."""
     data, context = config.data, DistributedContext()
     if isinstance(data, TokensConfig):
         return open_token_files(data, context.from_master("tokens", lambda: check_token_files(data)))

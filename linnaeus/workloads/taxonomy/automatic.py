@@ -1,9 +1,8 @@
 """Choose the settings that are `auto` in `experiment=photos` from the data and the device (`linnaeus.config.choices`).
 
-Each rule is a function of `Facts` and of the settings that are given or chosen already. It returns a value and its reason. The rules for
-CPUs are based on trials in `benchmarks/README.md`, those for GPUs on common practice. Every command imports this module, so torch and numpy
-are imported only within functions.
-"""
+Each rule is a function of `Facts` and of the settings that are given or chosen already, and returns a value and its reason. The rules for
+CPUs are based on trials in `benchmarks/README.md`, the rules for GPUs on common practice. Every command imports this module, so torch and
+numpy are imported only within functions."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ def choose(config: Config, keys: Sequence[str]) -> tuple[list[Choice], Source | 
 
 
 def with_image_size(source: Source, config: Config, image_size: int) -> Source | None:
-    """Return the same source with photographs decoded for another image size; None if the source does not consist of photographs."""
+    """Return a copy of `source` whose photographs are decoded for `image_size`; None if the source does not consist of photographs."""
     from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):

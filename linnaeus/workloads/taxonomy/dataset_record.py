@@ -29,7 +29,7 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
 
     Each file is written atomically. The directory is created if it does not exist.
 
-    `draws`: float64 [N], mean number of times that each training row is drawn per epoch; None: once."""
+    `draws`: float64 [N], mean number of times that each training row is drawn per epoch; None: each row is drawn once."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tree = source.tree
@@ -46,7 +46,7 @@ def process_and_save_dataset_metadata(source: Source, directory: Path | str, dra
 
 
 def _class_counts(source: Source) -> Counts:
-    """Return the number of rows of each class in each split."""
+    """Return the number of rows of each class: split -> per rank [C_r]."""
     counts: Counts = {split: [] for split in SPLITS}
     for r, size in enumerate(source.tree.sizes):
         number = source.split * np.int64(size + 1) + source.labels[:, r] + 1  # 0: a missing label of a training row
@@ -57,7 +57,8 @@ def _class_counts(source: Source) -> Counts:
 
 
 def _class_draws(source: Source, draws: np.ndarray) -> list[np.ndarray]:
-    """Return the sum of `draws` over the training rows of each class, [C_r] per rank."""
+    """Return the sum of `draws` over the training rows of each class, per rank [C_r]. `draws`: float64 [N], draws of each training row per
+    epoch."""
     rows = source.split == TRAIN
     sums = [np.bincount(source.labels[rows, r] + 1, draws, minlength=size + 1)[1:] for r, size in enumerate(source.tree.sizes)]
     return [own.round(3) for own in sums]

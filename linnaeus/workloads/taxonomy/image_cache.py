@@ -13,7 +13,8 @@ import numpy as np
 
 
 class SharedImageCache:
-    """Cache of N photographs, uint8 [H, W, 3]. `capacity`: int64 [N], bytes reserved for each photograph; 0: it is not cached."""
+    """Cache of N photographs, uint8 [H, W, 3]. `capacity`: int64 [N], bytes reserved for each photograph; 0: the photograph is not
+    cached."""
 
     def __init__(self, capacity: np.ndarray) -> None:
         self._capacity = np.asarray(capacity, dtype=np.int64)
@@ -25,7 +26,7 @@ class SharedImageCache:
         return SharedImageCache, (self._capacity,)
 
     def get(self, sample: int) -> np.ndarray | None:
-        """Return a copy of photograph number `sample`; None if it is not cached."""
+        """Return a copy of photograph number `sample`; None if the photograph is not cached."""
         width = int(self._shape[2 * sample + 1])
         if width == 0:
             return None

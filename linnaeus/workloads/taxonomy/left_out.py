@@ -46,7 +46,8 @@ class LeftOut(dict[str, int]):
         self._count(reason, count)
 
     def add_rows(self, reason: str, rows: np.ndarray, table: str) -> None:
-        """Add rows of the table with the name `table`. `rows`: int64 [N], ascending, from 1. Consecutive rows share a line of the file."""
+        """Add rows of a table. `rows`: int64 [N], the row numbers, ascending, from 1. `table`: name of the table. Consecutive rows share a
+        line of the file."""
         start = np.flatnonzero(np.diff(rows, prepend=-1) != 1)
         sizes = np.diff(start, append=len(rows))
         lines = csv.writer(self._file(), lineterminator="\n")

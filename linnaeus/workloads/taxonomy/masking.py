@@ -53,7 +53,8 @@ class MetadataMasking:
     def draw(self, steps: np.ndarray, positions: np.ndarray, full: np.ndarray, partial: np.ndarray) -> np.ndarray:
         """Return the mask of each sample, bool [B, M], True for a masked component.
 
-        `steps` and `positions`: int64 [B]. `full` and `partial`: float [B], the probabilities at those steps."""
+        `steps` and `positions`: int64 [B], update and position in the training order of each sample. `full` and `partial`: float [B], the
+        probabilities that all components, or one combination of components, are masked at the sample's update."""
         u = uniform_draws(sample_keys(self.seed, randomness.MASK, steps, positions), FULL_OR_PARTIAL, 3)
         mask = np.zeros((len(positions), self.choices.shape[1]), dtype=bool)
         if len(self.choices):

@@ -130,7 +130,7 @@ class Blocks:
         return grad
 
     def add_at_ends(self, grad: Tensor, values: Tensor) -> None:
-        """Add `values` in place to those elements of `grad`, [B, C], that lie in the two ends of each range.
+        """Add `values` in place to the elements of `grad`, [B, C], in the two ends of each range.
 
         `values`: [B, K], one value per range, added to each element of its ends; or [B, K, 2 size], one value per element, in the order of
         `ends`."""

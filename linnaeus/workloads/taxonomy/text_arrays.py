@@ -1,9 +1,8 @@
 """Make, number and hash large arrays of strings of variable length (numpy's `StringDType`).
 
-Sort them only with kind="stable". numpy's default, quicksort, falls back to heapsort for unfavourable orders, which is not implemented for
-this type: the process ends with a segmentation fault (numpy 2.4.6, 300,000 file names with ascending numbers). `np.unique` without
-`return_index`, `np.isin` and `np.sort` use the default.
-"""
+Sort such an array only with kind="stable". numpy's default, quicksort, falls back to heapsort for unfavourable orders, and heapsort is not
+implemented for this type: the process ends with a segmentation fault (numpy 2.4.6, 300,000 file names with ascending numbers). `np.unique`
+without `return_index`, `np.isin` and `np.sort` use the default."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence

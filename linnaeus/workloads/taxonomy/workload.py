@@ -117,7 +117,8 @@ class TaxonomyWorkload(Workload):
             raise ConfigError(f"RUN: the training rows of the data give other taxa than {run} has learnt; use the data of the run")
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
-        """Build both datasets. `directory` is the run directory; photographs listed there as undecodable are not read again."""
+        """Build the training and the validation dataset. `directory` is the run directory; photographs that a file there lists as
+        undecodable are not read again."""
         for line in self._missing_components():
             log.warning(line)
         self.quarantine = Quarantine(directory, self.data_source, self.config.data.max_bad_fraction)
@@ -132,7 +133,7 @@ class TaxonomyWorkload(Workload):
         return TaxonomyDataset(self.data_source, self.train_rows, self.config, self._schedule, False, self.quarantine.samples)
 
     def _present(self, present: np.ndarray) -> tuple[str, ...]:
-        """Return the metadata components that are known in at least one row. `present`: bool [N, M]."""
+        """Return the metadata components that are known in at least one row. `present`: bool [N, M], True where a component is known."""
         return tuple(name for name, column in zip(self.inputs, present.T, strict=True) if column.any())
 
     def _missing_components(self) -> list[str]:

@@ -28,8 +28,8 @@ def rotary_table(length: int, head_width: int, base: float) -> Tensor:
 
 
 def rotate(x: Tensor, table: Tensor) -> Tensor:
-    """Return x [B, H, T, D] with its channel pairs (i, i + D / 2) rotated by the angles of `table`: [2, T, D / 2], or [2, B, 1, T, D / 2]
-    if each row has its own positions."""
+    """Return x [B, H, T, D] with its channel pairs (i, i + D / 2) rotated by the angles of `table`. `table`: [2, T, D / 2], or [2, B, 1, T,
+    D / 2] if each row has its own positions."""
     cos, sin = table[0], table[1]
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(x.dtype)
@@ -46,7 +46,7 @@ class CausalAttention(nn.Module):
 
     def forward(self, x: Tensor, rotary: Tensor | None, attend: Attend | None) -> Tensor:
         """Return [B, T, width] from x [B, T, width]. `rotary`: the rotary table of the positions; None: positions are learned. `attend`:
-        function that replaces the attention among the tokens of x; None: it is not replaced."""
+        function that computes the attention from queries, keys and values; None: ordinary causal attention among the tokens of x."""
         query, key, value = (part.transpose(1, 2) for part in self.query_key_value(x).unflatten(-1, (3, self.heads, -1)).unbind(2))
         if rotary is not None:
             query, key = rotate(query, rotary), rotate(key, rotary)

@@ -38,8 +38,8 @@ class Dimensions(nn.Module):
 
 
 def ablation_mask(sample: Tensor, number: int) -> Tensor:
-    """Return bool [B, D], True for the one dimension that is ablated for each validation sample: `sample` mod D. `sample` int64 [B]: window
-    numbers; `number`: D."""
+    """Return bool [B, D], True for the dimension number `sample` mod D, which is ablated (has weight 0) for this validation sample.
+    `sample`: int64 [B], window numbers. `number`: D."""
     return (sample % number)[:, None] == torch.arange(number, device=sample.device)
 
 

@@ -117,8 +117,9 @@ class GPT(SeededModel):
     ) -> Tensor:
         """Return features [B, T, width] after the final norm, from int64 tokens [B, T].
 
-        `positions` int64 [B, T]: positions of the tokens; default 0 to T - 1. `attend`: one function per block that replaces its attention
-        among `tokens`. `weights` of the dimensions: [B, D] or [D]; default those of `set_dimension_weights`."""
+        `positions`: int64 [B, T], positions of the tokens; default 0 to T - 1. `attend`: one function per block that computes the attention
+        in place of the block. `weights`: weights of the dimensions (named adapters), [B, D] or [D]; default: the weights of
+        `set_dimension_weights`."""
         x = self.token(tokens)
         if self.position is not None:
             x = x + (self.position.weight[: tokens.shape[1]] if positions is None else self.position(positions))
@@ -148,8 +149,8 @@ class GPT(SeededModel):
         return {name for name, parameter in self.named_parameters() if parameter.dim() < 2}
 
     def maskable_parameters(self) -> list[str]:
-        """Return the names of the matrices whose connections can grow: those of attention, perceptron and adapters. Embedding, positions
-        and gates are excluded, because one of their weights affects a whole token, position or dimension."""
+        """Return the names of the matrices whose connections can grow: the matrices of attention, perceptron and adapters. Embedding,
+        positions and gates are excluded, because one of their weights affects a whole token, position or dimension."""
         return [name for name, _ in self.named_parameters() if name.endswith(MASKABLE)]
 
     def flops_per_token(self, length: int) -> int:

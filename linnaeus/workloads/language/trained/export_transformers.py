@@ -63,7 +63,7 @@ def export_model(options: argparse.Namespace) -> list[str]:
 
 
 def write_folder(model: LanguageModel, folder: Path, metrics: Mapping[str, Any]) -> list[str]:
-    """Write the folder completely or not at all, and check it. Return lines about the checks. `metrics`: validation metrics of these
+    """Write the folder completely or not at all, and check it. Return lines about the checks. `metrics`: validation metrics of the model's
     weights.
 
     Raise `ConfigError` if the folder cannot be written."""

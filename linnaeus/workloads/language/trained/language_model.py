@@ -40,7 +40,7 @@ class LanguageModel:
         self.batch = batch or max(1, min(MOST_ROWS, rows))
 
     def to(self, device: str) -> LanguageModel:
-        """Move the network to `device` and return this model. Raise `ConfigError` if the machine does not have the device."""
+        """Move the network to `device` and return this `LanguageModel`. Raise `ConfigError` if the machine does not have the device."""
         try:
             self.network.to(torch.device(device))
         except (RuntimeError, AssertionError):
@@ -64,10 +64,10 @@ class LanguageModel:
         """Return the text that continues a prompt, without the prompt; for a list of prompts, return a list.
 
         Equal arguments give equal text; a prompt that is repeated in the list is continued in several ways. The prompt "" starts a
-        document. At most `tokens` tokens are drawn, each from the `top_k` most probable ones and from the fewest with total probability
-        `top_p`; None: no such limit. `temperature` divides the logits; 0 selects the most probable token. The text ends before the first
-        occurrence of a text in `stop`. `slide`: number of tokens dropped at once when the context is full; by default a quarter of it.
-        Raise `ConfigError` for an impossible value."""
+        document. At most `tokens` tokens are drawn, each from the `top_k` most probable tokens and from the fewest tokens with total
+        probability `top_p`; None: no such limit. `temperature` divides the logits; 0 selects the most probable token. The text ends before
+        the first occurrence of a text in `stop`. `slide`: number of tokens dropped at once when the context is full; by default a quarter
+        of the context. Raise `ConfigError` for an impossible value."""
         single = isinstance(prompt, str)
         prompts = [prompt] if isinstance(prompt, str) else list(prompt)
         stops = [stop] if isinstance(stop, str) else list(stop)
@@ -148,8 +148,8 @@ class LanguageModel:
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> list[int]:
     """Return the tokens of a prompt.
 
-    An empty prompt starts a document: it becomes the end marker, or a line break if the tokenizer has no end marker. Raise `ConfigError` if
-    the tokenizer has neither, and for a character that it does not have."""
+    An empty prompt starts a document: it becomes the end marker, or a line break if the tokenizer has no end marker. Raise `ConfigError`
+    for an empty prompt if the tokenizer has neither of these tokens, and for a character that the tokenizer does not have."""
     if not prompt and tokenizer.end is not None:
         return [tokenizer.end]
     if not prompt and "\n" not in getattr(tokenizer, "alphabet", "\n"):

@@ -29,8 +29,9 @@ def load_model(
     """Return the model of a run directory, of one of its checkpoints, or of a folder of transformers.
 
     `checkpoint`: choice in a run directory: best (the default if a checkpoint was validated), newest (otherwise), or a step. `tokenizer`: a
-    tokenizer.json or its folder, for a run that has no tokenizer because it was trained on tokens of another program. Raise `ConfigError`
-    for any other path, a run of another workload or without a tokenizer, and weights that are damaged, do not fit or are not finite."""
+    tokenizer.json or its folder, for a run that was trained on tokens of another program and therefore has no tokenizer. Raise
+    `ConfigError` for any other path, a run of another workload or without a tokenizer, and weights that are damaged, do not fit or are not
+    finite."""
     if is_transformers_folder(Path(path)):
         if checkpoint is not None:
             raise ConfigError(f"checkpoint is {checkpoint!r}, but {path} has one set of weights; leave it out")

@@ -171,8 +171,8 @@ def _print_texts(found: dict[str, TextScore], source: str, as_json: bool) -> Non
 
 @dataclass(frozen=True)
 class Question:
-    """Context with possible continuations. `answer`: index of the right one, None if it is unknown. `line`: line number in the file, from 1
-    on."""
+    """Context with possible continuations. `answer`: index of the right continuation, None if unknown. `line`: line number in the file,
+    from 1 on."""
 
     line: int
     context: str

@@ -32,7 +32,7 @@ def check_reading(model: LanguageModel, again: LanguageModel) -> None:
 
 
 def _meaning(model: LanguageModel) -> dict[str, Any]:
-    """Return the part of a model's tokenizer that determines the tokens of a text."""
+    """Return the part of a model's tokenizer that determines the tokens of a text. Equal results mean equal tokens."""
     if isinstance(model.tokenizer, BPETokenizer):
         return model.tokenizer.meaning() | {"kind": "bpe"}
     return model.tokenizer.to_dict()
@@ -42,7 +42,7 @@ def check_transformers(model: LanguageModel, folder: Path) -> list[str]:
     """Compare the logits and tokens of `model` with the logits and tokens that transformers computes from `folder`. Return a line about the
     result, or a line about installing transformers if it is missing.
 
-    Raise `ConfigError` if they differ."""
+    Raise `ConfigError` if the logits or the tokens differ."""
     if find_spec("transformers") is None:
         return ["not compared with transformers, which is not installed: pip install transformers"]
     import transformers

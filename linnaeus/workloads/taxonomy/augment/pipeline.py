@@ -128,7 +128,7 @@ def _build_policy(config: AugmentConfig) -> Policy | None:
 
 
 def _changes_nothing(config: AugmentConfig) -> bool:
-    """Return True if the training pipeline with `config` gives the same images as the validation pipeline."""
+    """Return True if the training pipeline gives the same images as the validation pipeline, since `config` switches every change off."""
     strengths = (config.brightness, config.contrast, config.saturation, config.hue)
     probabilities = (config.horizontal_flip, config.vertical_flip, config.erasing)
     whole = list(config.crop_scale) == list(config.crop_ratio) == [1.0, 1.0] and config.crop_side is None

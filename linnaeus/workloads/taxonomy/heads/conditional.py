@@ -173,7 +173,7 @@ class SiblingScores(Scores):
     def product(self, others: Sequence[Self], group: Tensor, count: int) -> SiblingScores:
         """Return the scores of groups of samples (see `Scores.product`).
 
-        Means of raw scores have the same softmax as means of log-probabilities."""
+        The raw scores are averaged: their means have the same softmax among siblings as the means of log-probabilities."""
         levels = zip(*(batch.logits for batch in (self, *others)), strict=True)
         logits = [group_mean(at_least_float32(torch.cat(parts, 1)).t(), group, count).t() for parts in levels]
         return SiblingScores(self.layout, logits, self.greedy)

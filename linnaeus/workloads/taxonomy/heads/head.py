@@ -66,8 +66,8 @@ class Scores(ABC):
         """Return the predicted class of each rank, int64 [B, R], never the null class; -1 where the predicted path has no taxon."""
 
     def greedy_path(self) -> Tensor:
-        """Return `path()`, or a predicted path that is cheaper to compute if the class defines one. The accuracy of training batches uses
-        it."""
+        """Return `path()`. A class may return another predicted path here that is cheaper to compute. The accuracy of training batches uses
+        this method."""
         return self.path()
 
     @abstractmethod
@@ -108,7 +108,8 @@ class Scores(ABC):
 
 
 class Head(nn.Module, ABC):
-    """Map from features [B, R, D] to `Scores`. A trunk with a single feature repeats it for every rank."""
+    """Map from features [B, R, D], one feature vector per sample and taxonomic rank, to `Scores`. A trunk with a single feature per sample
+    repeats this feature for every rank."""
 
     def init_weights(self) -> None:
         """Initialise the linear layers that compute raw scores, from torch's default generator."""
@@ -132,7 +133,7 @@ class LinearScores(Scores):
         self._log_probs: tuple[Tensor, ...] | None = None
 
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the same list twice: ranks are independent, so the conditional log-probability equals the marginal one."""
+        """Return two equal lists: since ranks are independent, `log p(y_r | nearest known coarser label)` equals `log p(y_r)`."""
         marginal = [self._rank_log_probs(z, own) for z, own in zip(self.logits, label.unbind(1), strict=True)]
         return marginal, marginal
 

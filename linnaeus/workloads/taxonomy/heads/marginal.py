@@ -51,9 +51,10 @@ class MarginalScores(Scores):
         return self._log_probs
 
     def _by_level(self, leaves: Tensor) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of the classes of each rank, per rank [B, C_r], for a regular layout.
+        """Return the log-probabilities of the classes of each rank, per rank [B, C_r], for a regular layout (see `layout.py`).
 
-        `leaves`: log-probabilities of the leaves, [B, L]. Each level is the log-sum-exp of the level below it over groups of siblings."""
+        `leaves`: log-probabilities of the leaves, [B, L]. A level is computed from the next finer level, by the log-sum-exp over each group
+        of siblings."""
         layout, ranks, found = self.layout, [leaves], leaves.t().contiguous()
         for level in range(layout.ranks - 1, 0, -1):
             found = group_logsumexp(found, layout.table("group", level), layout.group_counts[level])
@@ -61,11 +62,11 @@ class MarginalScores(Scores):
         return tuple(ranks)
 
     def _by_rank(self, leaves: Tensor) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of the classes of each rank, for a regular or an irregular layout.
+        """Return the log-probabilities of the classes of each rank, for a regular or an irregular layout (see `layout.py`).
 
-        `leaves`: log-probabilities of the leaves, [B, L]. The result of a class is the log-sum-exp over its leaves, per rank [B, C_r]. If
-        the layout has null nodes, it is [B, C_r + 1]: the last column is the null class, which has the leaves without a class at this rank.
-        Otherwise these leaves are left out."""
+        `leaves`: log-probabilities of the leaves, [B, L]. The result of a class is the log-sum-exp over the leaves at or below the class.
+        The result of a rank is [B, C_r] for a layout without null nodes; leaves without a class at this rank are left out. With null nodes
+        the result is [B, C_r + 1]: the last column is the null class, the log-sum-exp over the leaves without a class at this rank."""
         ranks, by_leaf = [], leaves.t().contiguous()
         for r, size in enumerate(self.layout.tree.sizes):
             found = group_logsumexp(by_leaf, self.layout.table("class", r), size + 1).t()

@@ -42,8 +42,8 @@ class Accuracy:
 
 
 class ClassAccuracy:
-    """Metrics `<rank>/macro_top1`, `<rank>/many`, `<rank>/medium`, `<rank>/few`: means over classes, each with the same weight. They need
-    three integers per class: right predictions, labels, predictions."""
+    """Metrics `<rank>/macro_top1`, `<rank>/many`, `<rank>/medium`, `<rank>/few`: means over classes, each class with the same weight. Three
+    integers per class are counted: right predictions, labels, predictions."""
 
     def __init__(self, tables: TreeTables, device: torch.device, training_counts: Sequence[np.ndarray]) -> None:
         """`training_counts`: per rank int64 [C_r], the number of training labels of each class."""

@@ -27,7 +27,7 @@ THRESHOLDS = np.concatenate([[0.0], 1 / (1 + np.exp(-np.linspace(-16, 16, 129)))
 
 
 class Calibration:
-    """Metric `<rank>/ece`."""
+    """Metric `<rank>/ece`: expected calibration error (see module)."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.ranks = tables.ranks
@@ -66,7 +66,7 @@ class Calibration:
 
 
 class HierarchicalRisk:
-    """Metric `hierarchical_aurc`, from the errors and the coverage at each threshold."""
+    """Metric `hierarchical_aurc` (see module), computed from the number of errors and the mean coverage at each threshold."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         bits = information(tables.tree)

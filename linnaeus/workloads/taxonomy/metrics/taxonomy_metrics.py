@@ -58,8 +58,8 @@ class TaxonomyMetrics(Metrics):
         `groups`: int64 [size], the group of each sample, such as its observer; None: every sample is a group.
         `consistent`: True if the scores of the head are one distribution on the tree.
         `nulls`: True if the head learns null labels.
-        `metadata`: name of a component -> bool [size], True for samples that have it.
-        `more`: parts in addition to the built-in ones and those of plugins.
+        `metadata`: name of a component -> bool [size], True for samples in which the component is known.
+        `more`: parts to add to the built-in parts and the parts of plugins.
         `names()`: names of the samples in dataset order, for tables; None: their numbers."""
         self.tree, self.tree_tables = tree, TreeTables(tree, device)
         self.classes = ClassAccuracy(self.tree_tables, device, training_counts)

@@ -35,7 +35,8 @@ LARGE_K = (5, 20)
 
 
 class Distance:
-    """Metrics `hd1`, `hd5`, `hd20`, `severity`; the same for CRM with the prefix `crm_`, and `crm_top1`."""
+    """Metrics `hd1`, `hd5`, `hd20`, `severity`; for conditional risk minimisation (CRM) also the metrics with the prefix `crm_` and
+    `crm_top1`."""
 
     def __init__(self, tables: TreeTables, device: torch.device) -> None:
         self.tables = tables

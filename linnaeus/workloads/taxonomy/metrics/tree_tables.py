@@ -46,9 +46,9 @@ class TreeTables:
         return torch.where(nodes >= 0, nodes, self.taxa)
 
     def lca(self, node: Tensor, other: Tensor) -> Tensor:
-        """Return the lowest common ancestor of the nodes `node` and `other`, int64 [...]; T, the virtual root, if they have none.
+        """Return the lowest common ancestor of the nodes `node` and `other`, int64 [...]; T, the virtual root, if they have no other.
 
-        It is the finest taxon on both paths to the root. The path of a node includes the node."""
+        The lowest common ancestor is the finest taxon that is on both paths to the root. The path of a node includes the node."""
         first, second = self.paths[node], self.paths[other]
         return self.deepest(torch.where(first == second, first, -1))
 

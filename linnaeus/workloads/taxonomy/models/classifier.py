@@ -1,8 +1,7 @@
 """Define the classifier (trunk, final norm, head), and the parts that every trunk uses: metadata encoder, late fusion, initialisation.
 
-All taxonomic ranks share the trunk and the norm. The norm's scale and bias are the last shared parameters; GradNorm takes its gradients
-there. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to that layer and nothing after it.
-"""
+All taxonomic ranks share the trunk and the norm. The norm's scale and bias are the last shared parameters, and GradNorm uses the gradients
+of these two. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to the norm and nothing after it."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
@@ -36,7 +35,7 @@ class Classifier(Model):
     """Complete network of a run: trunk, norm and head.
 
     `model(batch)` reads `image`, `meta` and `present` of a prepared batch and returns a dictionary: `scores` (`heads.Scores`), `per_rank`
-    [B, R, width] (the normalised features that the head reads) and `features` [B, width] (those of the finest rank)."""
+    [B, R, width] (the normalised features that the head reads) and `features` [B, width] (the normalised features of the finest rank)."""
 
     def __init__(self, trunk: Trunk, head: Head, ranks: int, dropout: float) -> None:
         super().__init__()

@@ -216,8 +216,8 @@ def rotate(x: Tensor, table: Tensor) -> Tensor:
 class ConvBlock(nn.Module):
     """Residual block on a grid [B, width, H, W]: convolution, norm, two-layer perceptron per pixel.
 
-    With kernel 7 and depth-wise convolution it is the block of ConvNeXt (Liu et al. 2022). With kernel 3 and a full convolution it learns
-    more per second of CPU time at few channels."""
+    With kernel 7 and depth-wise convolution this is the block of ConvNeXt (Liu et al. 2022). With kernel 3 and a full convolution the block
+    learns more per second of CPU time at few channels."""
 
     def __init__(self, width: int, size: Size, dropout: float, drop_path: float) -> None:
         super().__init__()

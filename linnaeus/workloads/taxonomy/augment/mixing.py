@@ -25,8 +25,8 @@ class MixDraws:
 
 
 class PairMixing:
-    """Random draws for mixing pairs of samples. `augment.mixup_alpha` 0 switches mixup off, `augment.cutmix_alpha` 0 switches cutmix off; at
-    least one of the two settings must be above 0."""
+    """Random draws for mixing pairs of samples. `augment.mixup_alpha` 0 switches mixup off, `augment.cutmix_alpha` 0 switches cutmix off;
+    at least one of the two settings must be above 0."""
 
     def __init__(self, config: AugmentConfig, seed: int, image_size: int) -> None:
         self.seed, self.image_size = seed, image_size

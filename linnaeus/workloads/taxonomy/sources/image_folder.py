@@ -98,10 +98,10 @@ def _splits(folders: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> dict[str, list[str]]:
-    """Return rank -> taxon of each folder, coarse to fine. `folders`: the parts of each path. `levels`: rank of each part (data.levels), or
-    None.
+    """Return rank -> taxon of each folder, coarse to fine. `folders`: the parts of each path. `levels`: rank of each part (data.levels).
 
-    Raise `ConfigError` if the folders have different depths, or if their depth is not the number of `levels`."""
+    With `levels` None, the name of the folder gives the ranks (`ranks_of_names`). Raise `ConfigError` if the paths do not all have one part
+    per rank of `levels`, or a single part if `levels` is None."""
     depths = sorted({len(folder) for folder in folders})
     if levels is not None:
         if depths != [len(levels)]:

@@ -20,7 +20,7 @@ _TOLERANCE = 1e-6  # of a step: 0.07 * 100 is a little above 7 in floating point
 
 
 def first_step_at(steps: float) -> int:
-    """Round a number of steps up to a whole number. A number at most 1e-6 above a whole number counts as that number."""
+    """Round a number of steps up to a whole number. A number at most 1e-6 above a whole number is rounded down to that whole number."""
     return math.ceil(steps - _TOLERANCE)
 
 
@@ -28,7 +28,7 @@ def first_step_at(steps: float) -> int:
 class Duration:
     """A length of time in a run: `amount` of `unit` ("steps", "epochs", "%" of the run, "s", "min" or "h").
 
-    `key` is the configuration key that the duration was read from. Error messages name it."""
+    `key`: the configuration key that the duration was read from, for error messages."""
 
     amount: float
     unit: str

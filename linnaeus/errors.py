@@ -39,7 +39,7 @@ def escaped(text: str) -> str:
 def shorten(text: str, most: int = 60) -> str:
     """Return `text` for a message, with control characters as escapes.
 
-    Replace the middle by `...` if it is longer than `most` characters."""
+    If `text` is longer than `most` characters, its middle is replaced by `...`."""
     text = escaped(text)
     return text if len(text) <= most else f"{text[: most // 2]}...{text[3 - (most - most // 2) :]}"
 
@@ -60,7 +60,8 @@ PLURALS = (("taxon", "taxa"), ("medium", "media"), ("ry", "ries"), ("s", "ses"),
 def counted(number: int, noun: str) -> str:
     """Return a number and its noun in the right form, such as "1 file", "2,000 files" or "2 taxa".
 
-    Use it where no verb follows, because the verb would depend on the number: "left out: 1 row", "1 row without an id"."""
+    Use this only where no verb follows, because the form of the verb would depend on the number: "left out: 1 row", "1 row without an
+    id"."""
     if number == 1:
         return f"1 {noun}"
     singular, plural = next(pair for pair in PLURALS if noun.endswith(pair[0]))

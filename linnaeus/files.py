@@ -57,7 +57,7 @@ def atomic_file(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def no_follow(path: str | Path, flags: int) -> int:
-    """Open a file for writing and return its descriptor. This is an `opener` for the built-in `open`.
+    """Open a file for writing and return its descriptor. This is an `opener` for the built-in `open`. `flags`: as `open` passes them.
 
     Raise `OSError` if `path` is a symbolic link, so that no file outside the run directory is changed."""
     try:
@@ -69,8 +69,8 @@ def no_follow(path: str | Path, flags: int) -> int:
 
 
 def refuse_links(directory: Path, patterns: Iterable[str]) -> None:
-    """Raise `ConfigError` if an entry of `directory` that matches one of the glob `patterns` is not a regular file, or is a symbolic
-    link."""
+    """Raise `ConfigError` if an entry of `directory` that matches one of the glob `patterns` is anything but a regular file. A symbolic
+    link is also refused."""
     for path in (path for pattern in patterns for path in sorted(directory.glob(pattern))):
         if path.is_symlink() or not path.is_file():
             kind = "a symbolic link" if path.is_symlink() else "not a file"
@@ -78,10 +78,10 @@ def refuse_links(directory: Path, patterns: Iterable[str]) -> None:
 
 
 def to_utf8(text: str) -> bytes:
-    """Return `text` encoded as UTF-8.
+    r"""Return `text` encoded as UTF-8.
 
-    File names that are not UTF-8 contain surrogates in Python. Each surrogate becomes an escape such as `\\udcff`, which JSON reads back.
-    """
+    Python represents bytes of a file name that are not UTF-8 as surrogates. Each surrogate is written as an escape such as `\udcff`, which
+    a JSON reader turns back into the surrogate."""
     return text.encode(errors="backslashreplace")
 
 
@@ -91,7 +91,7 @@ def to_json(content: Any, indent: int | None = 2) -> str:
 
 
 def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows with the same keys as CSV text with a header line, or "" if there are no rows."""
+    """Return `rows` as CSV text with a header line; "" if there are no rows. All rows have the same keys, which are the columns."""
     text, table = io.StringIO(), None
     for row in rows:
         if table is None:
@@ -102,7 +102,7 @@ def to_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Return a copy of nested containers in which NaN is None and infinities are the strings "Infinity" and "-Infinity", for JSON."""
+    """Return a copy of nested containers for JSON: NaN becomes None, and infinities become the strings "Infinity" and "-Infinity"."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -113,18 +113,18 @@ def finite(value: Any) -> Any:
 
 
 def from_finite(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a flat mapping in which the replacements that `finite` made are undone: None is NaN, "Infinity" is infinite."""
+    """Return a copy of a flat mapping in which the replacements by `finite` are undone: None becomes NaN, "Infinity" becomes infinite."""
     values = {None: math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
     return {name: values.get(value, value) if value is None or isinstance(value, str) else value for name, value in metrics.items()}
 
 
 def content_digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256, in hexadecimal, of the JSON text of a mapping. The entry "sha256" is left out: it contains the digest itself."""
+    """Return the SHA-256, in hexadecimal, of the JSON text of `content` without its entry "sha256", which is where the digest is stored."""
     return text_digest(json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True))
 
 
 def sync_file(path: Path | str) -> None:
-    """Flush a file or a directory to the disk (fsync). Raise `OSError`, with the name of the file, if that fails."""
+    """Flush a file or a directory to the disk (fsync). If that fails, raise `OSError` with the name of the file."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -137,8 +137,9 @@ def sync_file(path: Path | str) -> None:
 def commit_directory(temporary: Path, final: Path) -> None:
     """Flush all files below the directory `temporary` to the disk and rename the directory to `final`.
 
-    An existing `final` is renamed to `final.replaced` first and deleted afterwards. After a crash between the two renames,
-    `restore_replaced` renames it back. If this function raises `OSError`, the old directory still exists under one of the two names."""
+    If `final` exists, it is first renamed to `final.replaced`, and deleted afterwards. After a crash between the two renames,
+    `restore_replaced` renames `final.replaced` back to `final`. If this function raises `OSError`, the old directory still exists under one
+    of these two names."""
     for file in sorted(temporary.rglob("*")):
         sync_file(file)
     sync_file(temporary)
@@ -159,14 +160,15 @@ def commit_directory(temporary: Path, final: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Rename a directory to a temporary name, then delete it. After a crash it is complete under its own name, or absent."""
+    """Rename a directory to a temporary name, then delete it. After a crash the directory is either complete under its own name or
+    absent."""
     renamed = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-deleted")
     os.rename(path, renamed)
     delete(renamed)
 
 
 def remove_or_warn(path: Path) -> bool:
-    """Delete a directory by `remove_directory` and return True. If that raises `OSError`, log a warning and return False."""
+    """Delete a directory by `remove_directory` and return True. If `remove_directory` raises `OSError`, log a warning and return False."""
     try:
         remove_directory(path)
     except OSError as error:
@@ -230,18 +232,18 @@ ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR))  # 
 
 
 class Unreadable(ConfigError, OSError):
-    """A file that exists and cannot be read, for example on a disk error.
+    """A file that exists but cannot be read, for example because of a disk error.
 
-    It is also an `OSError`, so that a process that fails alone can report it to the other processes."""
+    This is also an `OSError`: callers treat it as unreadable data, which a single process reports to the other processes."""
 
 
 def is_absent(error: OSError) -> bool:
-    """Return True if `error` means that there is no file of that name to read, False if the file exists and reading it failed."""
+    """Return True if `error` means that no file of that name exists. Return False if the file exists and reading it failed."""
     return error.errno in ABSENT
 
 
 def exists(path: Path, kind: Callable[[int], bool] = lambda mode: True) -> bool:
-    """Return True if `path` exists and `kind`, such as `stat.S_ISDIR`, accepts its mode; by default any kind.
+    """Return True if `path` exists and its mode satisfies the predicate `kind`, such as `stat.S_ISDIR`. By default any mode does.
 
     Raise `OSError` if the disk fails; in some versions of Python `Path.exists` returns False in this case."""
     try:
@@ -270,7 +272,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def json_object(content: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in the bytes `content` as a dict, or None if they are not a JSON object."""
+    """Return the JSON object in the bytes `content` as a dict; None if `content` is not a JSON object."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -279,10 +281,11 @@ def json_object(content: bytes) -> dict[str, Any] | None:
 
 
 def system_error(error: BaseException, path: Path) -> OSError | None:
-    """Return the operating system's error behind an exception, as an `OSError` that names `path`. Return None if there is none.
+    """Return the operating system's error behind an exception, as an `OSError` that names `path`. Return None if there is none; then the
+    content of the file is wrong.
 
-    torch and safetensors raise exceptions of several types that contain the system's error only in their message, such as
-    `RuntimeError: unable to mmap ...: Cannot allocate memory (12)`. None means that the content of the file is wrong."""
+    torch and safetensors raise exceptions of several types that contain the system's error only in their message, such as `RuntimeError:
+    unable to mmap ...: Cannot allocate memory (12)`."""
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
         text = str(error)
@@ -297,7 +300,8 @@ def system_error(error: BaseException, path: Path) -> OSError | None:
 
 
 def with_retries(read: Callable[[], T]) -> T:
-    """Call `read` and return its result. If it raises `OSError`, call it again after each of `RETRY_DELAYS`; the last error is raised.
+    """Call `read` and return its result. If `read` raises `OSError`, call it again after each delay of `RETRY_DELAYS` (seconds). If all
+    calls fail, raise the last error.
 
     Do not retry if the file does not exist."""
     for delay in RETRY_DELAYS:
@@ -314,7 +318,8 @@ def with_retries(read: Callable[[], T]) -> T:
 def read_or_refuse(read: Callable[[], T]) -> T:
     """Call `read` as `with_retries` does, and raise `Unreadable` if the last attempt fails.
 
-    Without this, a run could start from an older checkpoint because of a temporary failure of the disk."""
+    The error ends the start of a run. Otherwise the run could continue from an older checkpoint because of a temporary failure of the
+    disk."""
     try:
         return with_retries(read)
     except OSError as error:

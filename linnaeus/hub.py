@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub that do not wait for an unreachable server."""
+"""Downloads from the Hugging Face hub. If the server cannot be reached, they fail at once instead of waiting."""
 
 import contextlib
 import logging
@@ -12,9 +12,9 @@ log = logging.getLogger("linnaeus")
 
 @contextlib.contextmanager
 def offline_if_unreachable() -> Iterator[None]:
-    """Put the Hugging Face client into offline mode within the block if the hub does not answer a first request within 3 s.
+    """Return a context manager in which the Hugging Face client is offline if the hub does not answer a first request within 3 s.
 
-    In offline mode only files that were downloaded before can be loaded. Otherwise the client would repeat its requests for a minute."""
+    In offline mode only files that were downloaded before can be loaded. Without it the client would repeat its requests for a minute."""
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 

@@ -1,9 +1,8 @@
 """`DistributedContext`: the rank, the device and the collectives of this process.
 
-Without a launcher there is one process and every collective returns its argument. Under torchrun the process joins a group with nccl for
-CUDA tensors and gloo for host tensors: counts and flags are reduced without the device. The launcher's key-value store is available before
-the group: rank 0 broadcasts the configuration over it, and the watchdog exchanges statuses over it.
-"""
+Without a launcher there is one process, and every collective returns its argument. Under torchrun the process joins a group with nccl for
+CUDA tensors and gloo for host tensors, so that counts and flags are reduced without the device. The launcher's key-value store can be used
+before the group exists: rank 0 broadcasts the configuration through the store, and the watchdog exchanges statuses through it."""
 
 from __future__ import annotations
 
@@ -62,9 +61,9 @@ class DistributedContext:
 
     @property
     def store(self) -> Any:
-        """Return the key-value store of the launcher; use it only if `launched()` is True. The first use connects to it.
+        """Return the key-value store of the launcher. The first use connects to the store. Use it only if `launched()` is True.
 
-        Its keys have a prefix with the number of the attempt, since torchrun may restart a group."""
+        Each key gets a prefix with the number of the attempt, because torchrun may restart a group."""
         if self._store is None:
             timeout = AGENT_STORE_TIMEOUT if store_made_by_agent() else RENDEZVOUS_TIMEOUT
             self._store, *_ = next(_dist().rendezvous("env://", get_rank_safely(), get_world_size(), timeout=timeout))
@@ -75,7 +74,7 @@ class DistributedContext:
         """Call `compute` on rank 0 only and return its result, a JSON value, on every process. This works before the process group is
         joined.
 
-        `name` is the key in the store. A `ConfigError` of rank 0 is raised on every process."""
+        `name`: key under which the store passes the result. A `ConfigError` that `compute` raises is raised on every process."""
         if get_world_size() == 1:
             return compute()
         if get_rank_safely() != 0:
@@ -141,7 +140,8 @@ class DistributedContext:
         self.is_distributed = True
 
     def on_rank(self, rank: int) -> Callable[[F], F]:
-        """Return a decorator for functions that run on one rank only and return None on the others. They must not call collectives."""
+        """Return a decorator for functions that run only on process rank `rank` and return None on all other ranks. Such a function must
+        not call collectives."""
 
         def decorate(function: F) -> F:
             @functools.wraps(function)
@@ -200,8 +200,8 @@ class DistributedContext:
 
         wait: True to wait for collectives queued on a GPU; False after a failure, when they may wait for a process that has ended.
 
-        Garbage is collected, because reference cycles may hold threads of gloo or of the store: a thread that frees a tensor while the
-        interpreter exits aborts the process."""
+        Garbage is collected, because reference cycles may keep threads of gloo or of the store alive. A thread that frees a tensor while
+        the interpreter exits would abort the process."""
         if self.is_distributed:
             if wait or self.device.type == "cpu":
                 _dist().destroy_process_group()

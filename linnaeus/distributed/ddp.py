@@ -1,4 +1,4 @@
-"""Wrap the model in DDP. On request gradients are added in rank order, so that a resumed run gives the same bits."""
+"""Wrap the model in DDP. On request the gradients are summed in rank order, so that a resumed run gives the same bits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _SYNC_BUFFERS = next(
 def wrap_ddp(
     model: nn.Module, context: DistributedContext, changing_buffers: Collection[str], deterministic: bool
 ) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """Return (the callable for the forward pass, its `no_sync`). With one process the callable is the model itself.
+    """Return (callable that runs the forward pass, function that returns the `no_sync` context manager). With one process the callable is
+    the model itself.
 
-    changing_buffers: names of the buffers that forward passes change; DDP broadcasts them at each forward. deterministic: add
-    gradients in rank order."""
+    changing_buffers: names of the buffers that forward passes change; DDP broadcasts them at each forward. deterministic: sum the gradients
+    in rank order."""
     if context.world_size == 1:
         return model, contextlib.nullcontext
     constant = [name for name, _ in model.named_buffers() if name not in changing_buffers]
@@ -48,10 +49,10 @@ def wrap_ddp(
 
 
 def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings
-    """Average the gradients of all ranks, added in rank order. This is a DDP communication hook: GradBucket -> Future[Tensor].
+    """Average the gradients of all ranks, summed in rank order. This is a DDP communication hook: GradBucket -> Future[Tensor].
 
-    The order of additions in an all-reduce depends on the bucket sizes, which DDP changes after the first step. The hook transfers W times
-    as much data at W ranks."""
+    In an all-reduce the order of additions depends on the bucket sizes, which DDP changes after the first step. With W ranks, this hook
+    transfers W times the size of the gradients."""
     import torch.distributed as dist
 
     own = bucket.buffer()

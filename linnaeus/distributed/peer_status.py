@@ -1,8 +1,7 @@
 """Exchange statuses among the processes of a group over the launcher's store, and detect lost and stuck processes.
 
-Every process writes its status once a second: identity, activity, `global_step` and a count of heartbeats. Rank 0 reads the
-statuses of all ranks, the others read rank 0's.
-"""
+Every process writes its status once a second: identity, activity, `global_step` and a count of heartbeats. Rank 0 reads the statuses of all
+ranks; every other rank reads the status of rank 0."""
 
 import json
 from collections.abc import Callable
@@ -15,10 +14,10 @@ ENDING = "ending"  # the activity of a process that leaves the group in order
 
 
 class PeerMonitor:
-    """Detector of lost and stuck processes. Silence, the time without a new status of a process, is measured on this process's
-    `RunningClock`.
+    """Detector of lost and stuck processes. The silence of a process is the time in which no new status of it was received, measured by the
+    `RunningClock` of this process.
 
-    statuses: rank -> newest status received, updated by `read`. own_status: returns the status of this process."""
+    statuses: rank -> newest status received, updated by `read`. own_status: function that returns the status of this process."""
 
     def __init__(
         self,
@@ -50,10 +49,10 @@ class PeerMonitor:
         return self.statuses
 
     def find_lost(self, statuses: dict[int, Status], grace: float, silence: float) -> str | None:
-        """Return a line about the first process that has died or is silent; None if there is none.
+        """Return a line about the first process in `statuses` that has died or is silent; None if there is none.
 
-        grace: seconds of silence after which a process that has died on this host counts as lost, so that its launcher can act first.
-        silence: the same for a process that is not known to have died. A process without a status may still be starting."""
+        grace: seconds of silence after which a dead process on this host is reported; before that its launcher can act. silence: seconds of
+        silence after which any other process is reported. A process without a status is not reported, because it may still be starting."""
         own = self.own_status()
         for rank, status in statuses.items():
             if status["activity"] == ENDING:
@@ -79,9 +78,9 @@ class PeerMonitor:
         return None
 
     def find_stuck(self, limit: float) -> str | None:
-        """Return a line that names the slowest processes if no rank has made progress for `limit` seconds; otherwise None. Rank 0 only.
+        """Return a line that names the slowest processes if no rank has made progress for `limit` seconds; otherwise None.
 
-        Progress means that a count of heartbeats has grown. Other ranks always return None."""
+        Progress means that the count of heartbeats of some process has grown. On ranks other than 0, always return None."""
         if self.rank != 0:
             return None
         statuses = {0: self.own_status(), **self.statuses}

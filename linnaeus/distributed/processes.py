@@ -21,7 +21,7 @@ SUSPENDED_AFTER = 3.0  # seconds without a reading after which the process count
 def die_with_launcher() -> None:
     """Make this process end when its launcher ends. If the launcher has already ended, exit with status 1.
 
-    The parent of an orphan is process 1, which is torchrun itself only in a container."""
+    A process whose parent is process 1 has lost its launcher, except in a container, where torchrun itself may be process 1."""
     parent = os.getppid()
     if parent == 1 and "TORCHELASTIC_RUN_ID" in os.environ and os.path.exists("/proc/1/cmdline"):
         with open("/proc/1/cmdline", "rb") as file:
@@ -47,8 +47,8 @@ def die_with_parent(parent: int) -> None:
 def keep_freed_memory() -> None:
     """Make the C library of Linux (glibc) reuse freed memory of this process instead of returning it to the system. Elsewhere do nothing.
 
-    By default it returns each block of more than a few MiB, and the next use costs a page fault for every 4 kB: normalising a batch of 64
-    photographs takes 15 ms instead of 4 ms. Up to `KEPT` bytes of free memory are kept."""
+    By default glibc returns each block of more than a few MiB, and the next use costs a page fault for every 4 kB: normalising a batch of
+    64 photographs takes 15 ms instead of 4 ms. Up to `KEPT` bytes of free memory are kept."""
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018 (an AttributeError with another C library)
@@ -60,7 +60,7 @@ def keep_freed_memory() -> None:
 def write_torchrun_error(line: str) -> None:
     """Write `line`, the reason why this process fails, to the file that torchrun reads. Do nothing without torchrun.
 
-    torchrun prints forty lines of its own after a process has failed, which end with the reason of the first failure."""
+    When a process has failed, torchrun prints about forty lines of its own, and the last of them is the reason of the first failure."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         error = {"message": {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}}
@@ -80,7 +80,7 @@ def alive_here(owner: dict[str, Any]) -> bool | None:
     """Return True if the process with the identity `owner` is alive, False if not, None if this cannot be checked from this host or
     container.
 
-    The boot id identifies the machine: it stays the same when a host is renamed and changes when it is restarted."""
+    The boot id identifies the machine: it does not change when the host is renamed, and it changes when the host is restarted."""
     boot = _boot_id()
     if owner["boot"] != boot:
         return False if owner["host"] == socket.gethostname() else None
@@ -94,9 +94,10 @@ def alive_here(owner: dict[str, Any]) -> bool | None:
 
 
 def is_local(owner: dict[str, Any], own: dict[str, Any]) -> bool:
-    """Return True if the processes with the identities `owner` and `own` are on one machine and in one container.
+    """Return True if the processes with the identities `owner` and `own` are on one machine and in one container. If `own` is this process,
+    `alive_here(owner)` then works.
 
-    Then `alive_here` can check `owner`. Boot ids are compared, since hosts may have the same name."""
+    Boot ids are compared instead of host names, because two hosts may have the same name."""
     return owner["boot"] == own["boot"] and owner["pid_namespace"] == own["pid_namespace"]
 
 
@@ -107,7 +108,8 @@ def process_state(pid: int) -> str | None:
 
 
 class CoreSeconds(NamedTuple):
-    """CPU seconds since the start of the machine, summed over the cores that this process may use."""
+    """CPU seconds since the start of the machine. `busy` and `disk` are sums over the cores that this process may use; `own` is of this
+    process."""
 
     busy: float  # used by all processes
     own: float  # used by this process and its ended children
@@ -130,8 +132,8 @@ def core_seconds() -> CoreSeconds | None:
 class RunningClock:
     """A monotonic clock that stops while this process is suspended (SIGSTOP, `scontrol suspend`, a paused container).
 
-    Call `now` at least every `POLL_INTERVAL` seconds, from any thread. A gap of more than `SUSPENDED_AFTER` seconds counts as one interval.
-    """
+    Call `now` at least every `POLL_INTERVAL` seconds, from any thread. If two calls are more than `SUSPENDED_AFTER` seconds apart, the
+    process was suspended, and the clock advances by `POLL_INTERVAL` only."""
 
     def __init__(self) -> None:
         self._lock, self._last_reading, self._suspended = threading.Lock(), time.monotonic(), 0.0
@@ -162,16 +164,16 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot; None if it does not exist or is a zombie.
+    """Return the start time of a process in clock ticks since boot; None if the process does not exist or is a zombie.
 
-    It distinguishes the process from a later one with the same pid."""
+    The start time distinguishes this process from a later process with the same pid."""
     fields = _stat_fields(pid)
     return fields[19] if fields and fields[0] not in "ZX" else None
 
 
 def _pid_namespace() -> int:
-    """Return the id of the pid namespace of this process, which distinguishes containers on one machine; 0 if the system has no
-    namespaces."""
+    """Return the id of the pid namespace of this process; 0 if the system has no namespaces. Containers on one machine have different
+    ids."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -1,8 +1,7 @@
 """Record requests to stop the run: SIGTERM, SIGINT, SIGUSR1 and `trainer.max_time`.
 
-A signal handler records the request and prints a line. At the next step end all ranks agree on it (`synchronisation.py`), save
-and exit with status 75. Before training there is nothing to save, and the process exits at once.
-"""
+A signal handler records the request and prints a line. At the next step end all ranks agree to stop (`synchronisation.py`), save and exit
+with status 75. Before training there is nothing to save, and the process exits at once."""
 
 import contextlib
 import math
@@ -22,14 +21,16 @@ STOPPING = "stopping after this update and saving; once more leaves at once"
 
 
 class StoppedBeforeTraining(BaseException):
-    """A request to stop that came while the run was being set up. It is a `BaseException`, so that no handler of errors catches it."""
+    """A request to stop that arrived while the run was being set up. This is a `BaseException`, so that no `except Exception` catches
+    it."""
 
 
 class StopRequest:
     """Record of a request to stop, by a signal or by a time limit.
 
-    signal: name of the first stop signal received; None if there was none. max_time: a duration in wall time such as "3h", counted from the
-    construction of this object. deadline: the end of it on the monotonic clock; infinite without a limit."""
+    signal: name of the first stop signal received; None if there was none. max_time: the time limit, a duration in wall time such as "3h",
+    counted from the construction of this object; None: no limit. deadline: the end of the limit on the monotonic clock; infinite without
+    one."""
 
     def __init__(self, max_time: str | None = None) -> None:
         self.signal: str | None = None
@@ -51,8 +52,8 @@ class StopRequest:
     def listening(self) -> Iterator[None]:
         """Return a context manager in which stop signals are recorded as requests.
 
-        A second signal, more than `SAME_REQUEST` seconds after the first, exits at once without saving. Before `defer_to_step_end` is
-        called a signal raises `StoppedBeforeTraining`."""
+        Before `defer_to_step_end` is called, the first signal also raises `StoppedBeforeTraining`. A second signal more than `SAME_REQUEST`
+        seconds after the first ends the process at once without saving."""
 
         def handle(number: int, _: Any) -> None:
             if self.signal is not None:
@@ -72,14 +73,14 @@ class StopRequest:
                 signal.signal(s, handler)
 
     def defer_to_step_end(self, show: Callable[[str], None], loss: Callable[[], str]) -> None:
-        """Record further signals and print a line, without raising; the training loop stops at the next step end.
+        """From now on, a signal is recorded and a line is printed, but nothing is raised; the training loop stops at the next step end.
 
-        show: prints a line from a signal handler. loss: returns a line about the updates that are lost if the process exits without saving.
-        """
+        show: function that prints a text and may be called in a signal handler. loss: function that returns a line about the updates that
+        are lost if the process exits without saving."""
         self._deferred, self._show, self._loss = True, show, loss
 
     def _leave(self, status: int) -> None:
-        """Print which updates are lost, and exit with `status` without saving."""
+        """Print the line about the updates that are lost, and exit with `status` without saving."""
         try:
             self._show(f"{self._loss()}\n")
         finally:

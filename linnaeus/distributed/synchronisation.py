@@ -1,9 +1,8 @@
 """Let all process ranks agree on flags at the same step: a request to stop, unreadable data, a checkpoint due by rank 0's clock.
 
-In training the flags are part of the message with the label counts, which every update all-reduces. In a validation pass, where ranks
-run different numbers of batches, there is a separate reduction for each round: one batch on every rank. Its result is read one round later,
-so no rank waits for it.
-"""
+In training the flags are sent together with the label counts, which are all-reduced in every update. In a validation pass, ranks run
+different numbers of batches. There the flags are all-reduced once for each round, in which every rank runs one batch. The result of a round
+is read one round later, so no rank waits for it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -52,10 +51,10 @@ class RankSync:
     # -- in training -----------------------------------------------------------------------------------------------------
 
     def reduce_counts(self, counts: Tensor, unreadable: bool = False) -> Tensor:
-        """Return `counts`, the label counts of T tasks, float64 [T] on the host, summed over the ranks. The same message exchanges the
-        flags and sets `agreed`.
+        """Return `counts` summed over the ranks: the label counts of T tasks, float64 [T] on the host. The same all-reduce exchanges the
+        flags; afterwards `agreed` contains the flags of all ranks.
 
-        unreadable: True if this rank could not read its micro-batches of the update; its counts are zero then."""
+        unreadable: True if this rank could not read its micro-batches of the update; `counts` must then be zeros."""
         flags = self._own_flags(unreadable)
         if not self.context.is_distributed:
             self.agreed = _flag_names(flags)
@@ -71,8 +70,8 @@ class RankSync:
     def start_round(self, unreadable: bool) -> bool:
         """Start the exchange of flags for a round of validation batches. Return True, on every rank alike, if the pass must end now.
 
-        `unreadable`: True if this rank has failed to read its data. In a group the result is True one round after a rank has raised a flag;
-        in a single process at once."""
+        `unreadable`: True if this rank has failed to read its data. With a single process, a raised flag gives True at once. In a group of
+        processes, it gives True one round later."""
         stop = self.finish_round()
         self._message = torch.tensor([*self._own_flags(unreadable)[:3], False], dtype=torch.float32)
         self._wait = self.context.start_all_reduce(self._message)
@@ -92,7 +91,7 @@ class RankSync:
     # -- the reason ------------------------------------------------------------------------------------------------------
 
     def interruption_reason(self, error: OSError | None = None) -> str:
-        """Return the reason of the interruption as text. This is a collective: call it on every rank after all have agreed to stop.
+        """Return the reason of the interruption as text. This is a collective: call it on every rank after all ranks have agreed to stop.
 
         error: the error with which this rank failed to read its data, if any."""
         where = f" by process rank {self.context.rank}" if self.context.world_size > 1 else ""

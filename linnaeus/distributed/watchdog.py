@@ -2,14 +2,13 @@
 
 Two threads run in every process of a group. One exchanges statuses over the launcher's store (`peer_status.py`) and detects:
 
-    a process that is dead on this host                 after LAUNCHER_GRACE seconds: its launcher usually ends the others first
+    a process that is dead on this host                 after LAUNCHER_GRACE seconds: usually its launcher ends the group before
     a process that has sent no status                   after LOST_AFTER seconds
     a group in which no rank makes progress             after `trainer.timeout`
     an exception that another process has published     after LAUNCHER_GRACE seconds
 
-The other thread detects a store that does not answer. Time in which this process was suspended does not count, and neither does time
-in which the launcher, whose process contains the store, is suspended.
-"""
+The other thread detects a store that does not answer. Time in which this process was suspended is not counted, nor is time in which the
+launcher is suspended whose process contains the store."""
 
 import contextlib
 import json
@@ -42,12 +41,14 @@ class Watchdog:
     """Supervision of the processes of a group. Without a group no thread is started.
 
     The training loop sets these attributes: activity, a word for the present work of this process; step, its `global_step`; heartbeats, a
-    count that grows while it makes progress; long_timeout, True while `trainer.startup_timeout` applies instead of `trainer.timeout`. The
-    longer limit applies to the first update, which compiles, allocates and fills caches, and at the end, when rank 0 alone writes the
-    report. The collectives always have the longer limit."""
+    count that grows while this process makes progress; long_timeout, True while `trainer.startup_timeout` is the limit in place of
+    `trainer.timeout`.
+
+    `trainer.startup_timeout` is longer. It applies to the first update, which compiles, allocates and fills caches, and at the end, when
+    rank 0 alone writes the report. The collectives always have the longer limit."""
 
     def __init__(self, context: DistributedContext, timeout: float, startup_timeout: float) -> None:
-        """`timeout` and `startup_timeout` are the limits without progress, in seconds."""
+        """`timeout`, `startup_timeout`: seconds without progress after which the run is ended."""
         self.context, self.timeout, self.startup_timeout = context, timeout, startup_timeout
         self.activity, self.step, self.heartbeats = "starting", 0, 0
         self.long_timeout = True
@@ -60,7 +61,7 @@ class Watchdog:
     # -- called in the main thread ---------------------------------------------------------------------------------------
 
     def start(self, on_abort: Callable[[str, int], None]) -> None:
-        """Start the threads. `on_abort(line, step)` is called in one of them before the process is ended because of another process."""
+        """Start the threads. If another process is lost, a thread calls `on_abort(line, step)` and then ends this process."""
         if self.context.is_distributed:
             self._on_abort = on_abort
             self._store = self.context.store.clone()
@@ -80,14 +81,15 @@ class Watchdog:
         self._threads = []
 
     def publish_error(self, error: BaseException) -> None:
-        """Send the exception that ends this process to the other processes, unless it only reports a broken connection to one of them."""
+        """Send `error`, the exception that ends this process, to the other processes. Do nothing if it only reports a broken connection to
+        another process."""
         if self._threads and not is_connection_error(error):
             _run_within(5.0, lambda: self._store.set(f"error/{self.context.rank}", f"{type(error).__name__}: {error}"))
 
     def find_cause(self) -> str | None:
         """Return a line about the process that caused a connection error; None if no such process is found.
 
-        This takes at most 19 s: launchers kill the processes of a group about 30 s after they have asked them to end."""
+        This takes at most 19 s, because a launcher kills processes that have not ended about 30 s after it has asked them to end."""
         if not self._threads:
             return None
         return _run_within(LOST_AFTER_DISCONNECT + 4 * STATUS_INTERVAL, self._poll_for_cause, self._store_lost)
@@ -108,7 +110,7 @@ class Watchdog:
     # -- in the threads --------------------------------------------------------------------------------------------------
 
     def _watch_peers(self) -> None:
-        """Exchange statuses every second, and end this process when another one is lost or stuck or has failed. Runs in a thread."""
+        """Exchange statuses every second. End this process when another process is lost or stuck or has failed. Runs in a thread."""
         monitor, seconds_since_error = self._monitor(), 0.0
         while not self._stop.wait(STATUS_INTERVAL):
             try:
@@ -131,7 +133,7 @@ class Watchdog:
     def _watch_store(self) -> None:
         """End this process when the store has not answered for `LOST_AFTER` seconds.
 
-        Runs in a thread and does not call the store, which may block."""
+        Runs in a thread and does not call the store, because a call may block."""
         suspended = self._last_answer  # the last time the launcher was found suspended
         while not self._stop.wait(STATUS_INTERVAL):
             if os.getppid() != self._parent:  # for systems on which `die_with_parent` has no effect
@@ -143,7 +145,8 @@ class Watchdog:
                 self._abort(self._store_lost())
 
     def _abort(self, line: str) -> None:
-        """Print `line`, call `on_abort` and end this process with status 1. Both calls have a time limit: stderr or the disk may hang."""
+        """Print `line`, call `on_abort` and end this process with status 1. Printing and `on_abort` have a time limit, because stderr or
+        the disk may hang."""
         if self._stop.is_set() or self.activity == ENDING:
             return
         try:

@@ -1,9 +1,8 @@
 """Raise alarms (`alarm.py`) about problems of a run, from the numbers that the host reads for a row of metrics.
 
 `running_scale.py` finds spikes of single updates, `conditions.py` lasting problems, `label_statistics.py` problems of the labels.
-`monitor.py` combines them and suppresses repeated alarms; its state is part of the checkpoint. All inputs depend on the configuration
-alone, so a resumed run raises the same alarms.
-"""
+`monitor.py` combines their results and suppresses repeated alarms; its state is part of the checkpoint. No input depends on wall time, so a
+resumed run raises the same alarms."""
 
 from linnaeus.health.alarm import Alarm
 from linnaeus.health.conditions import RowNumbers

@@ -1,4 +1,4 @@
-"""Define `Alarm`: a problem of a run, with the update, the process rank and the samples concerned."""
+"""Define `Alarm`: a problem of a run, and the update, process rank and samples in which it was found."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LISTED = 64  # samples in a row of alarms.jsonl; the text has their number
 class Alarm:
     """Problem found in a run.
 
-    kind: a key of `KINDS`. step: the `global_step` after the update concerned. text: description without step, rank and samples.
+    kind: a key of `KINDS`. step: the `global_step` after the update with the problem. text: description without step, rank and samples.
     process_rank: rank of the process whose part of the global batch caused the problem; None if several did, or if the process is unknown.
-    tasks: names of the tasks concerned; () for all. value: the number that raised the alarm; None if there is none. usual: the number with
-    which `value` was compared, such as the median of earlier updates; None if there is none.
+    tasks: names of the tasks with the problem; () for all. value: the number that raised the alarm; None if there is none. usual: the
+    number with which `value` was compared, such as the median of earlier updates; None if there is none.
 
-    samples: names of the first `LISTED` samples of the update: those on process `process_rank`, or on all processes if `process_rank` is
-    None; () if the problem is not one of a single update. sample_count: number of these samples before the cut to `LISTED`."""
+    samples: names of the first `LISTED` samples of the update, on process `process_rank`, or on all processes if `process_rank` is None; ()
+    if the problem is not one of a single update. sample_count: number of all these samples, not only of the first `LISTED`."""
 
     kind: str
     step: int

@@ -1,8 +1,7 @@
 """Find lasting problems in the numbers of a row of metrics, such as a learning rate that is far too high, or a task that is not trained.
 
-The loss is compared with the loss of the untrained model, the median over the first updates. For cross-entropy this is about the logarithm
-of the number of classes, which a constant prediction hardly improves.
-"""
+The loss is compared with the loss of the untrained model, which is estimated by the median over the first updates. For cross-entropy it is
+about the logarithm of the number of classes. A constant prediction is hardly better."""
 
 from __future__ import annotations
 
@@ -31,9 +30,9 @@ class RowNumbers:
     """Numbers of a row of metrics, for T tasks.
 
     step: `global_step`. fraction: fraction of the run that is done, 0 to 1. update_ratios: parameter group -> ratio, see
-    `optim.update_ratio`; {} if it was not measured. head_norms: largest gradient norm of the parameters of each task's output layer at the
-    last update, [T], NaN if unknown; () if that update was skipped. losses: mean loss of each task since the last row, [T]. weights: task
-    weights, [T]."""
+    `optim.update_ratio`; {} if it was not measured. head_norms: for each task the largest gradient norm among the parameters of its output
+    layer at the last update, [T]; NaN if unknown; () if that update was skipped. losses: mean loss of each task since the last row, [T].
+    weights: task weights, [T]."""
 
     step: int
     fraction: float = 0.0
@@ -47,7 +46,7 @@ class Conditions:
     """Conditions of lasting problems. Pass the losses of all updates, in order, to `update`; `in_row` and `in_validation` then yield the
     problems that are present.
 
-    warm: True for a warm start, where the first loss is not that of an untrained model; then all comparisons with it are left out."""
+    warm: True for a warm start. The first losses are then not losses of an untrained model, and all comparisons with them are left out."""
 
     def __init__(self, tasks: Sequence[str], warm: bool) -> None:
         self.tasks, self.warm = tuple(tasks), warm
@@ -63,15 +62,15 @@ class Conditions:
         return value if value > 0 else math.nan
 
     def update(self, losses: Sequence[float]) -> None:
-        """Add the loss over all tasks of each update since the last row, in order. Only the first `FIRST` finite losses of the run are
-        kept."""
+        """Add `losses`, the loss over all tasks of each update since the last row, in order. Only the first `FIRST` finite losses of the
+        run are kept."""
         missing = FIRST - len(self._first)
         if missing:
             self._first += [loss for loss in losses if math.isfinite(loss)][:missing]
 
     def in_row(self, row: RowNumbers, scale: RunningScale) -> Iterator[Alarm]:
-        """Yield an alarm for each problem that is present in `row`; at most one of them is about the loss. scale: the `RunningScale` that
-        holds the newest training losses."""
+        """Yield an alarm for each problem that is present in `row`. At most one of the alarms is about the loss. scale: the `RunningScale`
+        with the newest training losses."""
         yield from self._loss(row, scale.recent(RECENT))
         for task, norm, loss, weight in zip(self.tasks, row.head_norms, row.losses, row.weights):
             if norm == 0 and loss > 0 and weight > 0:
@@ -102,8 +101,8 @@ class Conditions:
             yield Alarm("no_progress", row.step, text, None, (), recent, untrained)
 
     def in_validation(self, step: int, loss: float, scale: RunningScale) -> Iterator[Alarm]:
-        """Yield an alarm if `loss`, the validation loss, is above `WORSE` x the loss of the untrained model, while the recent training loss
-        is below `LEARNED` x that loss. scale: the `RunningScale` that holds the newest training losses."""
+        """Yield an alarm if `loss`, the validation loss, is above `WORSE` x U while the recent training loss is below `LEARNED` x U. U is
+        the loss of the untrained model. scale: the `RunningScale` with the newest training losses."""
         recent, untrained = scale.recent(RECENT), self.untrained
         if loss > WORSE * untrained and recent < LEARNED * untrained:
             text = f"the validation loss is {loss:.4g}, more than that of the untrained model ({untrained:.4g}); training: {recent:.4g}"

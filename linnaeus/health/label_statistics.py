@@ -1,9 +1,9 @@
 """Find problems of the labels: other class frequencies in validation than in training, and validation results at chance level.
 
-The best prediction without any information about the sample is the class frequencies of the training labels. Its loss is the cross-entropy
-of the validation labels under these frequencies, its accuracy the share of the most frequent class. A model stays at this chance level if
-the labels do not belong to the samples (shuffled labels), or if classes are numbered differently in training and validation.
-"""
+Without any information about a sample, the best prediction is the class frequencies of the training labels. The loss of this prediction is
+the cross-entropy of the validation labels under these frequencies; its accuracy is the share of the most frequent class. This is the chance
+level. A model does not become better than the chance level if the labels do not belong to the samples (shuffled labels), or if classes are
+numbered differently in training and validation."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ SHUFFLED = "shuffled_labels"
 class LabelStatistics:
     """Statistics of the labels of one task.
 
-    loss: cross-entropy of the validation labels under the training frequencies, in nats. top1: fraction of validation labels that are of
-    the most frequent training class, 0 to 1. top1_error: standard error of `top1`. distance: total variation distance of the training and
-    validation frequencies, 0 to 1; this fraction of validation labels would have to change for equal frequencies. chance: the limit of
+    loss: cross-entropy of the validation labels under the training frequencies, in nats. top1: fraction of validation labels that are the
+    most frequent training class, 0 to 1. top1_error: standard error of `top1`. distance: total variation distance of the training and
+    validation frequencies, 0 to 1: the fraction of validation labels that would have to change for equal frequencies. chance: the limit of
     `distance` above which an alarm is raised, at least `SHIFT`; two random samples from one distribution rarely exceed it."""
 
     loss: float
@@ -73,8 +73,8 @@ class ValidationNumbers:
     """Results of a validation.
 
     step: `global_step`. fraction: fraction of the run that is done, 0 to 1. loss: loss over all tasks; None if only EMA weights were
-    validated, whose loss cannot be compared with training losses. losses, top1: task -> loss, task -> accuracy, for the tasks that have
-    them."""
+    validated, because their loss cannot be compared with training losses. losses: task -> loss. top1: task -> accuracy. Tasks without a
+    loss or an accuracy are missing."""
 
     step: int
     fraction: float = 0.0
@@ -84,11 +84,13 @@ class ValidationNumbers:
 
 
 def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], results: ValidationNumbers) -> Iterator[Alarm]:
-    """Yield at most two alarms about the labels. The alarm `label_shift` names all tasks whose `distance` is above `chance`; its text and
-    numbers are of the one that is farthest above. The alarm `shuffled_labels` is raised from the fraction `NO_SKILL_FROM` of the run on,
-    if every task is at chance level; a task without statistics prevents it.
+    """Yield at most two alarms about the labels.
 
-    tasks: names of all tasks. labels: task -> statistics; tasks with unknown statistics are missing. results: those of the validation."""
+    `label_shift` names all tasks whose `distance` is above `chance`. Its text and numbers are about the task in which `distance` - `chance`
+    is largest. `shuffled_labels` is raised from the fraction `NO_SKILL_FROM` of the run on, if every task is at chance level; it is not
+    raised if a task has no statistics.
+
+    tasks: names of all tasks. labels: task -> statistics; tasks with unknown statistics are missing. results: results of the validation."""
     shifted = {task: own for task, own in labels.items() if own.distance > own.chance}
     if shifted:
         task = max(shifted, key=lambda name: shifted[name].distance - shifted[name].chance)

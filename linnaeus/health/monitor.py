@@ -2,8 +2,8 @@
 resume.
 
 A problem that stays raises one alarm. A later alarm of the same kind requires an interval without the problem: `QUIET_UPDATES` updates for
-a problem of a single update, more than `QUIET_ROWS` rows for a lasting one. A problem found in a validation raises no later alarm.
-"""
+a problem of a single update, more than `QUIET_ROWS` rows for a lasting problem. A problem found in a validation raises at most one alarm in
+a run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Updates(NamedTuple):
 
     losses: mean loss of each task, [n, T]; NaN without a label, infinite if the loss is not finite. total: mean of `losses` over the tasks
     with labels, [n]. processes: sum of the losses on each process, [n, W]. norms: gradient norm before clipping, [n]; not finite if the
-    update was skipped. settled: [n], True if the data of the update are comparable with those of earlier updates, which they are not in a
-    small last batch of an epoch, or while a curriculum changes the mixture; () if all are comparable."""
+    update was skipped. settled: [n], True if the data of the update are comparable with the data of earlier updates; () if all are. Not
+    comparable are a small last batch of an epoch, and updates while a curriculum changes the mixture of the data."""
 
     first_step: int
     losses: Sequence[Sequence[float]]
@@ -42,14 +42,13 @@ class Updates(NamedTuple):
 class HealthMonitor:
     """Source of the alarms of a run.
 
-    count: number of alarms so far. dense_rows: number of further rows of metrics for which a progress report is made because of an
-    alarm."""
+    count: number of alarms so far. dense_rows: for how many more rows of metrics a progress report is made, because of an alarm."""
 
     def __init__(
         self, tasks: Sequence[str], scaled: bool = False, warm: bool = False, labels: Mapping[str, LabelStatistics] | None = None
     ) -> None:
-        """scaled: True with a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels: task ->
-        statistics of its labels, for the tasks where they are known."""
+        """scaled: True if the run uses a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels:
+        task -> statistics of its labels, for the tasks where they are known."""
         self.tasks, self.scaled = tuple(tasks), scaled
         self.count = self.dense_rows = 0
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
@@ -84,8 +83,8 @@ class HealthMonitor:
     def observe_validation(self, results: ValidationNumbers) -> list[Alarm]:
         """Return the new alarms about a validation. Each kind is raised at most once in a run.
 
-        Validation results at chance level before the fraction `NO_SKILL_AT_ONCE` of the run raise an alarm only if those of the previous
-        validation were at chance level, too."""
+        Before the fraction `NO_SKILL_AT_ONCE` of the run, an alarm about results at chance level (`shuffled_labels`) needs two successive
+        validations at chance level."""
         present = {alarm.kind: alarm for alarm in label_problems(self.tasks, self._labels, results)}
         if results.loss is not None:
             present |= {alarm.kind: alarm for alarm in self._conditions.in_validation(results.step, results.loss, self._scales["loss"])}
@@ -98,7 +97,8 @@ class HealthMonitor:
         return self._count(found)
 
     def _raise(self, found: Sequence[Alarm]) -> list[Alarm]:
-        """Return and count the alarms in `found` whose kind was not present in the `QUIET_UPDATES` updates before."""
+        """Return and count the alarms in `found` that are new: no problem of the same kind was present in the `QUIET_UPDATES` updates
+        before."""
         new = []
         for alarm in found:
             seen = self._last_seen.get(alarm.kind)

@@ -1,9 +1,9 @@
-"""Find spikes of the loss and of the gradient norm: values of single updates far above those of the updates before.
+"""Find spikes of the loss and of the gradient norm: values of single updates far above the values of the updates before.
 
 Steps are divided into blocks of `BLOCK`, which begin at multiples of `BLOCK`, so the result does not depend on the steps at which rows are
 logged. Each value of a block is compared with the median and the spread of the `WINDOW` updates before the block. The spread is 1.4826 x
-the median absolute deviation, which for normal noise is the standard deviation. A spike within the window hardly changes median and spread.
-"""
+the median absolute deviation, which for normal noise is the standard deviation. A spike within the window hardly changes median and
+spread."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LEAST_SPREAD = 0.01  # fraction of the median; a loss without noise (one batch r
 
 @dataclass(frozen=True)
 class SpikeLimits:
-    """Limits of a spike: a value is a spike if it exceeds all limits that apply.
+    """Limits of a spike: a value is a spike if it exceeds all limits that apply. "The window" is the values before the block.
 
     factor: multiple of the median. deviations: number of spreads above the median. log_deviations: number of spreads of the logarithms
-    above the logarithm of the median; noise with a long tail has a larger spread there. over_highest: multiple of the highest value in the
-    window. over_first: multiple of the first median of the run, because a loss near 0 varies by large factors. `factor`, `log_deviations`
-    and `over_first` apply only if all values in the window are positive."""
+    above the logarithm of the median, for noise with a long tail. over_highest: multiple of the highest value in the window. over_first:
+    multiple of the first median of the run, because a loss near 0 varies by large factors. `factor`, `log_deviations` and `over_first`
+    apply only if all values in the window are positive."""
 
     factor: float
     deviations: float
@@ -46,7 +46,8 @@ GRADIENT = SpikeLimits(factor=5.0, deviations=8.0, log_deviations=5.0, over_high
 
 
 class Spike(NamedTuple):
-    """Value of an update far above those before. step: `global_step` after the update. usual: the median that it was compared with."""
+    """Value of an update far above the values before. step: `global_step` after the update. usual: the median with which `value` was
+    compared."""
 
     step: int
     value: float
@@ -54,7 +55,7 @@ class Spike(NamedTuple):
 
 
 class RunningScale:
-    """Detector of spikes in the values of one quantity, such as the loss, with a window of its newest values.
+    """Detector of spikes in the values of one quantity, such as the loss. It keeps a window of the newest values.
 
     A spike is above the highest value of the window. Median and spread are therefore computed only for a block with such a value: computing
     them for each block would cost 0.2 % of a 1 ms update."""
@@ -73,9 +74,9 @@ class RunningScale:
     def spikes(self, first_step: int, values: Sequence[float], settled: Sequence[bool] = ()) -> list[Spike]:
         """Add the `values` [n] of n consecutive updates. Return the spikes among them. first_step: `global_step` after the first update.
 
-        A value that is not finite is not added, because the update was skipped and has an alarm of its own. settled: [n], False if the data
-        of an update are not comparable with those of the window; its value is added, but is never a spike. (): all are comparable. No value
-        is a spike while the window has fewer than `FEWEST` values at the start of the block."""
+        A value that is not finite is not added: the update was skipped, and another alarm reports this. settled: [n], False if the data of
+        an update are not comparable with the data of earlier updates; its value is added, but is never a spike. (): all are comparable. No
+        value is a spike if the window had fewer than `FEWEST` values at the start of the block."""
         found: list[Spike] = []
         start = 0
         while start < len(values):
@@ -91,7 +92,7 @@ class RunningScale:
         return found
 
     def _compare(self, first_step: int, values: Sequence[float], settled: Sequence[bool]) -> Iterator[Spike]:
-        """Add the finite values among `values`, which are in one block, and yield the spikes. Arguments as in `spikes`."""
+        """Add the finite values among `values`, all of one block, and yield the spikes. Arguments as in `spikes`."""
         usual, limit = self._scale() if self._before else (math.nan, math.inf)
         for step, value, comparable in zip(itertools.count(first_step), values, settled or itertools.repeat(True)):
             if not math.isfinite(value):
@@ -132,5 +133,5 @@ class RunningScale:
 
 
 def _spread(deviations: np.ndarray, least: float) -> float:
-    """Return the spread, 1.4826 x the median of |deviations| [n], at least `least`. deviations: differences from the median."""
+    """Return 1.4826 x the median of |deviations|, but at least `least`. deviations: differences from the median, [n]."""
     return max(NORMAL * np.sort(np.abs(deviations)).item(len(deviations) // 2), least)

@@ -21,12 +21,10 @@ POLL_SECONDS = 0.1  # between two polls of all running jobs
 class Job:
     """One run to start: `python main.py [--config-dir config_dir] overrides...`, or `python -m linnaeus ...` of an installed package.
 
-    overrides: settings as on a command line. Those of `sweep` and `launch` are removed; `launch=process` and `~launch.<key>` may be
-        added.
-    directory: the run directory of these settings.
-    config_dir: a folder with further config groups; None: only conf/.
-    log: the file to which stdout and stderr are appended, in an existing folder; None: the console for processes, slurm/job.log in the
-        run directory for SLURM."""
+    overrides: settings as on a command line, without the settings of `sweep` and `launch`; `launch=process` and `~launch.<key>` may be
+    added. directory: the run directory of these settings. config_dir: a folder with further config groups; None: only conf/. log: the file
+    to which stdout and stderr are appended, in an existing folder; None: the console for processes, slurm/job.log in the run directory for
+    SLURM."""
 
     overrides: list[str]
     directory: Path
@@ -39,14 +37,14 @@ class Job:
 
 
 class Handle(Protocol):
-    """Handle of a started job. Its methods return at once."""
+    """Handle of a started job. All methods return at once."""
 
     def poll(self) -> int | None:
         """Return None while the job runs, then its exit status: 0 finished, 2 mistake of the user, 75 saved and stopped, any other
         number failed."""
 
     def stop(self) -> None:
-        """Ask the run to save and end. A second call kills it."""
+        """Ask the run to save and end. A second call kills the run."""
 
     def describe(self) -> str:
         """Return a short name of the job for messages, such as `process 123`."""
@@ -58,11 +56,12 @@ class Launcher(Protocol):
     def start(self, job: Job) -> Handle:
         """Start `job` and return its handle at once.
 
-        Raise `ConfigError` if no job can be started with these settings, and `OSError` if this one cannot be started."""
+        Raise `ConfigError` if no job can be started with these settings, and `OSError` if this job cannot be started."""
 
 
 def signal_name(status: int) -> str | None:
-    """Return the name of the signal that ended a process with exit status 128 + number; None for any other status."""
+    """Return the name of the signal that ended a process, such as SIGKILL, from its exit status 128 + signal number; None for any other
+    status."""
     try:
         return signal.Signals(status - 128).name
     except ValueError:

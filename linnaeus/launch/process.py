@@ -22,7 +22,7 @@ from linnaeus.launch.launcher import Handle, Job
 class ProcessHandle:
     """Handle of a started process: a run, or the torchrun of a run.
 
-    `slot` is its number among the parallel runs, which determines its GPUs."""
+    `slot`: number of the run among the parallel runs, from 0, which determines its GPUs."""
 
     def __init__(self, process: subprocess.Popen[bytes], slot: int, is_torchrun: bool) -> None:
         self.process, self.slot, self.is_torchrun = process, slot, is_torchrun
@@ -96,9 +96,10 @@ def children(pid: int) -> list[int]:
 
 
 def visible_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -> list[str]:
-    """Return the GPUs that this process may use, as in CUDA_VISIBLE_DEVICES.
+    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES.
 
-    CUDA is not loaded, because its context in the parent would occupy memory on each GPU. `devices` is the directory of device files."""
+    CUDA itself is not asked, because its context in this parent process would occupy memory on each GPU. `devices`: the directory of device
+    files."""
     given = environment.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
@@ -106,5 +107,7 @@ def visible_gpus(environment: Mapping[str, str], devices: Path = Path("/dev")) -
 
 
 def assigned_gpus(gpus: Sequence[str], slot: int, processes: int) -> list[str]:
-    """Return the GPUs of the run in `slot` (from 0), one per process, assigned in turn. With too few GPUs several runs share them."""
+    """Return the names from `gpus` for the run with number `slot` (from 0) among the parallel runs: one for each of its `processes`.
+
+    GPUs are assigned in turn; if there are too few, several runs or processes share a GPU."""
     return list(dict.fromkeys(gpus[(slot * processes + i) % len(gpus)] for i in range(processes)))

@@ -2,9 +2,8 @@
 
     python main.py -m launch=slurm launch.time=4h launch.partition=gpu launch.gpus=4 launch.processes=4 seed=0,1,2
 
-A job is requeued before its time limit and after a preemption, and the run continues, until it is finished. The submitting process may
-end: the jobs stay in the queue. The same command finds queued and running jobs by their names, which are derived from the run directory.
-"""
+Before its time limit and after a preemption a job is requeued and the run continues, until the run is finished. The submitting process may
+end: the jobs stay in the queue. The same command finds queued and running jobs by their names, which are derived from the run directory."""
 
 from __future__ import annotations
 
@@ -94,7 +93,8 @@ class SlurmLauncher:
         return self._queue.get(number)
 
     def _query(self) -> None:
-        """Read the queue with one squeue for all jobs, at most every `launch.poll` seconds. If it fails, keep the rows of the last call."""
+        """Read the queue with one call of squeue for all jobs, at most every `launch.poll` seconds. If squeue fails, keep the rows of the
+        last call."""
         if time.monotonic() - self._queried_at < self.config.poll:
             return
         command = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%i|%T|%r|%j"]
@@ -140,7 +140,7 @@ class SlurmHandle:
         self._stop_requested = False
 
     def poll(self) -> int | None:
-        """Return None while the job is queued or running, also after it was requeued, then the exit status of the run."""
+        """Return None while the job is queued or running, also after it was requeued. Afterwards return the exit status of the run."""
         entry = self.launcher.entry(self.number)
         if entry is not None:
             self._left_queue_at = None
@@ -155,10 +155,10 @@ class SlurmHandle:
         return None if time.monotonic() - self._left_queue_at < SETTLE_SECONDS else self._status_without_end_file()
 
     def stop(self) -> None:
-        """Ask the job to end. A pending job is cancelled; a running one saves, ends and is not requeued.
+        """Ask the job to end. A pending job is cancelled. A running job saves, ends and is not requeued.
 
-        The save may take until the time limit of the job. A second call cancels the job; SLURM kills it after `KillWait` seconds (a setting
-        of the cluster)."""
+        Saving may take until the time limit of the job. A second call cancels the job; SLURM kills the job after `KillWait` seconds (a
+        setting of the cluster)."""
         if self._stop_requested:
             _scancel(self.number)
         else:
@@ -242,7 +242,8 @@ def run_in_job(c: SlurmConfig, job: Job) -> RunInJob:
 
 
 def log_path(job: Job) -> Path:
-    """Return the file to which the run prints. A single run needs one too, because the command that waits for it may be killed."""
+    """Return the file to which the run prints: `job.log` or a default. A single run also prints to a file, because the command that waits
+    for the run may be killed."""
     return job.log or slurm_directory(job.directory) / "job.log"
 
 
@@ -252,6 +253,6 @@ def slurm_directory(directory: Path) -> Path:
 
 
 def job_name(directory: Path) -> str:
-    """Return the name of the SLURM job for a run directory. It is unique for each directory, so that a later command finds the job."""
+    """Return the name of the SLURM job for a run directory. Each directory has a different name, by which a later command finds the job."""
     path = str(directory.resolve())
     return f"linnaeus-{directory.name}-{hashlib.blake2b(to_utf8(path), digest_size=4).hexdigest()}"

@@ -1,14 +1,14 @@
 """Start a run inside a SLURM job, with one task per node, and requeue the job until the run is finished.
 
-    `signal_before` s before the limit  SLURM sends SIGUSR2 to every process of the job steps. The run ignores it; the task sends it one
-                                        SIGTERM: the run saves and ends with status 75, and the first task requeues the job.
+    `signal_before` s before the limit  SLURM sends SIGUSR2 to every process of the job steps. The run ignores SIGUSR2; the task sends one
+                                        SIGTERM to the run: the run saves and ends with status 75, and the first task requeues the job.
     preemption, `scontrol requeue`      SLURM sends SIGTERM to every process and requeues the job. The run saves if the cluster allows
                                         enough time, and otherwise continues from its last checkpoint.
     `scancel`                           SLURM sends SIGTERM to every process and does not requeue the job.
     stop request of the submitting      SIGUSR2 as before the time limit, and the file `stop`, which prevents requeueing.
     process (`slurm.py`)
 
-Every start runs `main.py` in the same run directory, which resumes from its newest checkpoint. A requeued job keeps its number."""
+Every start runs `main.py` in the same run directory and resumes from its newest checkpoint. A requeued job keeps its number."""
 
 import math
 import os
@@ -50,7 +50,7 @@ class RunInJob:
     def __call__(self) -> int:
         """Run until the run ends or the job is requeued.
 
-        On the first node exit with the status of the run, so that SLURM shows a failure."""
+        On the first node exit with the status of the run, so that SLURM shows a failure. On other nodes return 0."""
         is_first = int(os.environ.get("SLURM_PROCID", "0")) == 0
         if is_first:
             (self.slurm_directory / END_FILE).unlink(missing_ok=True)
@@ -107,7 +107,7 @@ class RunInJob:
         return child.returncode, received
 
     def _requeue(self) -> tuple[int, str]:
-        """Requeue the job and exit. If the job cannot or should not be requeued, return (an exit status, the reason)."""
+        """Requeue the job and exit this process. If the job cannot or should not be requeued, return (an exit status, the reason)."""
         path = self.slurm_directory / REQUEUE_FILE
         before = read_json(path) or {"requeues": 0, "step": -1, "without_progress": 0}
         step = max((step for step, _ in list_checkpoints(self.directory / "checkpoints")), default=0)
@@ -124,10 +124,12 @@ class RunInJob:
 
 
 def settled_status(code: int | None, directory: Path, launches_before: int, stop_requested: bool) -> int:
-    """Return the exit status (0, 1, 2 or 75) of a run whose process returned `code`; None means that the process still runs.
+    """Return the exit status (0, 1, 2 or 75) of a run whose process returned `code`. None means that the process still runs; then return
+    75.
 
-    `launches_before`: number of starts of the run before this one. `stop_requested`: True if the run was asked to stop. torchrun then
-    returns 128 + signal however its processes end, so the status is read from summary.json, if this launch has written it."""
+    `launches_before`: number of starts of the run before this one. `stop_requested`: True if the run was asked to stop. If `code` is none
+    of 0, 2 and 75, as under torchrun after a signal, the result follows from the status in summary.json, if this launch has written that
+    file."""
     if code is None:
         return EXIT_INTERRUPTED
     if code in (EXIT_FINISHED, EXIT_USAGE, EXIT_INTERRUPTED):

@@ -1,8 +1,7 @@
 """Run torchrun and exit with the status of the run: `python -m linnaeus.launch.torchrun --standalone --nproc-per-node=2 main.py ...`.
 
-torchrun itself returns 1 and prints a page of text for every end but 0. The parent of a sweep needs to distinguish saved-and-stopped (75)
-and a mistake in the command (2) from a failure, and the last line of the log should be one that the run has written.
-"""
+Whenever a run ends with another status than 0, torchrun itself returns 1 and prints a page of text. The parent of a sweep must distinguish
+saved-and-stopped (75) and a mistake in the command (2) from a failure, and the last line of the log should be a line of the run."""
 
 import logging
 import sys

@@ -1,11 +1,10 @@
 """Compute confidence intervals of means and fractions, and of differences between two models, by the cluster bootstrap.
 
-A metric is a fraction: the sum of its numerators over the sum of its denominators. The samples are in G groups (photographs of one
+A metric is a fraction: the sum of numerators over the sum of denominators of all samples. The samples are in G groups (photographs of one
 observation, one observer, one site); without groups, every sample is a group. A resample draws G of the G groups with replacement. The 95 %
 interval is between the 2.5th and the 97.5th percentile of the fraction over 1000 resamples (Efron and Tibshirani 1993, ch. 8 and 13). Draws
 are hashes of (resample, draw), so two runs on the same validation set have the same resamples. The cost is 10 to 25 us per sample. Sums of
-integers below 2^53 are exact.
-"""
+integers below 2^53 are exact."""
 
 from collections.abc import Mapping
 
@@ -20,10 +19,11 @@ Fractions = Mapping[str, tuple[np.ndarray, np.ndarray]]  # metric -> (numerator,
 
 
 def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return (sums of the numerators, sums of the denominators) over each group, float64 [G, m] each, for the m metrics in `parts`.
+    """Return two arrays, float64 [G, m] each: the sums of the numerators and the sums of the denominators over each of G groups, for the m
+    metrics in `parts`.
 
-    parts: metric -> (numerators, denominators) of the N samples, [N] each. groups: group index of each sample, int64 [N]; None: every
-    sample is a group. size: N."""
+    parts: metric -> (numerators [N], denominators [N]) of N samples. groups: group index of each sample, int64 [N]; None: every sample is a
+    group. size: N."""
     group = np.arange(size) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     count = int(group.max(initial=-1)) + 1
     sums = np.stack([np.bincount(group, column, count) for pair in parts.values() for column in pair], 1)
@@ -31,8 +31,8 @@ def group_sums(parts: Fractions, groups: np.ndarray | None, size: int) -> tuple[
 
 
 def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper ends [m] of the 95 % confidence intervals of m fractions; NaN for a fraction if fewer than two groups have
-    a denominator above 0. numerator, denominator: sums over each group, [G, m]."""
+    """Return the lower ends [m] and the upper ends [m] of the 95 % confidence intervals of m fractions. The ends of a fraction are NaN if
+    fewer than two groups have a denominator above 0. numerator, denominator: sums over each group, [G, m] each."""
     columns = numerator.shape[1]
     few = (denominator > 0).sum(0) < 2
     if few.all():
@@ -44,10 +44,10 @@ def intervals(numerator: np.ndarray, denominator: np.ndarray) -> tuple[np.ndarra
 def difference_intervals(
     first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the differences [m] of m fractions, second minus first, and the lower and upper ends [m] of their 95 % confidence intervals.
-    The ends are NaN if fewer than two groups have a denominator above 0 in `first` or in `second`.
+    """Return the differences [m] of m fractions (second minus first), and the lower ends [m] and upper ends [m] of their 95 % confidence
+    intervals. The ends are NaN if fewer than two groups have a denominator above 0 in `first` or in `second`.
 
-    first, second: (numerators, denominators) of each model, sums over the same G groups, [G, m] each. Both models use the same resamples,
+    first, second: (numerators [G, m], denominators [G, m]) of each model, sums over the same G groups. Both models use the same resamples,
     so the differences are paired."""
     columns = first[0].shape[1]
     value = quotients(*(part.sum(0) for part in second)) - quotients(*(part.sum(0) for part in first))
@@ -65,9 +65,10 @@ def quotients(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lower and upper ends [m] of the 95 % intervals of the columns of `values` [RESAMPLES, m], without their NaN values.
+    """Return the lower ends [m] and upper ends [m] of the 95 % intervals of the m columns of `values` [RESAMPLES, m]. NaN values are
+    ignored.
 
-    few: bool [m], True for columns whose result is NaN. These columns of `values` are overwritten with 0."""
+    few: bool [m], True for a column whose ends are set to NaN. The values of such a column are overwritten with 0 in place."""
     values[:, few] = 0.0  # `nanquantile` warns about columns of NaN
     tail = (1 - CONFIDENCE) / 2
     low, high = np.nanquantile(values, [tail, 1 - tail], axis=0)
@@ -75,15 +76,16 @@ def _percentiles(values: np.ndarray, few: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def resampled_sums(sums: np.ndarray) -> np.ndarray:
-    """Return for each resample the totals of `sums` [G, m] over G groups drawn with replacement, float64 [RESAMPLES, m]."""
+    """Return, for each resample, the totals of `sums` [G, m] over G groups drawn with replacement; float64 [RESAMPLES, m]."""
     groups = len(sums)
     at_once = max(BLOCK // max(groups, 1), 1)
     return np.concatenate([times_drawn(groups, a, min(a + at_once, RESAMPLES)) @ sums for a in range(0, RESAMPLES, at_once)])
 
 
 def times_drawn(groups: int, first: int, last: int) -> np.ndarray:
-    """Return how often each of `groups` (G) groups is drawn in the resamples `first` to `last` - 1, float64 [last - first, G]. A hash of 64
-    bits makes two draws of 32 bits. The relative bias of a draw is below G x 2^-32."""
+    """Return how often each of G = `groups` groups is drawn in the resamples `first` to `last` - 1, float64 [last - first, G].
+
+    Each hash of 64 bits gives two draws of 32 bits. The relative bias of a draw is below G x 2^-32."""
     pairs, rows = (groups + 1) // 2, last - first
     index = np.arange(first * pairs, last * pairs, dtype=np.uint64).reshape(rows, pairs)
     bits = randomness.hashes(randomness.key(0, randomness.BOOTSTRAP, groups), index)

@@ -21,9 +21,9 @@ from linnaeus.progress import ValidationPass
 class Metrics(ABC):
     """Accumulators of the metrics of one validation pass.
 
-    `sums` returns the float sums of one batch; the caller adds them in batch order, because float addition is order-sensitive. `count` adds
-    integers in place, which is exact in any order; the caller all-reduces them. `compute` turns both totals into named results.
-    """
+    `sums` returns the float sums of one batch; the caller adds them in the order of the batches, because float addition depends on the
+    order. `count` adds integers to `counts` in place, which is exact in any order; the caller all-reduces `counts`. `compute` turns the
+    added sums and the counts into named results."""
 
     width: int  # K, the length of the result of `sums`
     counts: dict[str, Tensor]  # int64, on the device
@@ -56,13 +56,13 @@ class Metrics(ABC):
 
     def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
         """Return tables by name, each as its rows (column name -> value). Called in the last validation of a run. Each table is written to
-        `validation/step-N/<pass>-<table>.csv`; `linnaeus evaluate` writes those of the first pass. counts: as in `compute`.
+        `validation/step-N/<pass>-<table>.csv`; `linnaeus evaluate` writes the tables of the first pass. counts: as in `compute`.
 
-        report.html reads two tables. `samples` has a row per validation sample, in dataset order: its name in the column `sample`, and the
-        number of its group in the column `group` if there are groups. In a column with the name of a metric, such as `species/top1`, the
-        mean of the numbers is that metric, so runs can be compared sample by sample. `baselines` has the columns `metric`, `constant` (its
-        value for a model that always predicts the most frequent class of the training data) and `shuffled` (its value for the predictions
-        of the model in random order)."""
+        report.html reads two tables. `samples` has a row for each validation sample, in dataset order: the column `sample` is the name of
+        the sample, the column `group` the number of its group, if there are groups. A column with the name of a metric, such as
+        `species/top1`, has the value of each sample, and the mean of the column is the metric; so runs can be compared sample by sample.
+        `baselines` has a row for each metric: the columns `metric`, `constant` (value for a model that always predicts the most frequent
+        class of the training data) and `shuffled` (value if the predictions of the model are assigned to samples in random order)."""
         return {}
 
 
@@ -85,8 +85,8 @@ class TrainingMetrics:
         """Return the results of a log row by name; one of them must be `loss`. By default the loss of a task is `loss_sums / valid`, NaN
         without valid labels, and `loss` is the mean over the tasks with valid labels.
 
-        loss_sums, valid: float64 [T] on the host for T tasks, the workload's `loss_sums` and `valid_counts` added over all processes and
-        all updates since the previous row. counts: `self.counts` added over all processes."""
+        loss_sums, valid: float64 [T] each, on the host, for T tasks: the results of the workload's `loss_sums` and `valid_counts`, added
+        over all processes and all updates since the previous row. counts: `self.counts` added over all processes."""
         means = loss_sums / torch.where(valid > 0, valid, torch.nan)
         each = {f"{task}/loss": mean for task, mean in zip(self.tasks, means.tolist(), strict=True)}
         return {"loss": means.nanmean().item(), **(each if len(self.tasks) > 1 else {})}

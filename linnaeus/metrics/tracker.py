@@ -31,9 +31,9 @@ class MetricsTracker:
         weights: Tensor | None = None,
         rows: int = MOST_ROWS,
     ) -> None:
-        """weights: initial task weights, [T], if they change during the run; None if they are constant. With changing weights, the loss
-        sums are also added up after multiplication with the weights that the backward pass of each micro-batch used. rows: largest number
-        of updates between two log rows."""
+        """weights: initial task weights, [T], if they change during the run; None if they are constant. With changing weights, a second
+        total is kept, in which each loss sum is multiplied by the task weights of its backward pass. rows: largest number of updates
+        between two log rows."""
         self.tasks, self.training = tasks, training_metrics
         self.weights = None if weights is None else weights.clone()  # those of the last backward
         self.weighted_sums = None if weights is None else torch.zeros(len(tasks), dtype=torch.float64, device=device)
@@ -47,8 +47,9 @@ class MetricsTracker:
         self.best: dict[str, dict[str, float]] = {}
 
     def add_micro_batch(self, loss_sums: Tensor, outputs: Any, batch: dict[str, Tensor], weights: Tensor) -> None:
-        """Add the losses and counts of one micro-batch. loss_sums: result of the workload's `loss_sums`, [T]. weights: task weights of its
-        backward, [T]. This does not wait for the device."""
+        """Add the losses and counts of one micro-batch. This does not wait for the device.
+
+        loss_sums: result of the workload's `loss_sums`, [T]. weights: task weights used in the backward of the micro-batch, [T]."""
         self.sums.row += loss_sums.detach()
         if self.weights is not None and self.weighted_sums is not None:
             self.weights.copy_(weights)
@@ -72,10 +73,9 @@ class MetricsTracker:
         """Return a row of training metrics: means over all processes since the last row, and the task weights of the last update. Then set
         the sums to 0, unless `peek` is True. This waits for the device, so call it for log rows only. Call it on all ranks.
 
-        all_reduce: returns the sum of a tensor over all processes. total_loss: `total_loss(sums, weights, denominators)`, all [T], returns
-        the weighted loss, []. weights: the task weights if they are constant, [T]; otherwise ignored. place: (rank of this process, number
-        of processes).
-        """
+        all_reduce: function that returns the sum of a tensor over all processes. total_loss: function `total_loss(sums, weights,
+        denominators)`, all [T], that returns the weighted loss, a scalar tensor. weights: the task weights if they are constant, [T];
+        otherwise ignored. place: (rank of this process, number of processes)."""
         self.losses = self.sums.read(all_reduce, *place)
         totals, valid = self.losses.total_sums, self.losses.total_valid
         last = (weights if self.weights is None else self.weights).to("cpu", torch.float64)
@@ -97,8 +97,8 @@ class MetricsTracker:
     def _smooth(self, loss: float) -> tuple[float, float]:
         """Return (moving average including `loss`, sum of the weights of the average). The state is not changed.
 
-        The exponential moving average starts at 0. The caller divides it by the sum of the weights to remove the bias towards 0, as in
-        Adam. If `loss` is not finite, the current values are returned."""
+        The exponential moving average starts at 0. The caller divides the average by the sum of the weights to remove the bias towards 0,
+        as in Adam. If `loss` is not finite, return the current average and sum."""
         if not math.isfinite(loss):
             return self.smoothed, self.smoothed_weight
         keep = SMOOTHING**self.updates
@@ -111,11 +111,10 @@ class MetricsTracker:
         self.updates = 0
 
     def update_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
-        """Record validation results of `step`, in addition to earlier results of the same step. Return True if `results[monitor]` is the
-        best value so far or equal to it, False if it is worse, NaN or missing. mode: min or max.
+        """Record `results` of `step`, in addition to earlier results of the same step. mode: "min" or "max".
 
-        An equal value counts as best because retention keeps the newest of equal checkpoints.
-        """
+        Return True if `results[monitor]` is better than all earlier values or equal to the best one; False if it is worse, NaN or missing.
+        Equality gives True because, of checkpoints with equal scores, retention keeps the newest."""
         self.last = {**self.last, **results} if step == self.last_step else dict(results)
         self.last_step = step
         self.final |= results
@@ -168,7 +167,7 @@ class MetricsTracker:
                 target += state[name].to(target.device)
 
     def _rank_sums(self) -> dict[str, Tensor]:
-        """Return name in a checkpoint -> tensor, for the sums of this process other than loss sums. The tensors are not copied."""
+        """Return the sums of this process except loss sums: name in a checkpoint -> tensor. The tensors are not copied."""
         sums = {} if self.weighted_sums is None else {"weighted_sums": self.weighted_sums}
         return sums | {f"count/{name}": count for name, count in self.training.counts.items()}
 
@@ -201,8 +200,8 @@ class StepMetricsLogger:
         total_loss: Callable[[Tensor, Tensor, Tensor], Tensor],
         place: tuple[int, int] = (0, 1),
     ) -> None:
-        """all_reduce: returns the sum of a tensor over all processes. total_loss: `Workload.total_loss`. place: (rank of this process,
-        number of processes)."""
+        """all_reduce: function that returns the sum of a tensor over all processes. total_loss: `Workload.total_loss`. place: (rank of this
+        process, number of processes)."""
         self.tracker, self.all_reduce, self.total_loss, self.place = tracker, all_reduce, total_loss, place
 
     def row(

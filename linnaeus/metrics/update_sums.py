@@ -1,8 +1,8 @@
 """Keep the loss sums of each single update since the last log row, on the device.
 
-In the mean over the 50 updates of a row of metrics, the spike of one update is invisible. Each update therefore adds its losses to a row of
-its own in a tensor. This takes the same operation as adding to a running total. The host reads all rows when a row of metrics is logged.
-"""
+In the mean over the 50 updates of a row of metrics, the spike of one update is invisible. So each update has its own row in a tensor and
+adds its losses there. This takes the same operation as adding to a running total. The host reads all rows when a row of metrics is
+logged."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ MOST_ROWS = 1000  # updates; 64 kB for 8 tasks. With more updates between two ro
 class UpdateLosses(NamedTuple):
     """Loss sums and label counts since the last row of metrics, float64 on the host, for T tasks and W processes.
 
-    sums, valid: loss sums and label counts over all processes of each of the newest n updates, [n, T]. processes: loss sum of all tasks on
-    each process in each of these updates, [n, W]. total_sums, total_valid: totals of all updates since the last row, [T]."""
+    Of each of the newest n updates: sums, the loss sums over all processes, [n, T]; valid, the label counts over all processes, [n, T];
+    processes, the loss sum of all tasks on each process, [n, W]. Of all updates since the last row: total_sums and total_valid, [T]
+    each."""
 
     sums: Tensor
     valid: Tensor
@@ -31,12 +32,12 @@ class UpdateLosses(NamedTuple):
 class UpdateSums:
     """Loss sums of this process and label counts of the global batch, per update and task, for T tasks and at most R - 1 updates.
 
-    losses: float64 [R, T] on the device; row `count` belongs to the update in progress, the rows before it to finished updates. valid:
-    label counts of the finished updates, T numbers each. earlier_losses, earlier_valid: float64 [T], totals of the updates before row 0.
-    row: a view of row `count`, to which the losses of a micro-batch are added."""
+    losses: float64 [R, T] on the device; rows before row `count` are of finished updates, row `count` is of the update in progress. valid:
+    list with T label counts for each finished update. earlier_losses, earlier_valid: float64 [T], totals of the updates before row 0. row:
+    a view of row `count`, to which the losses of a micro-batch are added."""
 
     def __init__(self, tasks: int, rows: int, device: torch.device) -> None:
-        """tasks: T. rows: largest number of updates between two rows of metrics; at most `MOST_ROWS` are kept as rows."""
+        """tasks: T. rows: largest number of updates between two rows of metrics. At most `MOST_ROWS` updates get a row of their own."""
         rows = min(rows, MOST_ROWS) + 1
         self.losses = torch.zeros(rows, tasks, dtype=torch.float64, device=device)
         self.valid: list[Sequence[float]] = []
@@ -57,7 +58,7 @@ class UpdateSums:
         self.row = self._rows[len(self.valid)]
 
     def _fold(self) -> None:
-        """Add all rows to `earlier_losses` and `earlier_valid`, and continue at row 0."""
+        """Add all rows to the totals `earlier_losses` and `earlier_valid`, set the rows to 0, and continue at row 0."""
         self.earlier_losses += self.losses.sum(0)
         self.earlier_valid += self.valid_rows().sum(0)
         self.losses.zero_()
@@ -68,7 +69,7 @@ class UpdateSums:
         return torch.tensor(self.valid, dtype=torch.float64).reshape(-1, len(self.earlier_valid))
 
     def read(self, all_reduce: Callable[[Tensor], Tensor], rank: int = 0, world_size: int = 1) -> UpdateLosses:
-        """Return the sums over all processes since the last `clear`; they are not set to 0. This waits for the device. Call it on all
+        """Return the sums over all processes since the last `clear`, without setting them to 0. This waits for the device. Call it on all
         ranks.
 
         all_reduce: function that returns the sum of a tensor over all processes; not called if `world_size` is 1. rank: rank of this
@@ -98,9 +99,9 @@ class UpdateSums:
         return {"valid": self.valid_rows(), "earlier_valid": self.earlier_valid.clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load the label counts from a result of `state_dict`, and set the loss sums to 0; `load_losses` loads those.
+        """Load the label counts from a result of `state_dict`. Set the loss sums to 0; `load_losses` loads the loss sums.
 
-        If the saved run has more finished updates than this run has rows for, all saved counts are added to `earlier_valid`."""
+        If the saved run has more finished updates than this run has rows, all saved counts are added to `earlier_valid`."""
         self.clear()
         self.earlier_valid.copy_(state["earlier_valid"])
         if len(state["valid"]) < len(self._rows):
@@ -112,8 +113,8 @@ class UpdateSums:
     def load_losses(self, saved: Iterable[Mapping[str, Tensor]]) -> None:
         """Load the loss sums, added over all states in `saved`. Call this after `load_state_dict`.
 
-        saved: states of processes of the saved run, with `losses` [saved number of rows, T] and `earlier_losses` [T]. Rows from `count` on
-        are added to `earlier_losses`. If `saved` is empty, the sums are 0."""
+        saved: states of processes of the saved run, with `losses` [saved number of rows, T] and `earlier_losses` [T]. Saved rows from row
+        `count` on are added to `earlier_losses`. If `saved` is empty, the loss sums are 0."""
         self.losses.zero_()
         self.earlier_losses.zero_()
         for state in saved:

@@ -234,7 +234,7 @@ ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR))  # 
 class Unreadable(ConfigError, OSError):
     """A file that exists but cannot be read, for example because of a disk error.
 
-    This is also an `OSError`: callers treat it as unreadable data, which a single process reports to the other processes."""
+    The class is also an `OSError`, so that code that handles a failed read of a single process (`except OSError`) handles it too."""
 
 
 def is_absent(error: OSError) -> bool:

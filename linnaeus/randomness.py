@@ -48,9 +48,9 @@ def continued_key(start: int, *parts: int) -> int:
 
 
 def hashes(stream: int, index: np.ndarray) -> np.ndarray:
-    """Return random 64-bit integers, uint64 of the shape of `index`: number i of the stream for each integer i in `index`.
+    """Return random 64-bit integers, uint64 in the shape of `index`: for each integer i in `index`, number i of the stream.
 
-    `stream` is the result of `key`."""
+    `stream`: a result of `key`."""
     with np.errstate(over="ignore"):
         z = np.asarray(index).astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(stream)
         for _ in range(2):  # two rounds, because consecutive indices differ in few bits
@@ -62,12 +62,13 @@ def hashes(stream: int, index: np.ndarray) -> np.ndarray:
 
 
 def uniforms(stream: int, index: np.ndarray) -> np.ndarray:
-    """Return uniform numbers in [0, 1), float64 of the shape of `index`: number i of the stream for each integer i in `index`."""
+    """Return uniform numbers in [0, 1), float64 in the shape of `index`: for each integer i in `index`, number i of the stream."""
     return (hashes(stream, index) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def hashes_on(stream: int, index: torch.Tensor) -> torch.Tensor:
-    """Compute `hashes` on the device of `index`, an int64 tensor: int64 of its shape, with the same 64 bits as numpy's uint64.
+    """Compute `hashes` on the device of `index`, an int64 tensor. Return int64 in the shape of `index`, with the same 64 bits as numpy's
+    uint64.
 
     torch has no uint64 arithmetic. Its int64 overflows in the same way; its right shift copies the sign bit, which is masked here."""
 
@@ -161,7 +162,7 @@ class Draw:
 def seed_globals(stream: int) -> None:
     """Seed the global generators of python, numpy and torch (CPU only) from the key `stream`.
 
-    This takes about 15 us. `torch.manual_seed` takes longer because it also seeds every GPU."""
+    This takes about 15 us. `torch.manual_seed` is not used, because it takes longer: it also seeds every GPU."""
     import torch
 
     random.seed(stream)

@@ -27,8 +27,8 @@ PACKAGES = {
 
 
 def obstacle() -> str | None:
-    """Return why the program cannot run here, with the remedy, as one line: Windows, or a required package that is not installed. None:
-    it can run. The packages are found, not imported."""
+    """Return one line with the reason why the program cannot run here, and the remedy: Windows, or a required package that is not
+    installed. Return None if the program can run. Packages are looked up without importing them."""
     if sys.platform == "win32":
         return "linnaeus does not run on Windows; install it in the Windows Subsystem for Linux (WSL) and run it there"
     missing = [package for module, package in PACKAGES.items() if importlib.util.find_spec(module) is None]
@@ -38,11 +38,11 @@ def obstacle() -> str | None:
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Switch the garbage collector off within the block, for the import of torch, and exclude the objects created there from later
-    collections.
+    """Return a context manager in which the garbage collector is off, for the import of torch. Objects created in the block are excluded
+    from later collections.
 
-    The import creates about 200,000 objects that live as long as the process. Otherwise the collector would visit them several times, which
-    takes 0.3 s of the 1.8 s to the first step. This has no effect if torch is already imported."""
+    The import creates about 200,000 objects that live as long as the process. The collector would visit them several times, which takes 0.3
+    s of the 1.8 s to the first step. This has no effect if torch is already imported."""
     if "torch" in sys.modules:
         yield
         return

@@ -12,10 +12,10 @@ from typing import TextIO
 
 
 def prepare_streams() -> None:
-    """Connect each closed standard stream to the null device, and print characters that a console cannot encode as escapes.
+    """Connect each closed standard stream to the null device. Make characters that a console cannot encode print as escapes.
 
-    If a standard stream is closed, the next file that the program opens gets its descriptor, and text meant for the stream would be written
-    into that file."""
+    Without this, the next file that the program opens would get the descriptor of a closed standard stream, and text for the stream would
+    be written into that file."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             _open_null(number)
@@ -42,7 +42,7 @@ def flush_or_discard(stream: TextIO) -> bool:
 
 
 def fit_terminal(line: str, indent: int) -> str:
-    """Return `line` wrapped between words at the width of the terminal. The second and later lines begin with `indent` spaces."""
+    """Return `line` wrapped between words at the width of the terminal. Each further line of the result begins with `indent` spaces."""
     columns = shutil.get_terminal_size().columns
     if len(line) <= columns:
         return line

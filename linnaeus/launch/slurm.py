@@ -242,8 +242,8 @@ def run_in_job(c: SlurmConfig, job: Job) -> RunInJob:
 
 
 def log_path(job: Job) -> Path:
-    """Return the file to which the run prints: `job.log` or a default. A single run also prints to a file, because the command that waits
-    for the run may be killed."""
+    """Return the file to which the run prints: `job.log`, or if that is None the file job.log in `slurm_directory`. A single run also
+    prints to a file, because the command that waits for the run may be killed."""
     return job.log or slurm_directory(job.directory) / "job.log"
 
 

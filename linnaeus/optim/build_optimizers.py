@@ -1,7 +1,6 @@
-"""Build the optimizers that the configuration names: AdamW, SGD, Muon, a timm optimizer or one registered by a plugin.
+"""Build the optimizers that the configuration names: AdamW, SGD, Muon, a timm optimizer or an optimizer that a plugin registered.
 
-Muon updates hidden matrices only. AdamW then updates all other parameters of the model.
-"""
+Muon updates hidden matrices only. AdamW then updates all other parameters of the model."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -23,10 +22,11 @@ NOT_HIDDEN = re.compile(r"(^|\.)(heads?|\w*_heads?|head_\w+|classifiers?|fc|\w*e
 
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizers:
-    """Return the optimizers for the trainable parameters of `model`, which is not wrapped in DDP and has its final device, dtype and
-    layout.
+    """Return the optimizers for the trainable parameters of `model`. The model must not be wrapped in DDP yet, and must have its final
+    device, dtype and layout.
 
-    Raise `ConfigError` for malformed parameter groups, groups without effect, and Muon with a model that does not have hidden matrices."""
+    Raise `ConfigError` for malformed parameter groups, for a group that sets nothing or matches no parameter, and for Muon with a model
+    that does not have hidden matrices."""
     groups = parameter_groups(model, config.param_groups, config.weight_decay)
     part = registered("optimizer", config.name)
     if part is not None:
@@ -79,7 +79,7 @@ def _sgd(config: SGDConfig, groups: Sequence[ParamGroup]) -> BaseOptimizer:
 
 
 def _muon(config: MuonConfig, groups: Sequence[ParamGroup], tokens: Sequence[str]) -> list[BaseOptimizer]:
-    """Return `torch.optim.Muon` for the hidden matrices and, if there are other parameters, AdamW for them.
+    """Return `torch.optim.Muon` for the hidden matrices and, if there are other parameters, AdamW for these.
 
     AdamW uses `adamw_lr_scale` times the learning rate. `tokens`: full names of parameters that Muon must not update (`model.no_decay`).
     Raise `ConfigError` if no parameter is a hidden matrix."""
@@ -105,6 +105,6 @@ def is_hidden_matrix(parameter: Parameter, tokens: Sequence[str]) -> bool:
 
 
 def _subset(groups: Sequence[ParamGroup], keep: Callable[[Parameter], bool]) -> list[ParamGroup]:
-    """Return copies of the groups with only the parameters that `keep` accepts, without empty groups."""
+    """Return copies of `groups` with only the parameters for which `keep` returns True. Groups without such a parameter are left out."""
     subsets = [replace(group, parameters=tuple(p for p in group.parameters if keep(p))) for group in groups]
     return [subset for subset in subsets if subset.parameters]

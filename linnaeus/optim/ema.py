@@ -1,9 +1,8 @@
-"""Compute the exponential moving average (EMA) of a model's weights. A skipped optimizer update does not change it.
+"""Compute the exponential moving average (EMA) of a model's weights. A skipped optimizer update does not change the average.
 
 The decay at the n-th applied update is min(decay, (1 + n) / (10 + n)), so that early averages discard the initial weights quickly. n is
-counted on the device because a skipped update is detected there. One fused kernel does the averaging: SGD with weight decay -1 and
-learning rate -w moves the average e to e + w (p - e), and skips if `found_inf` is 1, in one pass without a copy.
-"""
+counted on the device because a skipped update is detected there. One fused kernel does the averaging: SGD with weight decay -1 and learning
+rate -w moves the average e to e + w (p - e) for a parameter p, and skips if `found_inf` is 1, in one pass without a copy."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from linnaeus.errors import ConfigError
 
 
 class EMA:
-    """Averages of the tensors in `model.state_dict()`. Tensors that are not floating-point, such as batch counts, are copied, not averaged.
+    """Averages of the tensors in `model.state_dict()`. Tensors that are not floating-point, such as batch counts, are copied instead.
 
     Create this when the model has its final device, dtype and layout. The model must not replace its tensors afterwards."""
 
@@ -38,7 +37,7 @@ class EMA:
 
     @torch.no_grad()
     def update(self, found_inf: Tensor) -> None:
-        """Update the averages with the weights after an optimizer update, unless `found_inf`, float32 [] on the device, is 1.
+        """Update the averages with the weights after an optimizer update. Do nothing if `found_inf`, float32 [] on the device, is 1.
 
         The host does not wait for the device."""
         self._applied.add_(1).sub_(found_inf)
@@ -63,8 +62,8 @@ class EMA:
 
     @contextlib.contextmanager
     def swapped_in(self, model: nn.Module) -> Iterator[None]:
-        """Replace the weights of `model` by the averages within the context; afterwards restore the weights, bit for bit, also after an
-        exception.
+        """Return a context manager in which the weights of `model` are replaced by the averages. Afterwards the weights are restored bit
+        for bit, also after an exception.
 
         Values are copied and tensors keep their memory, so compiled graphs and DDP stay valid."""
         own = {name: tensor for name, tensor in model.state_dict().items() if name in self._averages}
@@ -77,11 +76,12 @@ class EMA:
             _copy(own, saved)
 
     def averaged(self) -> dict[str, Tensor]:
-        """Return the averages by the names in `model.state_dict()`, not copied. A tied weight appears under each of its names."""
+        """Return {name in `model.state_dict()`: average}. The averages are not copied. A tied weight appears under each of its names."""
         return dict(self._averages)
 
     def load_averaged(self, state: Mapping[str, Tensor] | None) -> None:
-        """Copy averages from a checkpoint. Raise `ConfigError` if `state` is None, or if names or shapes differ from those of the model."""
+        """Copy averages from a checkpoint. Raise `ConfigError` if `state` is None, or if names or shapes differ from those of the
+        averages."""
         if state is None:
             raise ConfigError("trainer.ema_decay: the checkpoint does not contain averaged weights; resume with trainer.ema_decay=null")
         differing = sorted(self._averages.keys() ^ state.keys())

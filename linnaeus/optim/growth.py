@@ -6,9 +6,9 @@ stays 0 under AdamW, SGD, weight decay and the moving average, so an update that
 gradients.
 
 After update s, round(density(s) x N) entries of a matrix with N entries are connected: a function of the step, computed on the host. The
-device selects the entries, equally on every rank: those with the largest all-reduced gradient in that update (the criterion of RigL: Evci
-et al. 2020, "Rigging the Lottery"), or the next ones in a random order of the matrix. A newly connected weight starts at 0.
-"""
+device selects which entries, equally on every rank: the entries with the largest all-reduced gradient in that update (the criterion of
+RigL: Evci et al. 2020, "Rigging the Lottery"), or the next entries in a random order of the matrix. A newly connected weight starts at
+0."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ from linnaeus.schedule import OpsSchedule
 
 @dataclass
 class MaskedParameter:
-    """A parameter and its mask: 1 for a connected weight, 0 for another, in the dtype of the parameter.
+    """A parameter and its mask: 1 for a connected weight, 0 for an unconnected weight, in the dtype of the parameter.
 
-    Multiplying by a bool mask takes several times as long as the optimizer step."""
+    The mask is not bool, because multiplying by a bool mask takes several times as long as the optimizer step."""
 
     name: str
     parameter: Tensor
@@ -58,8 +58,9 @@ class Growth:
     ) -> None:
         """Create the masks of the parameters and set their unconnected weights to 0.
 
-        `indices`: parameter name -> index in `params`. `by`: order of connecting, "gradient" or "random". `num_unmasked`: number of other
-        trained weights. Raise `ConfigError` if a matrix would start without any connected weight."""
+        `indices`: name of each parameter to be masked -> index in `params`. `by`: order of connecting, "gradient" or "random".
+        `num_unmasked`: number of trained weights that are not masked. Raise `ConfigError` if a matrix would start without any connected
+        weight."""
         self.ops, self.by, self.num_unmasked = ops, by, num_unmasked
         self.masked = [self._mask_parameter(name, index, params[index], seed) for name, index in indices.items()]
         self.size = sum(m.size for m in self.masked)
@@ -132,9 +133,9 @@ class Growth:
     def row(self) -> dict[str, float]:
         """Return the metrics of growth for a log row.
 
-        `growth/density`: share of the maskable weights that is connected; `growth/connected_now`: number of connected maskable weights;
-        `growth/active_parameters`: these plus the other trained weights. They are counted in the masks; the host waits for the device only
-        if the masks have changed since the last call."""
+        `growth/density`: fraction of the maskable weights that is connected. `growth/connected_now`: number of connected maskable weights.
+        `growth/active_parameters`: connected maskable weights plus all other trained weights. The numbers are counted in the masks; the
+        host waits for the device only if the masks have changed since the last call."""
         if self._row is None:
             connected = int(torch.stack([m.mask.sum(dtype=torch.float64) for m in self.masked]).sum())
             self._row = {
@@ -153,7 +154,7 @@ class Growth:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the masks. Raise `ConfigError` if names or sizes differ.
 
-        This does not change weights: in a checkpoint the unconnected ones are 0 already."""
+        Weights are not changed here: in a checkpoint the unconnected weights are already 0."""
         saved = state["masks"]
         for name in sorted({m.name for m in self.masked} ^ saved.keys()):
             raise ConfigError(f"growth: the checkpoint and the model do not mask the same weights, see {name}; check `model` and `growth`")
@@ -172,17 +173,17 @@ def seed_second_moments(
 ) -> None:
     """Set AdamW's second moments of newly connected weights so that their first steps are not larger than the learning rate.
 
-    AdamW divides by sqrt(v / (1 - beta2^t)), where t counts the updates of the whole tensor. For a weight connected at update t, v would
-    start at 0 and that correction would be too small: its first step would be (1 - beta1) / sqrt(1 - beta2) times the learning rate,
-    3.2 with 0.9 and 0.999. So before the step that uses `grads`, v is set to the larger of
+    AdamW divides by sqrt(v / (1 - beta2^t)), where t counts the updates of the whole tensor. If v of a weight connected at update t started
+    at 0, the correction 1 - beta2^t would be wrong for this weight: its first step would be (1 - beta1) / sqrt(1 - beta2) times the
+    learning rate, 3.2 with 0.9 and 0.999. So before the step that uses `grads`, v is set to the larger of
 
     - g^2 (1 - beta2^(t-1)): after the update v / (1 - beta2^t) is g^2, so the first step is at most the learning rate for any betas;
     - the mean v of the weights of the tensor that were connected before: the first gradient may be small by chance, and then v would be
-      too small for the next one.
+      too small for the second step.
 
-    The first moment starts at 0, which only shortens steps. SGD does not need this: the momentum of a new weight has fewer terms than that
-    of other weights. The gradients are divided by `divisor`, as the optimizer step divides them; None: by 1. If `found_inf` is 1 only the
-    mean v is used."""
+    The first moment starts at 0, which only shortens steps. SGD does not need this: the momentum of a new weight has fewer terms than the
+    momentum of other weights. `divisor`: number by which the optimizer step divides the gradients, and by which g is divided here; None: 1.
+    If `found_inf` is 1 only the mean v is used."""
     for connections in new:
         optimizer, state = optimizers.optimizer_of(connections.parameter_index)
         if optimizer.beta2 is None:
@@ -196,10 +197,11 @@ def seed_second_moments(
 
 
 def build_growth(config: GrowthConfig, model: Any, optimizers: Optimizers, ops: OpsSchedule, seed: int) -> Growth | None:
-    """Return the growth of the parameters that `model.maskable_parameters()` names, without frozen ones; None for `growth=none`.
+    """Return the growth of the parameters that `model.maskable_parameters()` names, except frozen ones; None for `growth=none`.
 
     This sets the unconnected weights of the model to 0, so call it before the weights are copied (EMA). Raise `ConfigError` if no parameter
-    can be masked, if an optimizer other than AdamW or SGD updates one of them, or if a matrix would start without a connected weight."""
+    can be masked, if an optimizer other than AdamW or SGD updates a masked parameter, or if a matrix would start without a connected
+    weight."""
     if not isinstance(config, LinearGrowthConfig):
         return None
     names = list(model.maskable_parameters())

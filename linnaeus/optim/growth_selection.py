@@ -11,32 +11,33 @@ BITS = 8
 
 
 def order_stream(seed: int, name: str) -> int:
-    """Return the key of the random order in which the entries of parameter `name` are connected, for `linnaeus.randomness`.
+    """Return the key (of `linnaeus.randomness`) of the random order in which the entries of parameter `name` are connected.
 
-    It depends only on `seed` and `name`, so the mask at a given density does not depend on the steps in which the density was reached."""
+    The key depends only on `seed` and `name`, so the mask at a given density does not depend on the steps in which the density was
+    reached."""
     return key(seed, CONNECTION, *name.encode())
 
 
 def top_entries(scores: Tensor, count: int) -> Tensor:
-    """Return a mask, bool [N], of the `count` (at least 1) largest of `scores` [N].
+    """Return a mask, bool [N], of the `count` largest entries of `scores` [N]. `count`: at least 1.
 
-    Of equal scores, those with the lowest indices are chosen."""
+    Among equal scores, the entries with the lowest indices are chosen."""
     least = torch.topk(scores, count, sorted=False).values.min()
     above, equal = scores > least, scores == least
     return above | (equal & (equal.cumsum(0) <= count - above.sum()))
 
 
 def initial_mask(shape: torch.Size, count: int, stream: int, device: torch.device) -> Tensor:
-    """Return the mask at the start of growth, bool [shape]: True for the first `count` (at least 1) entries in the random order of
-    `stream`."""
+    """Return the mask at the start of growth, bool in the shape `shape`: True for the first `count` entries in the random order of
+    `stream`. `count`: at least 1."""
     return top_entries(uniforms_on(device, stream, shape.numel()), count).view(shape)
 
 
 def select_new(connected: Tensor, count: int, stream: int, gradient: Tensor | None) -> Tensor:
-    """Return a mask, bool in the shape of `connected`, of the `count` unconnected entries with the largest absolute `gradient`.
+    """Return a mask, bool in the shape of `connected`, of `count` unconnected entries: the entries with the largest absolute `gradient`.
 
-    If `gradient` is None or has a non-finite entry, the next `count` unconnected entries in the random order of `stream` are chosen.
-    `count` must be at least 1 and at most the number of unconnected entries."""
+    If `gradient` is None or has a non-finite entry, choose the next `count` unconnected entries in the random order of `stream` instead.
+    `count`: at least 1 and at most the number of unconnected entries."""
     order = uniforms_on(connected.device, stream, connected.numel())
     scores = order
     if gradient is not None:
@@ -53,6 +54,6 @@ def pack(connected: Tensor) -> Tensor:
 
 
 def unpack(packed: Tensor, shape: torch.Size) -> Tensor:
-    """Return the bool tensor [shape] that `pack` was called with."""
+    """Return the bool tensor of shape `shape` from which `pack` made `packed`."""
     bits = (packed.unsqueeze(1) >> torch.arange(BITS, dtype=torch.uint8, device=packed.device)) & 1
     return bits.reshape(-1)[: shape.numel()].view(shape).bool()

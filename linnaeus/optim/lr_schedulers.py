@@ -1,10 +1,9 @@
 """Compute the learning rate as a pure function of `global_step`: the update from step s to s + 1 uses `base_lr` x `scale(s)`.
 
-During a warm-up of W steps the scale is (s + 1) / W: 1 / W at the first update, never 0. Then it follows a shape, such as a cosine, which
-is 1 at step W and reaches its end one step after the last update, so the learning rate of the last update is not 0 even if `final_scale`
-is 0. The phases of a curriculum multiply the scale, also during the warm-up. Only `plateau` has a state: its accumulated factor, the best
-result and the number of results without improvement.
-"""
+During a warm-up of W steps the scale is (s + 1) / W: 1 / W at the first update, never 0. Then the scale follows a shape, such as a cosine,
+which is 1 at step W and reaches its end one step after the last update, so the learning rate of the last update is not 0 even if
+`final_scale` is 0. The phases of a curriculum multiply the scale, also during the warm-up. Only `plateau` has a state: its accumulated
+factor, the best result and the number of results without improvement."""
 
 import math
 from bisect import bisect_right
@@ -36,9 +35,9 @@ DECAYS: dict[str, Callable[[float], float]] = {
 
 
 class LRSchedule:
-    """Learning rate of a run by step: `base_lr` times the warm-up or the shape, times the multiplier of the curriculum `phases`.
+    """Learning rate of a run by step: `base_lr` times the warm-up or, after it, the shape; times the multiplier of the curriculum `phases`.
 
-    A parameter group multiplies it by its `lr_scale`; nothing else changes it."""
+    The learning rate of a parameter group is this one times the `lr_scale` of the group; nothing else changes it."""
 
     def __init__(self, name: str, base_lr: float, warmup: int, shape: Shape, phases: Phases | None = None) -> None:
         self.name, self.base_lr, self.warmup, self.shape, self.phases = name, base_lr, warmup, shape, phases
@@ -53,7 +52,7 @@ class LRSchedule:
         return scale if self.phases is None else scale * self.phases.lr_multiplier(step)
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
-        """Record the validation results of a step. Return True if this changes the learning rate; it does so only for `plateau`."""
+        """Record the validation results of a step. Return True if they change the learning rate, which is only possible with `plateau`."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
@@ -67,8 +66,8 @@ class LRSchedule:
 class Plateau(LRSchedule):
     """A learning rate that is constant after warm-up, and multiplied by `factor` when validation results stop improving.
 
-    This happens after more than `patience` consecutive results without an improvement of more than `min_delta`. NaN is not an improvement.
-    """
+    Results stop improving if more than `patience` results in a row do not improve the best by more than `min_delta`. NaN is not an
+    improvement."""
 
     def __init__(self, config: PlateauConfig, base_lr: float, warmup: int, phases: Phases | None = None) -> None:
         super().__init__(config.name, base_lr, warmup, lambda step: 1.0, phases)
@@ -80,7 +79,7 @@ class Plateau(LRSchedule):
         return super().scale(step) * self.reduced
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
-        """Record the monitored metric in `metrics`, the validation results of a step. Return True if this reduces the learning rate.
+        """Record the monitored metric in `metrics`, the validation results of a step. Return True if it reduces the learning rate.
 
         Raise `ConfigError` if `metrics` contains results of the monitored validation pass, but not the metric itself."""
         config = self.config
@@ -121,7 +120,7 @@ def build_scheduler(
 ) -> LRSchedule:
     """Return the learning-rate schedule of a run of `total_steps` updates, multiplied by the curriculum `phases` if given.
 
-    Raise `ConfigError` if its warm-up, decay or milestones do not fit into the run."""
+    Raise `ConfigError` if the warm-up, the decay or the milestones in `config` do not fit into the run."""
 
     def steps(text: str, key: str) -> int:
         return Duration.parse(text, f"lr_scheduler.{key}").to_steps(total_steps, steps_per_epoch)
@@ -153,7 +152,8 @@ def _shape(config: SchedulerConfig, warmup: int, total: int, steps: Callable[[st
 
 
 def _decay(kind: str, start: int, end: int, final: float) -> Shape:
-    """Return a function of the step that is 1 up to step `start`, `final` from step `end` on, and follows `DECAYS[kind]` between them."""
+    """Return a function of the step. It is 1 up to step `start`, `final` from step `end` on, and follows `DECAYS[kind]` between these
+    steps."""
     curve, length = DECAYS[kind], max(1, end - start)
 
     def shape(step: int) -> float:
@@ -163,9 +163,9 @@ def _decay(kind: str, start: int, end: int, final: float) -> Shape:
 
 
 def _milestones(config: StepConfig, total: int, steps: Callable[[str, str], int]) -> Shape:
-    """Return a function of the step that is 1 at first and is multiplied by `factor` at each milestone.
+    """Return a function of the step. It is 1 at first and is multiplied by `factor` at each milestone (a step in `config`).
 
-    Raise `ConfigError` if there is no milestone, or one outside of the run."""
+    Raise `ConfigError` if there is no milestone, or if a milestone is outside of the run."""
     milestones = [steps(text, f"milestones[{i}]") for i, text in enumerate(config.milestones)]
     if not milestones:
         raise ConfigError("lr_scheduler.milestones is []; set at least one, such as [60%], or use lr_scheduler=constant")

@@ -1,11 +1,10 @@
 """Define `Optimizers`, which combines all optimizers of a run in one object, and the fused AdamW and SGD.
 
 The fused optimizers call torch's fused kernels (`torch._fused_adamw_`, `torch._fused_sgd_`) directly on lists made once, not through
-`torch.optim`. The arithmetic is the same to the bit (tested). It saves the import of `torch._dynamo` (about 1 s of start-up, 900
-modules) and the bookkeeping per step (0.60 of the time of a plain loop on a tiny MLP, 0.71 with `torch.optim`). The kernels read
-`found_inf` on the device; if it is 1 they do not change parameters or moments. They divide the gradients by `grad_scale`, which combines
-the loss scale and the clipping in one pass.
-"""
+`torch.optim`. The arithmetic is the same to the bit (tested). This saves the import of `torch._dynamo` (about 1 s of start-up, 900 modules)
+and the bookkeeping per step (0.60 of the time of a plain loop on a tiny MLP, 0.71 with `torch.optim`). The kernels read `found_inf` on the
+device; if it is 1 they do not change parameters or moments. They divide the gradients by `grad_scale`, which combines the loss scale and
+the clipping in one pass."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ State = dict[str, dict[str, Tensor]]  # parameter name -> name in the optimizer 
 class BaseOptimizer(ABC):
     """Base class of the optimizers in this package: parameters in the order of their groups, and the optimizer state by parameter name.
 
-    `slices` are the ranges of parameter indices of the groups."""
+    `slices`: for each group the range of indices of its parameters in `params`."""
 
     native = False  # True: the kernel divides by `divisor` itself
     beta2: float | None = None  # decay of the second moment; None if the optimizer does not have one
@@ -39,10 +38,11 @@ class BaseOptimizer(ABC):
 
     @abstractmethod
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
-        """Make one update at learning rate `lr`, or none if `found_inf`, float [] on the device, is 1.
+        """Make one update at learning rate `lr`. Make none if `found_inf`, float [] on the device, is 1.
 
-        `grads` has an entry for each parameter, None if it has no gradient; `complete` is True if no entry is None. `divisor`, float [] on
-        the device: the method must divide the gradients by it. It is None if `native` is False: then the gradients are divided already."""
+        `grads`: an entry for each parameter, None for a parameter without a gradient. `complete`: True if no entry is None. `divisor`:
+        number, float [] on the device, by which this method must divide the gradients; always None if `native` is False, because the
+        gradients are then already divided."""
 
     def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Raise `ConfigError` if `saved`, the saved state by parameter name, has other tensors or shapes than the state of this
@@ -109,9 +109,9 @@ class FusedAdamW(BaseOptimizer):
         self.steps.sub_(found_inf if complete else found_inf * increments)
 
     def _step_increments(self, grads: list[Tensor | None]) -> Tensor:
-        """Return 1 for each parameter with a gradient and 0 for others, as a tensor on the device.
+        """Return a tensor on the device with 1 for each parameter with a gradient and 0 for each other parameter.
 
-        Cached by the pattern of missing gradients."""
+        The tensor is cached for each pattern of missing gradients."""
         pattern = tuple(grad is not None for grad in grads)
         if pattern not in self.step_increments:
             self.step_increments[pattern] = torch.tensor(pattern, dtype=self.steps.dtype).to(self.steps.device)
@@ -155,9 +155,9 @@ class FusedSGD(BaseOptimizer):
 class Optimizers:
     """All optimizers of a run as one object, with one step, one learning rate, one `found_inf`, and one state by parameter name.
 
-    A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so both skip an update or neither.
-    `lr`: learning rate of a group with `lr_scale` 1; the training loop sets it before each step (`LRSchedule.at`).
-    `notes`: lines to log at the start of a run."""
+    A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so either both skip an update or
+    none. `lr`: learning rate of a group with `lr_scale` 1; the training loop sets it before each step (`LRSchedule.at`). `notes`: lines to
+    log at the start of a run."""
 
     def __init__(self, name: str, optimizers: Sequence[BaseOptimizer], notes: Sequence[str] = ()) -> None:
         self.name, self.lr = name, 0.0
@@ -176,9 +176,9 @@ class Optimizers:
         return [p.grad for p in self.params]
 
     def optimizer_of(self, index: int) -> tuple[BaseOptimizer, dict[str, Tensor]]:
-        """Return the optimizer that updates `params[index]`, and its state for that parameter, not copied.
+        """Return the optimizer that updates `params[index]`, and the state of this optimizer for that parameter, not copied.
 
-        Raise `IndexError` if no optimizer updates it."""
+        Raise `IndexError` if no optimizer updates the parameter."""
         for optimizer, part in zip(self.optimizers, self._slices, strict=True):
             if part.start <= index < part.stop:
                 return optimizer, optimizer.state[optimizer.names[index - part.start]]
@@ -189,12 +189,12 @@ class Optimizers:
             p.grad = None
 
     def step(self, found_inf: Tensor | None = None, divisor: Tensor | None = None, grads: list[Tensor | None] | None = None) -> None:
-        """Make one update with the gradients divided by `divisor` (None: 1), or skip it if `found_inf` is 1. Call this under
+        """Make one update with the gradients divided by `divisor` (None: 1), or skip the update if `found_inf` is 1. Call this under
         `torch.no_grad()`.
 
-        A skipped update leaves parameters, moments and step counts unchanged to the bit. `found_inf` and `divisor` are float tensors []
-        on the device; the host does not wait for it. The division is in place: afterwards `p.grad` is the divided gradient, except after
-        a skipped update. `grads` is the result of `gradients()`, if the caller has it already."""
+        A skipped update leaves parameters, moments and step counts unchanged to the bit. `found_inf`, `divisor`: float tensors [] on the
+        device; the host does not wait for the device. The division is in place: afterwards `p.grad` is the divided gradient, except after a
+        skipped update. `grads`: the result of `gradients()`, if the caller has it already."""
         grads = self.gradients() if grads is None else grads
         found_inf = self._zero if found_inf is None else found_inf
         complete = all([grad is not None for grad in grads])
@@ -209,7 +209,8 @@ class Optimizers:
         return {"optimizer": self.name, "state": {name: dict(state) for o in self.optimizers for name, state in o.state.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copy a saved state. Raise `ConfigError` if it belongs to another optimizer or to other parameters."""
+        """Copy the saved `state` into the optimizers. Raise `ConfigError` if `state` belongs to another optimizer or to other
+        parameters."""
         if state["optimizer"] != self.name:
             raise ConfigError(f"optimizer.name={self.name}: the saved state is of {state['optimizer']}; resume with that one")
         own = {name for optimizer in self.optimizers for name in optimizer.state}
@@ -226,13 +227,13 @@ def _slices(sizes: Iterable[int]) -> list[slice]:
 
 
 def _with_gradient(lists: tuple[list[Any], ...], grads: list[Any]) -> tuple[list[Any], ...]:
-    """Return each list reduced to the indices at which `grads` is not None. An empty list stays empty."""
+    """Return a copy of each of `lists` with only the indices at which `grads` is not None. An empty list stays empty."""
     indices = [i for i, grad in enumerate(grads) if grad is not None]
     return tuple([values[i] for i in indices] if values else [] for values in lists)
 
 
 def _check_names(own: set[str], saved: set[str]) -> None:
-    """Raise `ConfigError` if the parameter names in a saved state differ from `own`, the names in the model."""
+    """Raise `ConfigError` if `saved`, the parameter names in a saved state, differ from `own`, the parameter names of the model."""
     for text, names in (("lacks", sorted(own - saved)), ("has unknown", sorted(saved - own))):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

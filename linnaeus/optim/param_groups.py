@@ -1,12 +1,13 @@
 """Parameter groups: the learning-rate scale and weight decay of each parameter, selected by filters. The first matching group applies.
 
-A group in the configuration is `{filter: {...}, lr_scale: 0.1, weight_decay: 0.0}`. A parameter matches a filter if it matches all of
-its entries: `name` (a glob over the whole name, or after `re:` a regular expression searched in it), `dim` (number of dimensions, one
-or a list), `layer` (class of the module that owns the parameter, or a base class of it, one or a list), `not` (a filter), `any` and
-`all` (lists of filters). Parameters that match no group have the settings of the optimizer, but norms, biases and tokens have no weight
-decay: parameters with fewer than two dimensions or named in `model.no_decay`. This exception also applies inside a group that does not
-set a weight decay.
-"""
+A group in the configuration is `{filter: {...}, lr_scale: 0.1, weight_decay: 0.0}`. A parameter matches a filter if it matches all entries
+of the filter: `name` (a glob over the whole name, or after `re:` a regular expression searched in the name), `dim` (number of dimensions,
+one or a list), `layer` (class of the module that owns the parameter, or a base class of it, one or a list), `not` (a filter), `any` and
+`all` (lists of filters).
+
+Parameters that match no group have the settings of the optimizer. The default weight decay does not apply to norms, biases and tokens,
+which are parameters with fewer than two dimensions or named in `model.no_decay`: their weight decay is 0, also inside a group that does not
+set a weight decay."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -153,7 +154,7 @@ def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weigh
 
 
 def _no_decay_names(model: nn.Module, parameters: list[Parameter]) -> set[str]:
-    """Return the names of the parameters without weight decay: those in `model.no_decay`, and those with fewer than two dimensions.
+    """Return the names of the parameters without weight decay: names in `model.no_decay`, and parameters with fewer than two dimensions.
 
     `model.no_decay` may contain names that the model does not have: timm lists its tokens even if the model is built without them."""
     named = {name.replace("_orig_mod.", "") for name in getattr(model, "no_decay", ())}
@@ -180,7 +181,7 @@ def _split(
 ) -> list[ParamGroup]:
     """Split the parameters of a group by weight decay and dtype, since a fused kernel takes a list with one dtype and one weight decay.
 
-    decay: weight decay that the group sets; None: 0 for parameters in `no_decay_names`, `default_decay` for the others."""
+    decay: weight decay that the group sets; None: 0 for parameters in `no_decay_names`, `default_decay` for all other parameters."""
     parts: dict[tuple[float, Any], list[Parameter]] = {}
     for parameter in parameters:
         own_decay = decay if decay is not None else 0.0 if parameter.name in no_decay_names else default_decay
@@ -189,9 +190,9 @@ def _split(
 
 
 def describe_groups(groups: Sequence[ParamGroup], optimizers: Sequence[str] | None = None) -> list[str]:
-    """Return a log line for each group: its settings, its size and its parameter names, with block numbers replaced by `*`.
+    """Return a log line for each group: its settings, its size and its parameter names, in which block numbers are replaced by `*`.
 
-    `optimizers`: the name of the optimizer of each group, which then begins the line."""
+    `optimizers`: name of the optimizer of each group, with which the line begins; None: the line begins with the label of the group."""
     lines = []
     for i, group in enumerate(groups):
         size = sum(tensor.numel() for tensor in group.tensors)

@@ -1,11 +1,10 @@
 """Set the precision of forward and backward, and make the optimizer update: finite check, clipping, step, loss scale, moving average.
 
-The loss scale of fp16 follows the rule of `torch.amp.GradScaler` and uses its kernel, with one `found_inf` for the whole update: torch's
-GradScaler would let one of two optimizers step while the other skips, and reads every gradient twice.
+The loss scale of fp16 follows the rule of `torch.amp.GradScaler` and uses its kernel, but with one `found_inf` for the whole update: with
+torch's GradScaler one of two optimizers could step while the other skips, and every gradient would be read twice.
 
-A non-finite gradient is detected, and the update skipped, on the device; the host reads the counts only when a row is logged. After
-DDP's all-reduce the gradient and its norm are equal on all ranks, so all ranks skip the same updates.
-"""
+A non-finite gradient is detected, and the update skipped, on the device; the host reads the counts only when a row is logged. After DDP's
+all-reduce the gradient and its norm are equal on all ranks, so all ranks skip the same updates."""
 
 import contextlib
 import math
@@ -59,19 +58,19 @@ class Precision:
         self._one = torch.ones((), dtype=self.dtype, device=device)
 
     def autocast(self) -> Any:
-        """Return the context manager for the forward pass. It is the same object each time, so it must not be nested."""
+        """Return the context manager for the forward pass. Every call returns the same object, so do not nest it."""
         return self._context
 
     @property
     def loss_scale(self) -> Tensor | None:
-        """Return the factor by which the losses are multiplied before backward, float32 []; None: they are not scaled."""
+        """Return the factor by which the losses are multiplied before backward, float32 []; None if the losses are not scaled."""
         return None if self.scaler is None else self.scaler.value
 
     def backward(self, losses: Tensor, factors: Tensor | None = None) -> None:
         """Run backward from the sum of `losses` [T], each multiplied by its entry of `factors` [T] (default 1) and by the loss scale.
 
-        Without the scale, float16 gradients below 6e-8 would be 0. A non-finite loss makes its gradients NaN (0 x inf), even if they
-        would be finite, so every rank detects it in the all-reduced gradient norm without another message."""
+        Without the loss scale, float16 gradients below 6e-8 would be 0. The gradients of a non-finite loss become NaN (0 x inf), even where
+        they would otherwise be finite, so every rank detects the loss in the all-reduced gradient norm without another message."""
         factors = self._one if factors is None else factors
         if self.scaler is not None:
             factors = factors * self.scaler.value
@@ -86,7 +85,7 @@ class Precision:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the loss scale.
 
-        Ignore a state of another precision: a run that changes its precision (if allowed) starts with a new scale."""
+        Ignore the state if it was saved with another precision: a run that changes its precision (if allowed) starts with a new scale."""
         if self.scaler is not None and state:
             self.scaler.load_state_dict(state)
 
@@ -108,9 +107,9 @@ class Update:
         after: Callable[[Tensor], None] | None = None,
         rows: int = 1,
     ) -> None:
-        """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them. `after`: called after each
-        update with `found_inf`, before the moving average; None: nothing. `rows`: number of updates whose gradient norm is kept, at least
-        1.
+        """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them. `after`: function that is
+        called with `found_inf` after each update, before the moving average is updated; None: nothing is called. `rows`: for how many of
+        the newest updates the gradient norm is kept, at least 1.
 
         Weights that `growth` connects in a skipped update stay connected."""
         self.optimizers, self.scaler, self.ema = optimizers, scaler, ema
@@ -126,9 +125,10 @@ class Update:
         self.found_inf = torch.zeros((), device=device)
 
     def start(self, number: int = 0) -> None:
-        """Prepare update `number` (counted from 1), before its first forward pass: copy the buffers that a skipped update restores.
+        """Prepare update `number` (counted from 1), before its first forward pass: copy the buffers that are restored if the update is
+        skipped.
 
-        `number` is used by growth only."""
+        `number` is only used by growth."""
         self._number = number
         if self._statistics:
             with torch.no_grad():
@@ -192,9 +192,9 @@ class Update:
 class RecentNorms:
     """Ring buffer on the device of the gradient norms of the newest updates since the last call of `clear`, at most `rows` norms.
 
-    An update with a norm that is not finite was skipped. The host counts the skipped updates from the norms, which saves two operations on
-    the device per update, compared with counters on the device. Each update writes its norm into a slot of the buffer, so nothing is
-    copied. The host waits for the device only after `rows` updates without a call of `count_skipped`.
+    An update whose norm is not finite was skipped. The host counts the skipped updates from the norms, which saves two operations on the
+    device per update, compared with counters on the device. Each update writes its norm into a slot (an element) of the buffer, so nothing
+    is copied. The host waits for the device only after `rows` updates without a call of `count_skipped`.
 
     skipped: number of skipped updates in the run. skipped_in_a_row: number of skipped updates since the last applied one. Both are as of
     the last call of `count_skipped`."""
@@ -206,7 +206,8 @@ class RecentNorms:
         self.skipped = self.skipped_in_a_row = 0
 
     def next_slot(self) -> Tensor:
-        """Count one more update, and return the slot, a view [], into which the caller writes its norm. Call this once per update.
+        """Count one more update. Return the slot for its norm: a view [] of the buffer, into which the caller writes. Call this once per
+        update.
 
         This waits for the device if all norms in the buffer are uncounted."""
         rows = len(self._slots)
@@ -259,6 +260,6 @@ class RecentNorms:
 
 
 def total_norm(grads: list[Tensor | None], out: Tensor | None = None) -> Tensor:
-    """Return the Euclidean norm of all gradients together, [] on the device. It is written to `out`, if given."""
+    """Return the Euclidean norm of all gradients together, [] on the device. The norm is also written to `out`, if given."""
     norms = torch._foreach_norm([grad for grad in grads if grad is not None])
     return torch.linalg.vector_norm(torch.stack(norms), out=out)

@@ -1,8 +1,7 @@
-"""Measure the update ratio, norm of the change of the weights over norm of the weights, per parameter group.
+"""Measure the update ratio of each parameter group: the norm of the change of its weights, divided by the norm of its weights.
 
-About 0.001 is usual in the middle of a run; at a ratio near 1 an update replaces the weights. It is measured at the updates that are
-logged, on a part of each weight tensor, so that no second copy of the model is needed.
-"""
+About 0.001 is usual in the middle of a run; at a ratio near 1 an update replaces the weights. The ratio is measured only at updates that
+are logged, on a part of each weight tensor, so that no second copy of the model is needed."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ PART = 16384  # elements of a tensor that are copied; for a ViT-S with its 150 t
 
 
 class UpdateRatio:
-    """Meter of the ratio |change| / |weights before it| of the update between `start` and `read`, per parameter group.
+    """Meter of the ratio |change| / |weights before the update|, per parameter group, of the update between `start` and `read`.
 
     sizes: name of a group -> number of its weights that are measured."""
 
     def __init__(self, groups: Sequence[ParamGroup]) -> None:
-        """groups: parameter groups of all optimizers. Groups with the same label form one group here, named by the label. Those without
-        weight decay (norms, biases, tokens) form another one, `<label>_no_decay`."""
+        """groups: parameter groups of all optimizers. Groups with the same label are measured as one group with the name of the label.
+        Groups without weight decay (norms, biases, tokens) are measured as another group, `<label>_no_decay`."""
         parts: dict[str, list[Tensor]] = {}
         for group in groups:
             name = group.label if group.weight_decay else f"{group.label}_no_decay"
@@ -42,8 +41,10 @@ class UpdateRatio:
 
     @torch.no_grad()
     def read(self) -> dict[str, float]:
-        """Return parameter group -> ratio of the update since `start`; {} if `start` was not called since the last `read`. The ratio is NaN
-        if all measured weights of a group were 0, or if none is measured. This waits for the device."""
+        """Return parameter group -> ratio of the update since `start`; {} if `start` was not called since the last `read`. This waits for
+        the device.
+
+        The ratio of a group is NaN if all its measured weights were 0, or if no weight of the group is measured."""
         if not self.started or self._before is None:
             return {}
         before, self._before, self.started = self._before, None, False

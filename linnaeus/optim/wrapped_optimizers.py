@@ -1,10 +1,9 @@
 """Wrap optimizers of other packages in the interface of `BaseOptimizer`.
 
-`TorchOptimizer` is for those of `torch.optim`: Muon, and any with `optimizer.fused=false`. `ExternalOptimizer` is for timm's
-(`optimizer=timm`) and those of plugins. An external optimizer creates its state in its first step, so the state is read from it for a
-checkpoint and written into it on a resume. The host reads `found_inf`, because a state of unknown structure cannot be restored on the
-device: on a GPU this costs a device sync per update.
-"""
+`TorchOptimizer` is for optimizers of `torch.optim`: Muon, and any with `optimizer.fused=false`. `ExternalOptimizer` is for optimizers of
+timm (`optimizer=timm`) and of plugins. An external optimizer creates its state in its first step, so the state is read from the optimizer
+for a checkpoint and written into it on a resume. The host reads `found_inf`, because a state of unknown structure cannot be restored on the
+device: on a GPU this costs a device sync per update."""
 
 import difflib
 import inspect
@@ -24,7 +23,7 @@ Make = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
 
 
 class TorchOptimizer(BaseOptimizer):
-    """Wrapper of a `torch.optim` optimizer, which does not skip an update by itself if `found_inf` is 1.
+    """Wrapper of a `torch.optim` optimizer. Such an optimizer does not itself skip an update if `found_inf` is 1, so the wrapper does.
 
     On the CPU the wrapper reads `found_inf` before the step, which does not stall there. On other devices it copies parameters and state,
     makes the step, and restores the copies on the device if `found_inf` is 1."""
@@ -37,8 +36,8 @@ class TorchOptimizer(BaseOptimizer):
         initial_state: Callable[[Tensor], dict[str, Tensor]],
         lr_scale: float = 1.0,
     ) -> None:
-        """`make` constructs the optimizer from torch's parameter groups; `initial_state` returns the state of a parameter before the
-        first step."""
+        """`make`: function that constructs the optimizer from torch's parameter groups. `initial_state`: function that returns the state of
+        a parameter before the first step."""
         super().__init__(kind, groups, lr_scale)
         self.optimizer = make([{"params": group.tensors, "weight_decay": group.weight_decay} for group in groups])
         for name, parameter in zip(self.names, self.params, strict=True):
@@ -69,11 +68,11 @@ class TorchOptimizer(BaseOptimizer):
 class ExternalOptimizer(BaseOptimizer):
     """Wrapper of any `torch.optim.Optimizer`, whose state has an unknown structure.
 
-    `state` has an entry for each parameter name, and for each group an entry `param_groups[i]` with the values that the optimizer changed
-    in it (step counts)."""
+    `state`: an entry for each parameter name, and for group number i an entry `param_groups[i]` with the values that the optimizer has
+    changed in this group (such as step counts)."""
 
     def __init__(self, kind: str, groups: Sequence[ParamGroup], make: Make) -> None:
-        """`make` receives torch parameter groups: dicts with `params` and `weight_decay`."""
+        """`make`: function that constructs the optimizer from torch parameter groups: dicts with `params` and `weight_decay`."""
         super().__init__(kind, groups)
         self.optimizer = make([{"params": group.tensors, "weight_decay": group.weight_decay} for group in groups])
         if not isinstance(self.optimizer, torch.optim.Optimizer):

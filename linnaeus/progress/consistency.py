@@ -1,8 +1,7 @@
 """`TrainingConsistencyChecker`: compare the number of updates that an epoch makes with the number that the schedule plans.
 
 The planned number is exact, so a difference is an error of the loader. If a loader is 10 % short, every ramp, the learning rate and every
-`%` come late relative to the data. The checker logs one warning with both numbers; every row of metrics contains `drift`.
-"""
+`%` duration come late relative to the data. The checker logs one warning with both numbers; every row of metrics contains `drift`."""
 
 from __future__ import annotations
 
@@ -26,9 +25,10 @@ class TrainingConsistencyChecker:
         self._warned = False
 
     def initialize_with_first_epoch(self, actual_steps: int, dataset_size: int) -> None:
-        """Compute the planned number of updates per epoch, and compare it with `actual_steps`, the updates in an epoch of the loader.
+        """Compute the planned number of updates per epoch, and compare it with `actual_steps`, the number of updates per epoch of the
+        loader.
 
-        `dataset_size` is the number of training samples over all processes. Raise `ConfigError` if it does not suffice for one update."""
+        `dataset_size`: number of training samples over all processes. Raise `ConfigError` if they do not suffice for one update."""
         self.plan = training_length(self.config, dataset_size)
         self.actual_steps_per_epoch = actual_steps
         self._warned = False
@@ -45,14 +45,14 @@ class TrainingConsistencyChecker:
         return self._compare(actual_steps, planned, f"epoch {epoch + 1}")
 
     def calculate_expected_fractions(self) -> dict[float, int]:
-        """Return {fraction: step at which that share of the run is done} for the fractions 0.25, 0.5 and 0.75."""
+        """Return {fraction: step at which this fraction of the run is done} for the fractions 0.25, 0.5 and 0.75."""
         return {f: first_step_at(f * self._length().total_steps) for f in FRACTIONS}
 
     def drift(self, global_step: int, epochs_done: float | None = None) -> float:
-        """Return the share of the run done in terms of data minus the share done in terms of steps. It is 0 if the run is as planned.
+        """Return the fraction of the run that is done by passes over the data, minus the fraction that is done by steps. It is 0 if the run
+        is as planned, and positive if the loader yields fewer updates per epoch than planned.
 
-        It is positive if the loader yields fewer updates per epoch than planned. `epochs_done` is the number of passes over the data, with
-        a fraction; None: computed from `global_step` and the length of the loader."""
+        `epochs_done`: number of passes over the data, with a fraction; None: computed from `global_step` and the length of the loader."""
         length = self._length()
         epochs = length.total_steps / length.steps_per_epoch
         if epochs_done is None:
@@ -70,7 +70,7 @@ class TrainingConsistencyChecker:
         return max(0, min(length.steps_per_epoch, length.total_steps - epoch * length.steps_per_epoch))
 
     def _compare(self, actual: int, planned: int, subject: str) -> bool:
-        """Return True if the two numbers are equal. Otherwise log a warning about `subject`, once per run, and return False."""
+        """Return True if `actual` equals `planned`. Otherwise log a warning about `subject`, once per run, and return False."""
         if actual == planned:
             return True
         if not self._warned:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TrainingStage(StrEnum):
-    """Training, or a kind of validation pass. Checkpoints and logs contain the string value."""
+    """Training, or a kind of validation pass. In checkpoints and logs a stage is written as its string value."""
 
     TRAINING = "training"
     VALIDATION_NORMAL = "validation_normal"
@@ -22,10 +22,10 @@ class TrainingStage(StrEnum):
 
 
 class ValidationPass(NamedTuple):
-    """A pass over the validation data. `key` is the prefix of its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`).
+    """A pass over the validation data. `key`: prefix of the names of its metrics (`val`, `val_mask_meta`, `val_mask_SPATIAL`).
 
-    `masked` are the metadata components that are masked for every sample. `partial_index` numbers the partial passes; None for other
-    passes."""
+    `masked`: metadata components that are masked for every sample. `partial_index`: index of the pass among the partial passes; None for a
+    pass that is not partial."""
 
     key: str
     stage: TrainingStage

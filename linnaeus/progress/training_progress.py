@@ -1,8 +1,7 @@
 """`TrainingProgress`: the only counter of a run, and the validation passes that are pending at its current step.
 
 `global_step` counts optimizer updates and increases at the update. Data position, schedules, logs and checkpoints are functions of
-it. Counting an update costs about 0.1 us.
-"""
+`global_step`. Counting an update costs about 0.1 us."""
 
 from __future__ import annotations
 
@@ -47,7 +46,8 @@ class TrainingProgress:
     )
 
     def __init__(self, config: Any = None, world_size: int = 1, accumulation_steps: int = 1) -> None:
-        """Set all counters to 0. The length is read from `config.trainer.length` if `config` is given, until `set_length` is called."""
+        """Set all counters to 0. `config`: if given, the length of the run is read from `config.trainer.length`, until `set_length` is
+        called."""
         assert world_size >= 1 and accumulation_steps >= 1
         self.world_size, self.accumulation_steps = world_size, accumulation_steps
         self.current_stage = TrainingStage.TRAINING
@@ -69,7 +69,7 @@ class TrainingProgress:
     def start_training_epoch(self, epoch: int | None = None) -> None:
         """Set the current epoch to `epoch` (0-based; None: the epoch of the next update) and the stage to training.
 
-        After a resume `global_step` may be inside the epoch."""
+        After a resume `global_step` may be in the middle of the epoch."""
         epoch = self.next_epoch if epoch is None else epoch
         assert not self.pending_validations, f"step {self.validation_step} has pending validations: {self.pending_validations}"
         assert not self.steps_per_epoch or self.global_step <= (epoch + 1) * self.steps_per_epoch, (
@@ -80,9 +80,9 @@ class TrainingProgress:
     start_epoch = start_training_epoch
 
     def update_step(self, batch_size: int, is_accumulation_step: bool) -> bool:
-        """Count a micro-batch of `batch_size` samples on each process. Return True if it completed an optimizer update.
+        """Count a micro-batch of `batch_size` samples on each process. Return True if the micro-batch completed an optimizer update.
 
-        `is_accumulation_step` is True if the gradient was only accumulated; then `global_step` does not change."""
+        `is_accumulation_step`: True if the gradient was only accumulated; then `global_step` does not change."""
         self.step += 1
         self.samples_seen += batch_size * self.world_size
         if is_accumulation_step:
@@ -132,8 +132,8 @@ class TrainingProgress:
         return self.global_step // self.steps_per_epoch if self.steps_per_epoch else self.current_epoch
 
     def get_progress_fraction(self) -> float:
-        """Return the share of the run that is done, 0 to 1, in steps; while the number of steps is unknown, in epochs; 0 if both are
-        unknown."""
+        """Return the fraction of the run that is done, 0 to 1, in steps. While the number of steps is unknown, return the fraction in
+        epochs; if the number of epochs is unknown too, return 0."""
         if self.expected_total_steps:
             return min(1.0, self.global_step / self.expected_total_steps)
         return min(1.0, self.current_epoch / self._epochs) if self._epochs else 0.0
@@ -141,7 +141,7 @@ class TrainingProgress:
     def is_fraction_point(self, fraction: float) -> bool:
         """Return True exactly at the step that crosses `fraction` of the run; False while the length of the run is unknown.
 
-        The result depends on `global_step` alone, so any number of callers get the same answer, also after a resume."""
+        The result depends on `global_step` alone, so it is the same for every caller and after a resume."""
         exact, step = fraction * self.expected_total_steps, self.global_step
         return exact > 0 and step - 1 <= exact <= step + 1 and step == max(1, first_step_at(exact))
 
@@ -153,7 +153,7 @@ class TrainingProgress:
         return [i for stage, i in self.pending_validations if stage is TrainingStage.VALIDATION_PARTIAL_MASK_META and i is not None]
 
     def schedule_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
-        """Add a validation pass to the pending ones of the current step, unless it is already pending or completed at this step."""
+        """Add a validation pass to the pending passes of the current step, unless it is already pending or completed at this step."""
         key = _pass_key(validation_type, partial_index)
         if self.validation_step != self.global_step:
             assert not self.pending_validations, f"step {self.validation_step} has pending validations: {self.pending_validations}"
@@ -168,7 +168,7 @@ class TrainingProgress:
         self.current_stage = key[0]
 
     def complete_validation(self, validation_type: TrainingStage, partial_index: int | None = None) -> None:
-        """Move a validation pass from the pending to the completed ones. If no pass is pending any more, set `current_stage` to training.
+        """Move a validation pass from the pending to the completed passes. If no pass is pending any more, set `current_stage` to training.
 
         A pass that is already completed is not an error: its result may have been written before the process was killed."""
         key = _pass_key(validation_type, partial_index)

@@ -55,7 +55,7 @@ def curriculum_numbers(t: Training) -> dict[str, float]:
     curriculum phases.
 
     The keys are `phase/lr_multiplier`, `phase/mixture/<source>` (fraction of the samples that come from a data source) and
-    `phase/dimension/<name>` (weight of a dimension of `Workload.dimensions`)."""
+    `phase/dimension/<name>` (weight of a named part of the model, see `Workload.dimensions`)."""
     phases, step = t.ops.resolved.phases, max(0, t.progress.global_step - 1)
     if phases is None:
         return {}

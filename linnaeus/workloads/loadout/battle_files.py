@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,43 +37,50 @@ def read_battles(path: Path, weapons: Weapons, skipped: SkippedBuilds) -> tuple[
     Builds that are left out are recorded in `skipped`. Raise `ConfigError` for a path without CSV files and for a file without the columns
     `NEEDED`."""
     weapon, items, won = [], [], []
-    for name, lines in _days(path):
-        for place, row in _rows(name, lines):
-            for player in PLAYERS:
-                if not row.get(f"{player}-weapon"):
-                    continue  # a battle with fewer players
-                found = _build(row, player, weapons, skipped, f"{place}, {player}")
-                if found is not None:
-                    weapon.append(found[0])
-                    items.append(found[1])
-                    won.append(row["win"] == TEAMS[player[0]])
+    for place, row in _battles(path, skipped):
+        for player in PLAYERS:
+            if not row[f"{player}-weapon"]:
+                continue  # a battle with fewer players
+            found = _build(row, player, weapons, skipped, f"{place}, {player}")
+            if found is not None:
+                weapon.append(found[0])
+                items.append(found[1])
+                won.append(row["win"] == TEAMS[player[0]])
     return Builds(np.array(weapon, np.int64), np.array(items, np.int8).reshape(-1, len(ITEMS))), np.array(won, bool)
 
 
-def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
-    """Yield (file name, lines) of each CSV file in `path`: a CSV file, a folder or a zip. The files are sorted by name.
+def _battles(path: Path, skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (file name and row number as text, {column: value}) for each battle in `path`: a CSV file, a folder or a zip.
 
-    Raise `ConfigError` if there is no CSV file, or if a file cannot be read."""
+    Raise `ConfigError` if there is no CSV file, or if a file cannot be read to its end."""
+    name, days = path.name, 0
     try:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(path) as archive:
-                names = sorted(name for name in archive.namelist() if name.endswith(".csv"))
-                for name in names:
-                    with archive.open(name) as file:
-                        yield Path(name).name, io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-        else:
-            names = sorted(str(file) for file in path.rglob("*.csv")) if path.is_dir() else [str(path)]
-            for name in names:
-                with open(name, encoding="utf-8-sig", newline="") as text:
-                    yield Path(name).name, text
-    except (OSError, zipfile.BadZipFile, UnicodeDecodeError) as error:
-        raise ConfigError(f"data.path: {path} cannot be read ({str(error)[:100]}); use a CSV file, a folder or a zip of them") from None
-    if not names:
+        for name, lines in _days(path):
+            days += 1
+            yield from _rows(name, lines, skipped)
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        found = f"{name} of {path} cannot be read ({str(error)[:100]})"
+        raise ConfigError(f"data.path: {found}; use a CSV file in UTF-8, a folder or a zip of them") from None
+    if not days:
         raise ConfigError(f"data.path: {path} has no CSV file; download daily files of battles")
 
 
-def _rows(name: str, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield (file name and row number as text, {column: value}) for each battle. Raise `ConfigError` if a column of `NEEDED` is missing.
+def _days(path: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    """Yield (file name, lines) of each CSV file in `path`. The files are sorted by name."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            for name in sorted(name for name in archive.namelist() if name.endswith(".csv")):
+                with archive.open(name) as file:
+                    yield Path(name).name, io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+        return
+    for name in sorted(str(file) for file in path.rglob("*.csv")) if path.is_dir() else [str(path)]:
+        with open(name, encoding="utf-8-sig", newline="") as text:
+            yield Path(name).name, text
+
+
+def _rows(name: str, lines: Iterable[str], skipped: SkippedBuilds) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (file name and row number as text, {column: value}) for each battle. A row with too few or too many values is recorded in
+    `skipped` as one wrong build. Raise `ConfigError` if a column of `NEEDED` is missing.
 
     name: the file name. lines: the lines of the CSV file."""
     header: list[str] | None = None
@@ -85,7 +93,12 @@ def _rows(name: str, lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str]
                 missing = next(column for column in NEEDED if column not in columns)
                 raise ConfigError(f"data.path: {name} has no column {missing}; use the battle results of stat.ink")
         elif values and not values[0].startswith("#"):
-            yield f"{name}, row {number + 1}", dict(zip(header, values))
+            where = f"{name}, row {number + 1}"
+            if len(values) == len(header):
+                yield where, dict(zip(header, values))
+            else:
+                skipped.read += 1
+                skipped.wrong(f"a row has {len(values)} values, not {len(header)}", where)
 
 
 def _build(row: dict[str, str], player: str, weapons: Weapons, skipped: SkippedBuilds, where: str) -> tuple[int, np.ndarray] | None:
@@ -95,7 +108,7 @@ def _build(row: dict[str, str], player: str, weapons: Weapons, skipped: SkippedB
         skipped.wrong(f"unknown weapon {row[f'{player}-weapon'][:30]!r}", where)
         return None
     try:
-        build = from_points(to_points(row.get(f"{player}-abilities") or ""))
+        build = from_points(to_points(row[f"{player}-abilities"]))
     except ConfigError as error:
         skipped.wrong(str(error), where)
         return None
@@ -113,7 +126,7 @@ def to_points(text: str) -> dict[str, int]:
         points = {name: round(10 * float(value)) for name, value in found.items()}
         if any(abs(10 * float(value) - points[name]) > 1e-6 for name, value in found.items()):
             raise ValueError("not tenths")
-    except (ValueError, TypeError, AttributeError, OverflowError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise ConfigError(f"abilities are {text[:40]!r}; they must be a JSON object of points divided by ten") from None
     return points
 
@@ -128,7 +141,7 @@ def share_winners(builds: Builds, won: np.ndarray, share: float | None, seed: in
     winners, losers = (np.flatnonzero(side) for side in (won, ~won))
     limits = [len(winners) / share if share else np.inf, len(losers) / (1 - share) if share < 1 else np.inf]
     total = min(limits)
-    kept = [_some(rows, int(part * total), seed) for rows, part in ((winners, share), (losers, 1 - share))]
+    kept = [_some(rows, int(part * total + 1e-6), seed) for rows, part in ((winners, share), (losers, 1 - share))]
     return builds.rows(np.sort(np.concatenate(kept)))
 
 

@@ -33,6 +33,7 @@ CODES = {
     **{"TI": "thermal_ink", "RP": "respawn_punisher", "AD": "ability_doubler", "SJ": "stealth_jump", "OS": "object_shredder"},
     "DR": "drop_roller",
 }
+_LEVELS = {str(threshold) for threshold in THRESHOLDS}
 COLUMNS = {  # of a slot table: accepted names in lower case, without underscores
     **{"build": ("buildid",), "slot": ("slotindex", "slot"), "weapon": ("weaponsplid", "weapon", "weaponid")},
     **{"tier": ("tier",), "ability": ("ability",)},
@@ -48,12 +49,15 @@ def read_table(path: Path, weapons: Weapons, tiers: Sequence[int] | None, skippe
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"data.path: {path} cannot be read ({str(error)[:100]}); use a table of builds") from None
     header = text.split("\n", 1)[0].strip()
-    if "ability_tags" in header:
-        if tiers is not None:
-            raise ConfigError("data.tiers has no effect on a token table; use data.tiers=null")
-        found = list(_token_rows(path, text, weapons, skipped))
-    else:
-        found = list(_slot_builds(path, text, weapons, tiers, skipped))
+    try:
+        if "ability_tags" in header:
+            if tiers is not None:
+                raise ConfigError("data.tiers has no effect on a token table; use data.tiers=null")
+            found = list(_token_rows(path, text, weapons, skipped))
+        else:
+            found = list(_slot_builds(path, text, weapons, tiers, skipped))
+    except csv.Error as error:
+        raise ConfigError(f"data.path: {path} cannot be read ({str(error)[:100]}); use a table of builds") from None
     items = np.array([build for _, build in found], np.int8).reshape(-1, len(ITEMS))
     return Builds(np.array([weapon for weapon, _ in found], np.int64), items)
 
@@ -70,7 +74,7 @@ def _token_rows(path: Path, text: str, weapons: Weapons, skipped: SkippedBuilds)
         try:
             names = [tokens[int(token)] for token in json.loads(row["ability_tags"])]
             weapon = weapons.get(weapon_names[int(row["weapon_id"])].removeprefix("weapon_id_"))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             skipped.wrong("the row has no tokens or weapon of the vocabularies", where)
             continue
         builds = builds_of_tokens(tuple(sorted(set(names) - set(SPECIAL))))
@@ -103,7 +107,7 @@ def builds_of_tokens(names: tuple[str, ...]) -> tuple[np.ndarray, ...]:
             base[main_item(name)] = 1
             continue
         ability, _, level = name.rpartition("_")
-        if ability not in ABILITIES or not level.isdigit() or int(level) not in THRESHOLDS:
+        if ability not in ABILITIES or level not in _LEVELS:
             return ()
         tiers.setdefault(ability, set()).add(int(level))
     if any(levels != set(THRESHOLDS[: len(levels)]) for levels in tiers.values()) or problem(base) is not None:
@@ -145,12 +149,15 @@ def _slot_builds(
     rows = csv.DictReader(lines, delimiter="\t" if lines and "\t" in lines[0] else ",")
     columns = _columns(path, rows.fieldnames or [])
     builds: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for row in rows:
-        if tiers is None or row[columns["tier"]] in {str(tier) for tier in tiers}:
+    for number, row in enumerate(rows, 2):
+        if any(row[column] is None for column in columns.values()):
+            skipped.read += 1
+            skipped.wrong("the row is cut off", f"{path.name}, line {number}")
+        elif tiers is None or row[columns["tier"]] in {str(tier) for tier in tiers}:
             builds.setdefault((row[columns["build"]], row[columns["weapon"]]), []).append((row[columns["slot"]], row[columns["ability"]]))
-    for (name, number), slots in builds.items():
+    for (name, weapon_number), slots in builds.items():
         skipped.read += 1
-        where, weapon = f"{path.name}, build {name}", weapons.get(number)
+        where, weapon = f"{path.name}, build {name}", weapons.get(weapon_number)
         reason = "unknown weapon" if weapon is None else ""
         build = empty_build()
         for slot, code in slots:

@@ -16,6 +16,7 @@ class SkippedBuilds:
         self.name, self.read, self.bad, self.shared = name, 0, 0, 0
         self._counts: dict[str, int] = {}
         self._first: dict[str, str] = {}
+        self._first_bad = ""  # reason of the first bad build
 
     def unusable(self, reason: str, where: str) -> None:
         """Count a build that is legal but has free slots. where: file and line of the build, for messages."""
@@ -25,6 +26,7 @@ class SkippedBuilds:
     def wrong(self, reason: str, where: str) -> None:
         """Count a bad build: it cannot be read, or it is not legal. where: file and line of the build, for messages."""
         self.bad += 1
+        self._first_bad = self._first_bad or reason
         self.unusable(reason, where)
 
     def notes(self) -> tuple[str, ...]:
@@ -41,7 +43,7 @@ class SkippedBuilds:
         if not self.read:
             raise ConfigError(f"data.path: {self.name} has no builds; check the file")
         if self.bad > max_bad_fraction * self.read:
-            reason = next(iter(self._first))
+            reason = self._first_bad
             raise ConfigError(
                 f"data.path: {self.bad} of {self.read} builds of {self.name} are wrong, such as {self._first[reason][:80]}: "
                 f"{reason[:100]}; mend them, or raise data.max_bad_fraction"

@@ -74,9 +74,10 @@ def slug(name: str) -> str:
 
 def weapons_from(rows: Iterable[Sequence[str]]) -> Weapons:
     """Return the vocabulary from `rows`, the result of `Weapons.to_dict`. Raise `ValueError` for rows of another form."""
-    found = [Weapon(*(str(value) for value in row)) for row in rows if len(row) == 4]
+    plain = [[str(value) for value in row] for row in rows]
+    found = [Weapon(*row) for row in plain if len(row) == 4]
     keys = {row.key for row in found}
-    if not found or len(keys) != len(found) or any(row.reskin_of not in keys for row in found):
+    if not found or len(keys) != len(plain) or any(row.reskin_of not in keys for row in found):
         raise ValueError("not a list of weapons with key, number, name and reference")
     return Weapons(found)
 

@@ -11,7 +11,8 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads import build_workload
 from linnaeus.workloads.loadout.abilities import ABILITIES, ITEMS, MAIN_ITEMS, ability_points
 from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.battle_files import PLAYERS, to_points
+from linnaeus.workloads.loadout.battle_files import PLAYERS, share_winners, to_points
+from linnaeus.workloads.loadout.build_table import Builds
 from linnaeus.workloads.loadout.gear import slot_items
 from linnaeus.workloads.loadout.published_builds import CODES, builds_of_tokens
 from linnaeus.workloads.loadout.token_code import PointsCode
@@ -77,6 +78,12 @@ def test_battles_of_winners_and_copies(tmp_path):
     assert len(all_builds(split_of("battles", file, "data.win_share=0.5"))) == 2 * min(2 * len(wanted), 140 - 2 * len(wanted))
 
 
+def test_no_winner_is_left_out_by_rounding():
+    won = np.arange(10) < 3  # 0.7 x (3 / 0.7) is 2.9999999999999996
+    kept = share_winners(Builds(np.arange(10), ITEMS_OF[:10]), won, 0.7, 0)
+    assert kept.weapon[:3].tolist() == [0, 1, 2] and len(kept) == 4
+
+
 def test_wrong_builds_of_battles_are_counted_and_named(tmp_path):
     def change(rows):
         rows[0]["A2-abilities"] = json.dumps({"swim_speed_up": 1.0})
@@ -93,10 +100,47 @@ def test_wrong_builds_of_battles_are_counted_and_named(tmp_path):
     assert "do not sum to 57 (first: day.csv, row 2, A2)" in text and "unknown weapon 'bow'" in text and "unknown ability" in text
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"swim_speed_up": 0.33}', '{"swim_speed_up": "x"}', "{", '{"a": 1e999}'])
+@pytest.mark.parametrize(
+    "text", [pytest.param("[" * 100_000, id="deep"), "[1]", '{"swim_speed_up": 0.33}', '{"swim_speed_up": "x"}', "{", '{"a": 1e999}']
+)
 def test_abilities_that_are_not_tenths_of_points(text):
     with pytest.raises(ConfigError, match="points divided by ten"):
         to_points(text)
+
+
+def test_a_row_of_battles_that_is_cut_off_is_counted_and_named(tmp_path):
+    file = write_battles(tmp_path / "day.csv")
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:10], lines[10][: len(lines[10]) // 2]]) + "\n")
+    with pytest.raises(ConfigError, match=r"1 of 64 builds of .* are wrong, such as day.csv, row 11: a row has \d+ values, not 27"):
+        split_of("battles", file)
+    split = split_of("battles", file, "data.max_bad_fraction=0.1")
+    assert len(all_builds(split)) == 63 and "row 11" in split.notes[0]
+
+
+def test_files_of_battles_that_cannot_be_read_to_the_end_are_one_line(tmp_path):
+    file = write_battles(tmp_path / "day.csv")
+    whole = file.read_bytes()
+    with zipfile.ZipFile(tmp_path / "days.zip", "w") as archive:
+        archive.write(file, "day.csv")
+    packed = (tmp_path / "days.zip").read_bytes()
+    (tmp_path / "days.zip").write_bytes(packed.replace(b"regular", b"regulax", 1))  # the checksum of the member is wrong
+    for content, line in ((whole + b"caf\xe9\n", "codec can't decode"), (whole + b'"' + b"x" * 200_000 + b'"\n', "field larger")):
+        file.write_bytes(content)
+        with pytest.raises(ConfigError, match=rf"day.csv.*cannot be read .*{line}"):
+            split_of("battles", file)
+    with pytest.raises(ConfigError, match=r"day.csv of .*days.zip cannot be read .*CRC"):
+        split_of("battles", tmp_path / "days.zip")
+
+
+def test_the_message_about_bad_builds_names_a_bad_one(tmp_path):
+    def change(rows):
+        rows[0]["A2-abilities"] = json.dumps({"swim_speed_up": 1.0})  # legal, but not full
+        rows[1]["B4-abilities"] = json.dumps({"swim_sped_up": 5.7})
+        return rows
+
+    with pytest.raises(ConfigError, match=r"1 of 70 builds .*row 3, B4: unknown ability"):
+        split_of("battles", write_battles(tmp_path / "day.csv", change))
 
 
 def write_tokens(folder):
@@ -130,6 +174,7 @@ def test_builds_of_tokens_have_exactly_these_tokens():
         assert any((found == build).all() for found in builds)
         assert all((code.multi_hot(found[None])[0] == hot).all() and found.sum() == 12 for found in builds)
     assert builds_of_tokens(("swim_speed_up_12",)) == (), "lower tokens are missing"
+    assert builds_of_tokens(("swim_speed_up_\u00b2",)) == (), "a digit that is no number"
 
 
 def write_slots(path):
@@ -148,9 +193,18 @@ def test_a_slot_table(tmp_path):
     file = write_slots(tmp_path / "builds.csv")
     assert all_builds(split_of("builds", file)) == WANTED
     assert len(all_builds(split_of("builds", file, "data.tiers=[1]"))) == 24
-    file.write_text(file.read_text() + "99,0,40,1,XYZ\n98,0,40,1,SSU\n")
+    file.write_text(file.read_text() + "99,0,40,1,XYZ\n98,0,40,1,SSU\n97,0,40\n")
     split = split_of("builds", file, "data.max_bad_fraction=0.1")
-    assert len(split.notes) == 2 and "ability code 'XYZ'" in "".join(split.notes) and "fewer than 12 slots" in "".join(split.notes)
+    text = "".join(split.notes)
+    assert (
+        len(split.notes) == 3
+        and "ability code 'XYZ'" in text
+        and "fewer than 12 slots" in text
+        and "cut off (first: builds.csv, line" in text
+    )
+    file.write_text(file.read_text() + f"1,0,40,1,{'x' * 200_000}\n")
+    with pytest.raises(ConfigError, match=r"cannot be read \(field larger"):
+        split_of("builds", file)
 
 
 def test_the_code_bru_is_sub_power_up():

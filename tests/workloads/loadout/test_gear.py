@@ -90,6 +90,8 @@ def test_weapons_have_names_keys_numbers_and_reskins():
     assert splattershot == weapons.find("sshooter") == weapons.find("Hero Shot Replica") == weapons.get("45")
     assert weapons.name(weapons.find("n-zap 85")) == "N-ZAP '85"
     assert weapons_from(weapons.to_dict()).keys == weapons.keys
+    with pytest.raises(ValueError):
+        weapons_from([*weapons.to_dict(), ["bow", "1"]])  # a row that is cut off is not left out
     with pytest.raises(ConfigError, match="did you mean splattershot"):
         weapons.find("splatershot")
 

@@ -27,6 +27,7 @@ from linnaeus.workloads.loadout.slot_filling import fill
 
 COMPARED = (1, 2, 3, 4, 5, 6)  # numbers of removed slots
 RESAMPLES = 1000
+CHUNK = 1 << 18  # rows drawn at once: 100,000 rows x `RESAMPLES` would need several GB
 BATCH = 6000  # partial builds at once
 MODEL = "model"
 
@@ -104,7 +105,11 @@ def paired_bootstrap(differences: np.ndarray) -> dict[str, float]:
 
     The error and the interval are computed from `RESAMPLES` bootstrap resamples of the N values."""
     number = len(differences)
-    draws = uniforms(key(0, BOOTSTRAP, number), np.arange(RESAMPLES * number)).reshape(RESAMPLES, number)
-    means = differences[(draws * number).astype(np.int64)].mean(1)
+    stream, size = key(0, BOOTSTRAP, number), max(1, CHUNK // number)
+    parts = []
+    for first in range(0, RESAMPLES, size):
+        places = np.arange(first * number, min(first + size, RESAMPLES) * number).reshape(-1, number)
+        parts.append(differences[(uniforms(stream, places) * number).astype(np.int64)].mean(1))
+    means = np.concatenate(parts)
     low, high = np.quantile(means, (0.025, 0.975))
     return {"": float(differences.mean()), "_error": float(means.std()), "_low": float(low), "_high": float(high)}

@@ -6,7 +6,8 @@ build shows are left out, because a model can copy them.
 Completions, filled in one step by `slot_filling.fill`:
 
 - `slots_K`: share of K removed slots that are right, compared as multisets of items.
-- `references_K`: the same share, compared with the best matching of the weapon's validation builds that contain the given gear.
+- `references_K`: the same share, compared with the best matching of several builds that contain the given gear: the whole build of the
+  sample, and the first `REFERENCES` validation builds of the weapon.
 - `weapon_6`: of the slots that the token frequencies of the weapon alone fill rightly, the share that the model fills rightly (6 removed).
 - `gear_6`: of the other slots, which need the given gear, the share that the model fills rightly (6 removed).
 - `points`: 1 - (sum of absolute differences of the ability points) / (2 x 57).
@@ -87,9 +88,10 @@ class CompletionMetrics(Metrics):
         missing, answer = complete - observed, observed + filled.items
         self.counts["seen"][sample] += 1
         self.counts["filled"][sample] += filled.item + 1
-        self.counts["right"][sample] += torch.minimum(filled.items, missing).sum(1)
+        right = torch.minimum(filled.items, missing).sum(1)
+        self.counts["right"][sample] += right
         self.counts["points"][sample] += (to_points(answer) - to_points(complete)).abs().sum(1)
-        self.counts["references"][sample] += best_reference(filled.items, observed, self._pool[weapon])
+        self.counts["references"][sample] += torch.maximum(right, best_reference(filled.items, observed, self._pool[weapon]))
         by_weapon = fill(self.baselines.code.tails(self._frequency[weapon], observed), observed).items
         decided = torch.minimum(by_weapon, missing)
         self.counts["decided"][sample] += decided.sum(1)
@@ -99,10 +101,10 @@ class CompletionMetrics(Metrics):
         known = filled.item >= 0
         copies = torch.nn.functional.one_hot(filled.item.clamp(min=0), len(ITEMS)) * known.unsqueeze(2)
         copy = copies.cumsum(1).gather(2, filled.item.clamp(min=0).unsqueeze(2)).squeeze(2)  # 1 for the first of its item
-        right = (copy <= missing.gather(1, filled.item.clamp(min=0)))[known]
+        hit = (copy <= missing.gather(1, filled.item.clamp(min=0)))[known]
         probability = filled.probability[known].double().clamp(0, 1)
         bins = (probability * SLOT_BINS).long().clamp(max=SLOT_BINS - 1)
-        rows = (torch.ones_like(bins), right.long(), (probability * FIXED).round().long())
+        rows = (torch.ones_like(bins), hit.long(), (probability * FIXED).round().long())
         self.counts["slot_bins"] += torch.stack([torch.zeros_like(self.counts["slot_bins"][0]).index_add_(0, bins, row) for row in rows])
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:

@@ -1,0 +1,109 @@
+"""Metrics of completions, compared with sums over single samples, slots and tokens."""
+
+import tracemalloc
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from linnaeus.data.samples import SampleIndex
+from linnaeus.randomness import BOOTSTRAP, key, uniforms
+from linnaeus.workloads.loadout import completion_metrics
+from linnaeus.workloads.loadout.abilities import ability_points
+from linnaeus.workloads.loadout.archetypes import make_world
+from linnaeus.workloads.loadout.baselines import Baselines
+from linnaeus.workloads.loadout.build_table import Builds, split_builds
+from linnaeus.workloads.loadout.comparison import RESAMPLES, paired_bootstrap
+from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
+from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
+from linnaeus.workloads.loadout.slot_filling import fill
+from linnaeus.workloads.loadout.token_code import SlotsCode
+from linnaeus.workloads.loadout.weapons import builtin_weapons
+
+CODE, WEAPONS = SlotsCode(), builtin_weapons()
+
+
+def computed(references: int):
+    """Return (metrics of random logits for 10 validation builds, the batch, the probabilities, the added items)."""
+    weapon, items = make_world(0, len(WEAPONS)).draw(0, 0, 60)
+    split = split_builds(Builds(weapon % 3, items), WEAPONS, (0.3, 0.0), 0, ())
+    dataset = ValidationBuilds(split.validation.rows(np.arange(10)), CODE)
+    with mock.patch.object(completion_metrics, "REFERENCES", references):
+        metrics = CompletionMetrics(CODE, split, dataset, Baselines(split.train, len(WEAPONS)), torch.device("cpu"))
+    batch = dataset.__getitems__([SampleIndex(0, n, n, 0) for n in range(len(dataset))])
+    logits = 2 * torch.randn(len(dataset), len(CODE), generator=torch.Generator().manual_seed(0)) - 1
+    logits += 2 * batch["target"]
+    metrics.count(logits, batch)
+    p = logits.double().sigmoid()
+    observed = batch["observed"].long()
+    filled = fill(CODE.tails(p, observed), observed)
+    return metrics.compute(metrics.sums(logits, batch), metrics.counts), batch, p, filled
+
+
+def test_slots_points_and_references_are_those_of_each_sample():
+    results, batch, _, filled = computed(references=256)
+    removed = np.arange(120) % 12 + 1
+    observed, complete = (batch[name].numpy().astype(int) for name in ("observed", "complete"))
+    added = filled.items.numpy()
+    right = np.minimum(added, complete - observed).sum(1)
+    best = [
+        max(
+            np.minimum(added[i], other - observed[i]).sum()
+            for other, weapon in zip(complete[::12], batch["weapon"][::12])
+            if weapon == batch["weapon"][i] and (other >= observed[i]).all()
+        )
+        for i in range(120)
+    ]
+    for k in (1, 6):
+        assert results[f"slots_{k}"] == pytest.approx(right[removed == k].mean() / k)
+        assert results[f"references_{k}"] == pytest.approx(np.array(best)[removed == k].mean() / k)
+    assert best != right.tolist(), "another build of the weapon is never the better reference"
+    distance = np.abs(ability_points(observed + added) - ability_points(complete)).sum(1)
+    assert results["points"] == pytest.approx(1 - distance.mean() / 114)
+    assert results["legal"] == 1 and results["changed"] == 0
+
+
+def test_the_build_of_the_sample_is_always_a_reference():
+    results = computed(references=1)[0]
+    assert results["references_1"] >= results["slots_1"] and results["references_6"] >= results["slots_6"]
+
+
+def test_slots_are_calibrated_by_their_own_probability():
+    results, batch, _, filled = computed(references=1)
+    missing = (batch["complete"] - batch["observed"]).numpy().astype(int)
+    bins = np.zeros((15, 2))
+    for left, items, values in zip(missing, filled.item.tolist(), filled.probability.tolist(), strict=True):
+        for item, p in zip(items, values, strict=True):
+            if item >= 0:
+                bins[min(int(p * 15), 14)] += (left[item] > 0, p)
+                left[item] -= 1
+    assert results["ece"] == pytest.approx(np.abs(bins[:, 0] - bins[:, 1]).sum() / (filled.item >= 0).sum().item(), abs=1e-5)
+
+
+def test_tokens_are_counted_where_the_gear_does_not_show_them():
+    results, batch, p, _ = computed(references=1)
+    scored = batch["scored"].numpy()
+    truth, values = batch["target"].numpy()[scored], p.numpy()[scored]
+    said = values >= 0.5
+    precision, recall = truth[said].mean(), said[truth].mean()
+    assert results["precision"] == pytest.approx(precision) and results["recall"] == pytest.approx(recall)
+    assert results["f1"] == pytest.approx(2 * precision * recall / (precision + recall))
+    order = np.argsort(-values)
+    hits = truth[order]
+    average = (hits.cumsum() / np.arange(1, len(hits) + 1))[hits].mean()
+    assert results["average_precision"] == pytest.approx(average, abs=0.01), "1000 bins of probability"
+    loss = -np.where(truth, np.log(values), np.log1p(-values)).mean()
+    assert results["loss"] == pytest.approx(loss)
+
+
+def test_a_bootstrap_of_many_rows_does_not_draw_all_at_once():
+    differences = np.random.default_rng(0).normal(size=4000)
+    tracemalloc.start()
+    found = paired_bootstrap(differences)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    draws = uniforms(key(0, BOOTSTRAP, 4000), np.arange(RESAMPLES * 4000)).reshape(RESAMPLES, 4000)
+    means = differences[(draws * 4000).astype(np.int64)].mean(1)
+    assert found["_error"] == float(means.std()) and found["_low"] == float(np.quantile(means, 0.025))
+    assert peak < 20e6 < 8 * RESAMPLES * 4000

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.dictionary.model.config import BatchTopKConfig, JumpReLUConfig, MatryoshkaConfig, PenalisedConfig, TopKConfig
-from linnaeus.workloads.dictionary.model.largest import largest_of_blocks, largest_places
+from linnaeus.workloads.dictionary.model.largest import _largest_by_topk, largest_of_blocks, largest_places
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, geometric_median
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 from linnaeus.workloads.dictionary.model.variants import VARIANTS, build_dictionary
@@ -287,6 +287,26 @@ def test_a_loss_that_is_not_finite_is_not_hidden_by_the_choice(trained, name):
         model.encoder[3] = float("nan")
     losses = model(batch_of(activations(64))).losses
     assert not bool(torch.stack(list(losses.values())).sum().isfinite()), "the update would not be skipped"
+
+
+@pytest.mark.parametrize("name", ["batch_topk", "matryoshka"])
+def test_a_skipped_update_of_activations_that_are_not_finite_keeps_the_threshold(trained, name):
+    model = copy.deepcopy(trained[name]).train()
+    before = float(model.threshold)
+    model(batch_of(torch.full((64, WIDTH), float("nan"))))
+    model.after_update(SKIPPED)
+    assert float(model.threshold) == before > 0
+
+
+def test_a_product_k_n_that_is_whole_keeps_so_many_with_both_methods():
+    """0.29 x 100 is 28.999999999999996 in float64 and 29 in float32."""
+    pre, real = torch.rand(150, 4, generator=torch.Generator().manual_seed(0)), torch.ones(150, dtype=torch.bool)
+    real[120:] = False
+    for k, wanted in ((0.29, (29, 5)), (0.57, (57, 11)), (2.5, (250, 50))):
+        found, smallest = largest_of_blocks(pre, real, k, 100)
+        assert tuple(int((part > 0).sum()) for part in found.split(100)) == wanted
+        other, least = _largest_by_topk(pre, real, k, 100)
+        assert torch.equal(other, found) and torch.equal(least, smallest)
 
 
 @VARIANT

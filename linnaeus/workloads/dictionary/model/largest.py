@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+ROUNDING = 1 + 1e-12  # of k n before it is rounded down: 0.29 x 100 is 28.999999999999996
+
 
 def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int, guess: float = 0.0) -> tuple[Tensor, Tensor]:
     """Set all but the k n largest activities of each block to 0. Return (activities [N, F], smallest kept activity of each block [blocks]).
@@ -20,16 +22,21 @@ def largest_of_blocks(positive: Tensor, real: Tensor, k: float, block: int, gues
     down, but at least 1. The smallest kept activity is 0 for a block with fewer than k n positive activities or without real samples.
     positive: activities [N, F], at least 0. real: bool [N], False for samples that are left out. guess: estimate of the smallest kept
     activity, which saves time on the CPU."""
-    if positive.device.type == "cpu":
-        index, smallest = largest_places(positive.detach(), real, k, block, guess)
-        kept = torch.zeros(positive.numel(), dtype=positive.dtype).index_fill_(0, index, 1)
-        return torch.where(kept.view_as(positive) > 0, positive, 0), smallest
+    if positive.device.type != "cpu":
+        return _largest_by_topk(positive, real, k, block)
+    index, smallest = largest_places(positive.detach(), real, k, block, guess)
+    kept = torch.zeros(positive.numel(), dtype=positive.dtype).index_fill_(0, index, 1)
+    return torch.where(kept.view_as(positive) > 0, positive, 0), smallest
+
+
+def _largest_by_topk(positive: Tensor, real: Tensor, k: float, block: int) -> tuple[Tensor, Tensor]:
+    """Return the result of `largest_of_blocks`, without waiting for the device. Of equal values any may be kept."""
     samples, features = positive.shape
     blocks = -(-samples // block)
     padding = blocks * block - samples
     masked = F.pad(positive * real.unsqueeze(1), (0, 0, 0, padding)).view(blocks, block * features)
-    number = _numbers(real, k, block).clamp(max=block * features)
-    most = min(max(int(k * block), 1), block * features)
+    most = min(max(int(block * k * ROUNDING), 1), block * features)
+    number = _numbers(real, k, block).clamp(max=most)
     values, index = masked.topk(most, dim=1)
     values = values * (torch.arange(most, device=values.device) < number.unsqueeze(1))
     smallest = values.gather(1, (number - 1).clamp(min=0).unsqueeze(1)).squeeze(1)
@@ -73,4 +80,4 @@ def _numbers(real: Tensor, k: float, block: int) -> Tensor:
     real: bool [N], True for a real sample; n is their number in the block. block: samples per block."""
     samples = len(real)
     present = F.pad(real, (0, -samples % block)).view(-1, block).sum(1)
-    return (present * k).long().clamp(min=1) * (present > 0)
+    return (present.double() * k * ROUNDING).long().clamp(min=1) * (present > 0)

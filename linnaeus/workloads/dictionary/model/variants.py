@@ -132,8 +132,8 @@ class BatchTopKDictionary(SparseDictionary):
         applied = (skipped == 0) & (number > 0)
         self.updates += applied
         rate = (1 / self.updates.clamp(min=1)).clamp(min=self.config.threshold_rate)  # a mean at first, then a moving average
-        rate = torch.where(applied, rate, torch.zeros_like(rate))
-        self.threshold.lerp_(total / number.clamp(min=1), rate.to(self.threshold.dtype))
+        smallest = torch.where(applied, total / number.clamp(min=1), self.threshold)  # NaN x a rate of 0 would be NaN
+        self.threshold.lerp_(smallest.to(self.threshold.dtype), rate.to(self.threshold.dtype))
         self._smallest.zero_()
 
 

@@ -16,6 +16,7 @@ numbers with the evaluator of SAELens. MCC alone allows several vectors for one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -99,14 +100,17 @@ def measure_recovery(
 
 def matched_mean(similarity: Tensor) -> float:
     """Match rows and columns of `similarity` [L, F] one to one so that the sum of their similarities is largest; return the mean of the
-    pairs."""
+    pairs. Return NaN if a similarity is NaN or infinite."""
     values = similarity.double().cpu().numpy()
+    if not np.isfinite(values).all():
+        return math.nan
     values = values if values.shape[0] <= values.shape[1] else values.T
     return float(values[np.arange(len(values)), assign(-values)].mean())
 
 
 def assign(cost: np.ndarray) -> np.ndarray:
-    """Assign a different column to each row so that the sum of the costs is smallest; return the columns, int64 [n]. cost: [n, m], n <= m.
+    """Assign a different column to each row so that the sum of the costs is smallest; return the columns, int64 [n]. cost: finite, [n, m],
+    n <= m.
 
     Rows are assigned one after another, each along the shortest augmenting path of reduced costs (Jonker and Volgenant 1987, "A Shortest
     Augmenting Path Algorithm for Dense and Sparse Linear Assignment Problems"): at most n^2 operations on vectors of length m."""

@@ -46,6 +46,14 @@ def test_a_class_that_is_not_found_or_not_validated_comes_last():
     assert math.isnan(found[1].precision) and math.isnan(found[2].f1)
 
 
+def test_samples_of_unknown_classes_have_no_detector():
+    peaks, labels = np.ones((3, 2, 4), np.float32), np.array([0, 1, 1])
+    unknown = np.full(3, -1)
+    assert detectors((peaks, {"kind": unknown}), (peaks, {"kind": labels}), {"kind": ["a", "b"]}) == []
+    found = detectors((peaks, {"kind": labels}), (peaks, {"kind": unknown}), {"kind": ["a", "b"]})
+    assert len(found) == 2 and all(one.validation_rows == 0 and math.isnan(one.f1) for one in found)
+
+
 def test_a_detector_reads_one_of_few_places():
     """Feature 1 stands for the class at the second place only; its largest activity does not."""
     peaks = np.zeros((4, 2, 3), np.float32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.planted_config import SETS
-from linnaeus.workloads.dictionary.recovery import assign, measure_recovery
+from linnaeus.workloads.dictionary.recovery import assign, matched_mean, measure_recovery
 
 NUMBER = 600
 
@@ -51,6 +52,10 @@ def test_defects_are_seen_by_the_measures_that_are_for_them(planted: PlantedDict
     dead = measured(planted, list(range(200)), never=20)
     assert dead.dead == 0.1 and dead.recall == dead.f1 == pytest.approx(0.9) and dead.mcc == pytest.approx(1, abs=1e-6)
     assert dead.l0 < 0.95 * dead.true_l0
+
+
+def test_a_decoder_that_is_not_finite_has_no_mcc():
+    assert math.isnan(matched_mean(torch.tensor([[0.5, float("nan")], [0.5, 0.1]]))), "the search for an assignment would not end"
 
 
 def test_an_assignment_has_the_smallest_cost():

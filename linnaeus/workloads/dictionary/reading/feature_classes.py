@@ -96,7 +96,7 @@ def _known(peaks: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
     peaks: activities [S, P, F] of S samples. labels: int64 [S], class of each sample, -1 if unknown."""
     known = labels >= 0
-    return peaks[known].reshape(int(known.sum()), -1), labels[known]
+    return peaks[known].reshape(int(known.sum()), peaks.shape[1] * peaks.shape[2]), labels[known]
 
 
 def _thresholds(peaks: np.ndarray) -> np.ndarray:

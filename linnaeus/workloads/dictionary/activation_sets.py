@@ -17,6 +17,7 @@ from torch import Tensor
 
 from linnaeus.data.order import Blocks
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
+from linnaeus.randomness import RESAMPLE, key, permutation
 from linnaeus.workloads.dictionary.activation_buffer import ActivationBuffer
 from linnaeus.workloads.dictionary.activation_source import Block
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
@@ -80,6 +81,7 @@ class TrainingActivations(PositionedDataset):
         """Return at most `SAMPLE` activations [N, d] from evenly spaced blocks, to fit the scale of the dictionaries, on the device of the
         reader.
 
+        The activations of a block are chosen at random: evenly spaced ones can all be of few positions, such as the first tokens of texts.
         Activations without weight in the loss are left out."""
         blocks = len(self.reader.block_offsets) - 1
         chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, SAMPLE_BLOCKS)).astype(np.int64))
@@ -87,7 +89,8 @@ class TrainingActivations(PositionedDataset):
         for number in chosen.tolist():
             block = self.reader.block(number)
             rows = block.rows[block.counts.to(block.rows.device)]
-            rows = rows[:: max(1, -(-len(rows) * len(chosen) // SAMPLE))]
+            order = permutation(key(0, RESAMPLE, number), len(rows))[: SAMPLE // len(chosen)]
+            rows = rows[torch.from_numpy(np.sort(order)).to(rows.device)]
             buffer = buffer or ActivationBuffer(SAMPLE, self.reader.width, rows.device)
             buffer.add(rows)
         assert buffer is not None

@@ -70,7 +70,8 @@ class ActivationSource:
     def fingerprint(self) -> str:
         """Return a hash of the weights, the data, the module name and all settings that determine the activations.
 
-        The model settings are included because some of them, such as the number of heads, do not change the shapes of the weights."""
+        The model settings are included because some of them, such as the number of heads, do not change the shapes of the weights. The
+        numbers among the data settings are included, such as the size of images; paths and names are not."""
         config, data = self.run.config, self.run.workload.fingerprint
         facts: dict[str, Any] = {
             "weights": self.run.weights.digest,
@@ -80,6 +81,7 @@ class ActivationSource:
         }
         facts |= {
             "model": dataclasses.asdict(config.model),
+            "data_settings": {name: value for name, value in dataclasses.asdict(config.data).items() if isinstance(value, int | float)},
             "shape": list(self.shape),
             "channels": self.channels,
             "rows": int(self.offsets[-1]),

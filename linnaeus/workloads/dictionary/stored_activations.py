@@ -80,7 +80,7 @@ def store_activations(source: ActivationSource, folder: Path) -> StoredActivatio
     shards = _shards(source)
     try:
         _check_folder(folder, content)
-        if read_json(folder / STORE) is None:
+        if context.broadcast_object(read_json(folder / STORE) is None):  # another run may write the file between two of our reads
             folder.mkdir(parents=True, exist_ok=True)
             _check_space(folder, source)
             if context.is_master:

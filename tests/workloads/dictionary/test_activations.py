@@ -17,7 +17,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.dictionary import stored_activations
 from linnaeus.workloads.dictionary.activation_sets import TrainingActivations
-from linnaeus.workloads.dictionary.activation_source import ActivationSource
+from linnaeus.workloads.dictionary.activation_source import ActivationSource, Block
 from linnaeus.workloads.dictionary.computed_activations import ComputedActivations
 from linnaeus.workloads.dictionary.stored_activations import StoredActivations, store_activations
 from linnaeus.workloads.dictionary.tapping import Tap, find_module
@@ -95,6 +95,30 @@ def test_stored_and_computed_activations_are_the_same(text, tmp_path):
     whole = torch.cat([text.read(block).rows for block in range(text.blocks)])
     assert torch.equal(whole[one["sample"]], one["activation"])
     assert torch.equal(*(each.scale_sample() for each in sets.values()))
+
+
+class Positions:
+    """A `Reader` of 64 blocks of 16 texts of 64 tokens. Each activation is the number of its position in the text."""
+
+    width, block_offsets = 1, np.arange(65) * 1024
+
+    def block(self, number: int) -> Block:
+        return Block(torch.arange(1024).remainder(64).float().unsqueeze(1), torch.ones(1024, dtype=torch.bool))
+
+
+def test_the_scale_is_estimated_from_all_positions_alike():
+    found = TrainingActivations(Positions(), 2, None).scale_sample()  # type: ignore[arg-type]
+    shares = torch.bincount(found[:, 0].long(), minlength=64) / len(found)
+    assert len(found) == 8192 and float(shares.min()) > 0.5 / 64 and float(shares.max()) < 2 / 64
+
+
+def test_processes_agree_that_a_store_is_complete(text, tmp_path):
+    """One of them finds store.json, which another run has just written; the first did not: both must meet at the barriers."""
+    store_activations(text, tmp_path)
+    context = DistributedContext()
+    with mock.patch.object(context, "broadcast_object", return_value=True), mock.patch.object(context, "barrier") as barrier:
+        store_activations(text, tmp_path)
+    assert barrier.call_count == 2
 
 
 def test_each_block_is_computed_once_per_epoch(text):
@@ -199,6 +223,15 @@ def test_activations_that_are_not_finite_are_named(text, tmp_path):
         store_activations(text, tmp_path / "store")
     assert str(error.value).count("\n") == 0 and text.run.workload.sample_names([5])[0] in str(error.value)
     assert not (tmp_path / "store" / "store.json").exists()
+
+
+def test_the_size_of_images_is_part_of_the_fingerprint_but_not_their_path(read):
+    """Class tokens have the same shape for each size."""
+    run, found = read["biota"], []
+    for change in ({}, {"image_size": run.config.data.image_size * 2}, {"name": "/new/place"}):
+        config = dataclasses.replace(run.config, data=dataclasses.replace(run.config.data, **change))
+        found.append(ActivationSource(run._replace(config=config), "trunk", 4, 10).fingerprint)
+    assert found[0] == found[2] != found[1]
 
 
 def test_the_settings_of_the_model_are_part_of_the_fingerprint(read, text):

@@ -6,9 +6,8 @@
     train.log  metrics.jsonl  reports.jsonl  timings.jsonl  schedule.txt  checkpoints/  validation/  report.html  summary.json
 
 The constructor only reads: it finds the directory and refuses a run that cannot be continued. `start()` acquires the lock and writes. Call
-it when training starts, so that a mistake or `plan=true` creates no files. Only rank 0 reads and writes; the other ranks receive the
-result or the error.
-"""
+`start()` when training starts, so that a mistake or `plan=true` creates no files. Only rank 0 reads and writes; the other ranks receive the
+result or the error."""
 
 import os
 import sys
@@ -35,28 +34,18 @@ _SHARED = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch"
 
 
 class RunDirectory:
-    """Directory of one run, as every process rank sees it.
+    """Directory of one run. Each process rank has such an object, with the same values.
 
-    `path`: the directory.
-    `is_new`: True if it contains no run yet.
-    `changes`: differences from the configuration of the last start.
-    `altered`: True if some of these change the updates and are allowed by `run.allow`.
-    `missing`: files that a finished run has lost.
-    `run_id`: created at the first start, for loggers.
-    `launch`: number of this start, from 1.
+    `path`: the directory. `is_new`: True if it contains no run yet. `changes`: differences from the configuration of the last start.
+    `altered`: True if some of the `changes` change the optimizer updates and are allowed by `run.allow`. `missing`: files that a finished
+    run has lost. `run_id`: created at the first start, for loggers. `launch`: number of this start, from 1.
 
-    On rank 0 only:
+    On rank 0 only: `previous`, `record`: the configuration and the run.json of the last start; empty in a new directory. `saved_record`:
+    the run.json that `start` has written. `notes`: further lines for the log.
 
-    `previous`, `record`: the configuration and the run.json of the last start; empty in a new directory.
-    `saved_record`: the run.json that `start` has written.
-    `notes`: further lines for the log.
-
-    Arguments of the constructor:
-
-    `config`: configuration of the run.
-    `saved`: the configuration as it is saved and compared, without values of environment variables; by default `config` itself.
-    `config_dir`: a directory of configuration groups in addition to `conf/`. It contains defaults of keys that an earlier version did
-        not save."""
+    Arguments of the constructor: `config`: configuration of the run. `saved`: the configuration as it is saved and compared, without values
+    of environment variables; by default `config` itself. `config_dir`: a directory of configuration groups in addition to `conf/`, which
+    gives the defaults of keys that an earlier version did not save."""
 
     def __init__(
         self,
@@ -87,15 +76,14 @@ class RunDirectory:
         self._on_all_ranks(self._inspect)
 
     def start(self, **record: Any) -> None:
-        """Lock the directory and write the configuration and run.json. `record` contains further entries of run.json (devices, world_size,
-        ...).
+        """Lock the directory and write the configuration and run.json. `record`: further entries of run.json (devices, world_size, ...).
 
-        Raise `ConfigError` if another live process has locked the run, or if `data_fingerprint` or `initial_weights` (the digest of the
-        weights of `run.init_from`) differ from those of the first start."""
+        Raise `ConfigError` if another live process has locked the run, or if the entry `data_fingerprint` or `initial_weights` (the digest
+        of the weights of `run.init_from`) differs from that entry at the first start."""
         self._on_all_ranks(lambda: self._start(record))
 
     def check(self, **record: Any) -> None:
-        """Raise `ConfigError` if the data or the initial weights in `record` differ from those of the first start, as `start` does.
+        """Raise `ConfigError`, as `start` does, if the data or the initial weights in `record` differ from those at the first start.
 
         Write nothing."""
         self._on_all_ranks(lambda: self._check_fingerprint(self.record, record))
@@ -118,12 +106,12 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Return True if nothing is left to do: the run has ended, no file is missing, and no allowed change of the configuration changes
-        the updates."""
+        """Return True if nothing is left to do: the run has ended, no file is missing, and the configuration has no allowed change that
+        affects the optimizer updates."""
         return self._ended and not self.missing and not self.altered
 
     def finished_message(self) -> str:
-        """Return the line that a start of a finished run prints."""
+        """Return the line that is printed if a finished run is started again."""
         return f"{self.path} is finished; for a longer run add trainer.length=... run.allow=[trainer.length], for another one run.name=..."
 
     def start_messages(self) -> list[str]:
@@ -163,7 +151,8 @@ class RunDirectory:
             setattr(self, name, value)
 
     def _inspect(self) -> None:
-        """Read the directory and set the attributes. Raise `ConfigError` if the run in it cannot be continued with this configuration."""
+        """Read the directory and set the attributes. Raise `ConfigError` if it contains a run that cannot be continued with this
+        configuration."""
         self.path = run_path(self.config, self.saved)
         run = self.config["run"]
         _check_resume(run["resume"], self.checkpoints)
@@ -229,7 +218,7 @@ class RunDirectory:
             )
 
     def _write(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-        """Write the files of this start, config.yaml last: a directory without config.yaml is treated as one that contains no run."""
+        """Write the files of this start, config.yaml last: a directory without config.yaml is treated as a directory without a run."""
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         launch = {"launch": self.launch, "started": now, "command": [sys.executable, *sys.argv], "overrides": self.overrides}
         launch |= {**environment_record(), **record}
@@ -249,7 +238,7 @@ class RunDirectory:
 
 
 def _repeated_record(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the run.json of the run that `run.from` names; if that is damaged or missing, the newest copy of it.
+    """Return the run.json of the run that `run.from` names; if that file is damaged or missing, its newest copy.
 
     Return {} without `run.from`, or if there is no usable copy."""
     given, _ = split_from(overrides)
@@ -260,7 +249,7 @@ def _repeated_record(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _check_resume(choice: str, own: Path) -> None:
-    """Raise `ConfigError` if `choice`, the value of `run.resume`, is a path that is not a checkpoint and contains none."""
+    """Raise `ConfigError` if `choice`, the value of `run.resume`, is a path that neither is a checkpoint nor contains one."""
     if choice in ("auto", "never"):
         return
     from linnaeus.checkpoint.resume import contains_checkpoint

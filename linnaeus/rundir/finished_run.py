@@ -15,12 +15,14 @@ _TAIL = 4 << 20  # bytes at the end of metrics.jsonl that contain the rows of th
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """Return summary.json of a run directory, or {} if it does not exist or is damaged. Raise `OSError` if it exists and cannot be read."""
+    """Return summary.json of a run directory, or {} if the file does not exist or is damaged. Raise `OSError` if it exists and cannot be
+    read."""
     return read_json(path / SUMMARY) or {}
 
 
 def missing_files(path: Path, config: Mapping[str, Any], damaged: Sequence[str] = ()) -> list[str]:
-    """Return the names of the missing files of a finished run: the last checkpoint, validation results, the report, and those in `damaged`.
+    """Return the names of the missing files of a finished run: the last checkpoint, validation results, the report, and the files in
+    `damaged`.
 
     All of these are made from a checkpoint, so return [] if every checkpoint was deleted. Raise `ConfigError` if the disk cannot be read at
     present."""
@@ -39,7 +41,8 @@ def missing_files(path: Path, config: Mapping[str, Any], damaged: Sequence[str] 
 
 
 def _validated(rows: Path, step: int) -> list[str]:
-    """Return the names of the validation passes that step `step` had, according to its rows at the end of metrics.jsonl (`rows`)."""
+    """Return the keys of the validation passes that ran at `step`. They are read from the rows of this step at the end of metrics.jsonl
+    (`rows`)."""
     if not rows.exists():
         return []
     with open(rows, "rb") as file:

@@ -1,9 +1,8 @@
-"""Compare configurations: find the keys that differ between two of them, and those that change the optimizer updates of a run.
+"""Compare two configurations: find the keys that differ, and which of these keys change the optimizer updates of a run.
 
-`NON_UPDATE_KEYS` do not change any update and may change from one start of a run to the next. A hash of all other keys is the default of
-`run.name`, and a change of one of them is refused on resume unless `run.allow` names it. `WARM_START_KEYS` are the exception in the group
-`run`: if they are set, they are part of the hash.
-"""
+`NON_UPDATE_KEYS` do not change any update and may change from one start of a run to the next. All other keys make the run: the default of
+`run.name` is a hash of them, and on resume a change of such a key is refused unless `run.allow` names it. `WARM_START_KEYS` are the
+exception in the group `run`: if they are set, they are part of the hash."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -45,20 +44,20 @@ _ABSENT = object()
 class Difference(NamedTuple):
     """Lines `key: old -> new` for the keys that differ between two configurations.
 
-    `harmless`: keys that do not change any update. `altering`: key -> line, for keys that do."""
+    `harmless`: lines of keys that do not change any update. `altering`: key -> line, for keys that change updates."""
 
     harmless: list[str]
     altering: dict[str, str]
 
     @property
     def lines(self) -> list[str]:
-        """Return all lines, harmless ones first."""
+        """Return all lines, first the harmless ones."""
         return self.harmless + list(self.altering.values())
 
     def refused(self, allowed: Iterable[str]) -> tuple[list[str], list[str]]:
         """Return (lines, names for `run.allow`) of the altering keys that `allowed` does not cover.
 
-        If another option of a group changes many keys of the group, only the group is named."""
+        If another option of a group was chosen, which changes many keys of the group, only the group is named."""
         keys = [key for key in self.altering if not covers(allowed, key)]
         groups = [key.removesuffix(".name") for key in keys if key.count(".") == 1 and key.endswith(".name")]
         single = [key for key in keys if not covers(groups, key)]
@@ -66,12 +65,12 @@ class Difference(NamedTuple):
 
 
 def covers(names: Iterable[str], key: str) -> bool:
-    """Return True if `names` contains `key` or a group that contains it."""
+    """Return True if `key` is in `names`, or is inside a group that is in `names`: `optimizer` covers `optimizer.lr`."""
     return any(key == name or key.startswith(name + ".") for name in names)
 
 
 def alters_updates(key: str) -> bool:
-    """Return True if a change of the key changes the optimizer updates, so that it makes another run."""
+    """Return True if a change of the key changes the optimizer updates, so that the result is another run."""
     return covers(WARM_START_KEYS, key) or not covers(NON_UPDATE_KEYS, key)
 
 
@@ -88,14 +87,15 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with tuples converted to lists and mappings to dicts, as it would be after writing and reading YAML or JSON."""
+    """Return `value` with tuples converted to lists and mappings to dicts. Writing `value` as YAML or JSON and reading it has the same
+    effect."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def update_hash(config: Mapping[str, Any]) -> str:
-    """Return ten hexadecimal digits of a hash of all keys that change updates. It is the default name of the run directory."""
+    """Return ten hexadecimal digits of a hash of all keys that change updates. They are the default name of the run directory."""
     relevant = {key: value for key, value in flatten(config).items() if alters_updates(key) and not (key in WARM_START_KEYS and not value)}
     return text_digest(json.dumps(relevant, sort_keys=True))[:10]
 
@@ -120,10 +120,10 @@ def _text(value: Any) -> str:
 
 
 def run_path(config: Mapping[str, Any], saved: Mapping[str, Any] | None = None) -> Path:
-    """Return the run directory that a configuration selects. If `run.name` is null, the name is `update_hash` of `saved` (default:
-    `config`).
+    """Return the run directory that a configuration selects. If `run.name` is null, the name is `update_hash(saved)`.
 
-    `saved` is the configuration without values of environment variables. Raise `ConfigError` if a name is not a valid directory name."""
+    `saved`: the configuration without values of environment variables; None: `config`. Raise `ConfigError` if a name is not a valid
+    directory name."""
     run = config["run"]
     for key in ("experiment", "name"):
         text = run[key]

@@ -1,10 +1,9 @@
 """Lock a run directory against a second run, by a POSIX record lock and a note in the lock file that names the owner.
 
-The record lock excludes a second process on this host and ends with its owner, even after a crash (loader workers do not inherit it).
-Some file systems do not share locks between hosts; then the note decides. Its boot id, process namespace, pid and start time show if an
-owner on this machine is alive. An owner on another machine or in another container touches the lock file every `TOUCH_INTERVAL`
-seconds while it is alive; after three missed touches the lock is taken over.
-"""
+The record lock excludes a second process on this host and ends with its owner, even after a crash (loader workers do not inherit it). Some
+file systems do not share locks between hosts; then the note decides. If the owner is on this machine, the boot id, process namespace, pid
+and start time in the note show if it is alive. An owner on another machine or in another container touches the lock file every
+`TOUCH_INTERVAL` seconds while it is alive; if three touches are missed, another process may take the lock."""
 
 import contextlib
 import fcntl
@@ -26,7 +25,7 @@ EXIT_TIMEOUT = 5.0  # seconds until a killed owner has released the lock: its ma
 class RunLock:
     """Lock on a run directory. Call `acquire()` at the start of a run and `release()` at its end.
 
-    A daemon thread touches the lock file in between. `kind` is "run", or "sweep" for the directory of a sweep; it is used in messages."""
+    Between these calls a daemon thread touches the lock file. `kind`: word for messages, "run", or "sweep" for the directory of a sweep."""
 
     def __init__(self, path: Path, touch_interval: float = TOUCH_INTERVAL, kind: str = "run") -> None:
         self.path, self.touch_interval, self.kind = path, touch_interval, kind
@@ -35,7 +34,7 @@ class RunLock:
         self._thread: threading.Thread | None = None
 
     def acquire(self) -> None:
-        """Acquire the lock. Raise `ConfigError`, naming the owner, if another live process has it."""
+        """Acquire the lock. If another live process has locked the directory, raise `ConfigError` with the name of this owner."""
         descriptor = no_follow(self.path, os.O_RDWR | os.O_CREAT)
         try:
             self._claim(descriptor)
@@ -48,7 +47,7 @@ class RunLock:
         self._thread.start()
 
     def _claim(self, descriptor: int) -> None:
-        """Lock the file and write the note of the owner, or raise `ConfigError` if another live process has the lock."""
+        """Lock the file and write this process as owner into its note. Raise `ConfigError` if another live process has the lock."""
         deadline = time.monotonic() + EXIT_TIMEOUT
         while not _try_lock(descriptor):
             owner = _read_owner(descriptor)
@@ -66,9 +65,9 @@ class RunLock:
         os.fsync(descriptor)
 
     def _touched_again(self) -> bool:
-        """Return True if another process touches the lock file within three intervals, which means that it is alive.
+        """Return True if the lock file is touched within three intervals, which means that its owner is alive.
 
-        Only times of the file are compared with each other, since the clocks of hosts may differ."""
+        Only modification times of the file are compared with each other, because the clocks of two hosts may differ."""
         before = os.stat(self.path).st_mtime_ns
         deadline = time.monotonic() + 3 * self.touch_interval
         while time.monotonic() < deadline:
@@ -110,9 +109,9 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _read_owner(descriptor: int) -> dict[str, Any] | None:
-    """Return the owner's note in the lock file, or None if it is empty or damaged.
+    """Return the note about the owner in the lock file; None if the note is empty or damaged.
 
-    This reads through the locked descriptor, because closing another descriptor of the file would release the lock."""
+    The file is read through the locked descriptor, because closing another descriptor of the file would release the lock."""
     try:
         content = json.loads(os.pread(descriptor, 4096, 0))
     except ValueError:

@@ -1,8 +1,7 @@
 """Repeat a run from its saved configuration: `run.from=outputs/x/abc/config.yaml run.name=again`.
 
-The saved file is complete and resolved, so it is not composed again; further settings on the command line change single values. A
-dataclass field cannot be called `from`, so the key is not in the schema; `config.schema.FROM_MEANING` is its text in `--help`.
-"""
+The saved file is complete and resolved, so it is not composed again; further settings on the command line change single values. A dataclass
+field cannot be called `from`, so `run.from` is not in the schema; `config.schema.FROM_MEANING` is its text in `--help`."""
 
 import dataclasses
 import itertools
@@ -37,7 +36,7 @@ COMMAND_GROUPS = ("launch", "sweep")  # groups that belong to the command, not t
 
 
 def split_from(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return (the value of `run.from` or None, the other settings). None means that it is not given or null."""
+    """Return (the value of `run.from`, all other settings). The value is None if `run.from` is not given or null."""
     given, rest = None, []
     for text in overrides:
         match = _FROM.fullmatch(text)
@@ -51,9 +50,9 @@ def split_from(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def find_saved(given: str) -> Path:
-    """Return the path of the config.yaml that `run.from=given` names; `given` is that file or a run directory.
+    """Return the path of the config.yaml that `run.from=given` names. `given`: this file, or the run directory that contains it.
 
-    Raise `ConfigError` if it does not exist."""
+    Raise `ConfigError` if the file does not exist."""
     path = Path(given)
     file = path / "config.yaml" if path.is_dir() else path
     if not given or not file.is_file():
@@ -65,7 +64,8 @@ def find_saved(given: str) -> Path:
 def another_seed(run: Path, name: str | None, seed: int) -> str:
     """Return a shell command that repeats the run in the directory `run` with another seed, in a new run directory.
 
-    `name` is the `run.name` of that run. If it has one, the new run gets a similar unused name, such as first-seed1 for first."""
+    `name`: the `run.name` of the run in `run`. If it is not None, the command names the new run similarly, such as first-seed1 for first,
+    with a name that no run has yet."""
     words = ["linnaeus", f"run.from={run / 'config.yaml'}"]
     if name is None:
         return shlex.join([*words, f"seed={seed + 1}"])
@@ -93,16 +93,16 @@ def read_saved(file: Path) -> Tree:
 def compose_run(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> Tree:
     """Return the configuration of a command line as plain mappings. The arguments are those of `compose_tree`.
 
-    Without `run.from` it is composed by `compose_tree`; with `run.from` it is the saved configuration with single values changed."""
+    Without `run.from` the result is that of `compose_tree`; with `run.from` it is the saved configuration with single values changed."""
     given, rest = split_from(overrides)
     return compose_tree(rest, config_dir, missing_ok) if given is None else compose_repeat(given, rest, config_dir)
 
 
 def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = None) -> Config:
-    """Return the typed configuration of a command line, in which values chosen from the data replace `auto`; see `compose_run`.
+    """Return the typed configuration of a command line (see `compose_run`). Each value `auto` is replaced by a value chosen from the data.
 
-    Raise `ConfigError` if a value must be chosen for a SLURM job and `trainer.device` is auto: the node of the job may have another device.
-    """
+    Raise `ConfigError` if a value must be chosen for a SLURM job and `trainer.device` is auto: the node of the job may have another
+    device."""
     tree = compose_run(overrides, config_dir)
     keys = automatic_keys(tree)
     if keys and tree["launch"]["name"] == "slurm" and tree["trainer"]["device"] == "auto":
@@ -113,8 +113,8 @@ def run_config(overrides: Sequence[str] = (), config_dir: Path | str | None = No
 def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str | None = None) -> Tree:
     """Return the configuration of `run.from=given`, changed by the settings `overrides`, as plain mappings.
 
-    Raise `ConfigError` for a file that cannot be used, for a setting that is not a single value of a known key, and if the repeated run and
-    the new one would have the same run directory."""
+    Raise `ConfigError` for a file that cannot be used, for a setting that is not a single value of a known key, and if the new run would
+    have the same run directory as the repeated run."""
     file = find_saved(given)
     tree, names = fill_defaults(read_saved(file), config_dir)
     try:
@@ -141,7 +141,7 @@ def compose_repeat(given: str, overrides: Sequence[str], config_dir: Path | str 
 
 
 def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | None) -> Tree:
-    """Return the configuration `tree` changed by the settings `overrides`, which have the syntax of Hydra.
+    """Return a copy of the configuration `tree` changed by the settings `overrides` (in the syntax of Hydra).
 
     Raise `ConfigError` for a setting that chooses the option of a group."""
     from omegaconf import OmegaConf
@@ -169,7 +169,7 @@ def with_values(tree: Tree, overrides: Sequence[str], config_dir: Path | str | N
 
 
 def _check_override(override: Any, exists: bool) -> None:
-    """Raise `ConfigError` unless the setting gives one value to one existing key. `exists`: the key is in the configuration."""
+    """Raise `ConfigError` unless the setting gives one value to one existing key. `exists`: True if the key is in the configuration."""
     from hydra.core.override_parser.types import OverrideType
 
     key = override.key_or_group
@@ -184,9 +184,10 @@ def _check_override(override: Any, exists: bool) -> None:
 
 
 def _changed_between_starts(first: Path, file: Path) -> list[str]:
-    """Return lines `key: old -> new` for the settings that differ between two starts of a run and change updates (allowed by `run.allow`).
+    """Return lines `key: old -> new` for the settings that change updates and differ between the first and the last start of a run. Such
+    changes were allowed by `run.allow`.
 
-    `first` and `file` are the config.yaml of the first and of the last start. Return [] if `first` does not exist."""
+    `first`, `file`: the config.yaml of the first and of the last start. Return [] if `first` does not exist."""
     if not first.is_file():
         return []
     return list(config_difference(fill_defaults(read_saved(first))[0], fill_defaults(read_saved(file))[0]).altering.values())

@@ -51,7 +51,7 @@ REPRODUCIBILITY_KEYS = {
 def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return lines `name: old -> new` for differences between two run.json contents that may change the last bits of results.
 
-    Values that only one of them contains are skipped."""
+    An entry that is missing in `before` or in `now` is skipped."""
     lines = [
         f"{name}: {before[key]} -> {now[key]}"
         for key, name in REPRODUCIBILITY_KEYS.items()
@@ -62,7 +62,8 @@ def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
 
 
 def git_commit() -> str | None:
-    """Return the git commit of the program, with `-dirty` appended if files were changed since; None if it is not in a git checkout."""
+    """Return the git commit of the program, with `-dirty` appended if files differ from the commit; None if the program is not in a git
+    checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)

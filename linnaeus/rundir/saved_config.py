@@ -1,8 +1,7 @@
 """Write and read saved configurations (config.yaml), and add the keys that a file of an earlier version lacks.
 
-A key that a later version adds must not make a saved run a different one. A missing key therefore gets its default value for the options
-of configuration groups that the file uses.
-"""
+A key that a later version adds must not turn a saved run into another run. So a missing key gets its default value, as composed with the
+options of the configuration groups that the file uses."""
 
 import copy
 import dataclasses
@@ -40,7 +39,7 @@ def dump_yaml(config: Mapping[str, Any]) -> str:
 
 
 def parse_config(content: bytes) -> Tree | None:
-    """Return the configuration in the bytes of a config.yaml, or None if they are not one."""
+    """Return the configuration in `content`, the bytes of a config.yaml; None if `content` is not a configuration."""
     import yaml
 
     try:
@@ -62,9 +61,10 @@ def _looks_numeric(value: str) -> bool:
 
 
 def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None) -> tuple[Tree, list[str]]:
-    """Return (a copy of a saved configuration with defaults for the keys that it lacks, the names of these keys).
+    """Return (a copy of the saved configuration `tree` with defaults for the keys that it lacks, the names of these keys).
 
-    A key remains missing if its default is unknown: its group is in a directory that is not given, or its workload no longer exists."""
+    A key remains missing if its default is unknown: the group of the key is in a directory that is not given, or the workload of the
+    configuration no longer exists."""
     from linnaeus.config.load import config_class, variants_of
 
     found = copy.deepcopy(dict(tree))
@@ -87,7 +87,8 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
 
 
 def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
-    """Return the configuration with the values that `typed_config` derives from others; unchanged if this version does not accept it."""
+    """Return `tree` with the values that `typed_config` derives from other values. Return `tree` unchanged if this version does not accept
+    it."""
     from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import config_class, typed_config
 
@@ -99,7 +100,7 @@ def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
 
 
 def _merge(tree: Tree, new: Tree) -> Tree:
-    """Return `new` together with the keys that only `tree` has. The program no longer has these keys."""
+    """Return `new` with the keys added that only `tree` has. These are keys of an earlier version of the program."""
     nested = {key: _merge(tree[key], value) for key, value in new.items() if isinstance(value, dict) and isinstance(tree.get(key), dict)}
     return {**tree, **new, **nested}
 
@@ -116,14 +117,17 @@ def _known(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any]) -> T
 
 
 def _schema_of(cls: type, name: str, value: Any, key: str, variants: Mapping[str, Any]) -> type | None:
-    """Return the dataclass of the value of field `name` of `cls`. Return None for a plain value, or if the group has no such option."""
+    """Return the dataclass of `value`, the value of field `name` of `cls`. Return None if it is a plain value, or if `key` is a group
+    without the option that `value` names."""
     hint = variants[key].get(value.get("name")) if key in variants and isinstance(value, dict) else typing.get_type_hints(cls)[name]
     return hint if isinstance(value, dict) and isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
 def _missing_keys(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any], defaults: Any = None) -> Iterator[tuple[str, Tree, Any]]:
-    """Yield (key, the mapping that lacks it, its default or `_UNKNOWN`) for every key of the schema that is not in the configuration
-    `node`."""
+    """Yield (dotted key, mapping that lacks the key, default of the key) for every key of the schema `cls` that the configuration `node`
+    lacks.
+
+    The default is `_UNKNOWN` if `defaults` does not contain the key."""
     for field in dataclasses.fields(cls):
         name, key = field.name, f"{prefix}{field.name}"
         if not prefix and name in WORKLOAD_GROUPS and name not in variants:
@@ -139,8 +143,7 @@ def _missing_keys(cls: type, node: Tree, prefix: str, variants: Mapping[str, Any
 
 
 def defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tree:
-    """Return the default configuration, composed with the option of each group (model, optimizer, ...) that the saved configuration `tree`
-    has.
+    """Return the default configuration, composed with the options of the groups (model, optimizer, ...) in the saved configuration `tree`.
 
     A group keeps its default option if no option has the saved name."""
     from linnaeus.config.load import compose_tree, group_files
@@ -156,7 +159,7 @@ def defaults_for(tree: Mapping[str, Any], config_dir: Path | str | None) -> Tree
 
 
 def _group_name(file: Path) -> str:
-    """Return the value of `name` in the YAML file of a group option; by default the name of the file."""
+    """Return the value of `name` in the YAML file of a group option; without such a value, the name of the file."""
     import yaml
 
     content = yaml.safe_load(file.read_text())

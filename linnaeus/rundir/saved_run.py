@@ -1,9 +1,8 @@
-"""Read config.yaml and run.json of a run directory. If one is missing or damaged, read its newest copy.
+"""Read config.yaml and run.json of a run directory. If one of these files is missing or damaged, read its newest copy.
 
-Every start writes copies to `launches/<n>/` (config.yaml, launch.json), and every checkpoint contains them in state.json under `run`.
-A directory that contains results, but neither the file nor a copy, is refused: without a configuration a later start could continue the
-run with other settings.
-"""
+Every start writes copies to `launches/<n>/` (config.yaml, launch.json), and every checkpoint contains copies in state.json under `run`. A
+directory that contains results, but neither config.yaml nor a copy of it, is refused: without a configuration a later start could continue
+the run with other settings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +23,7 @@ RESULTS = ("metrics.jsonl", "reports.jsonl", "checkpoints", "validation", "summa
 def contains_results(run: Path) -> bool:
     """Return True if a directory contains results of a run (rows, checkpoints, validation results, a summary), even without config.yaml.
 
-    A start that was killed before its first update leaves none."""
+    A start that was killed before its first update leaves no results."""
     return any(_is_filled(run / name) for name in RESULTS)
 
 
@@ -86,7 +85,7 @@ def _in_checkpoint(checkpoint: Path, name: str) -> Tree | None:
 
 
 def _is_filled(path: Path) -> bool:
-    """Return True for a file or a directory that is not empty. Entries of a directory with a leading dot do not count."""
+    """Return True for a file or a directory that is not empty. Entries of a directory whose names begin with a dot are ignored."""
     if is_directory(path):
         return any(not entry.name.startswith(".") for entry in path.iterdir())
     return path.exists() and path.stat().st_size > 0

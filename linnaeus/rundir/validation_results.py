@@ -1,9 +1,8 @@
 """Write and read the results of validation passes: `validation/step-N/<pass>.json`. A pass that has a result is not run again.
 
 Each result contains the hash of the validated weights and a hash of its own content. NaN is written as null. A result that cannot be
-written stays in memory and is retried: by the training thread with the next result, by the checkpoint writer's thread before it commits. A
-result that is damaged or unreadable is ignored, because its pass can be run again. Files with other names are ignored.
-"""
+written stays in memory. The training thread tries to write it again with the next result, the thread of the checkpoint writer before it
+commits. A result that is damaged or unreadable is ignored, because its pass can be run again. Files with other names are ignored."""
 
 import logging
 import re
@@ -34,7 +33,7 @@ class ValidationResults:
     def read(self, step: int, key: str, weights: str) -> dict[str, float] | None:
         """Return the metrics of the validation pass `key` at `step`, if they were computed with the weights whose hash is `weights`.
 
-        Return None if there is no such result, or if it is damaged or cannot be read."""
+        Return None if there is no such result, or if the result is damaged or cannot be read."""
         path = self.path(step, key)
         try:
             result = json_object(path.read_bytes())
@@ -50,7 +49,7 @@ class ValidationResults:
         return from_finite(result["metrics"]) if same else None
 
     def write(self, step: int, key: str, metrics: Mapping[str, float], weights: str) -> None:
-        """Write the metrics of a validation pass. If that raises `OSError`, they stay in memory for the next `flush`."""
+        """Write the metrics of a validation pass. If writing raises `OSError`, the metrics stay in memory for the next `flush`."""
         content = finite({"global_step": step, "pass": key, "weights": weights, "metrics": metrics})
         self._unwritten[self.path(step, key)] = to_json({**content, "sha256": content_digest(content)})
         self.flush()
@@ -58,7 +57,7 @@ class ValidationResults:
     def flush(self) -> None:
         """Write the results that are still in memory.
 
-        Raise `OSError` if that fails; a run directory that was deleted is not created again."""
+        Raise `OSError` if that fails. If the run directory was deleted, it is not created again."""
         with self._lock:
             for path, text in list(self._unwritten.items()):
                 for parent in (path.parents[1], path.parent):
@@ -67,9 +66,9 @@ class ValidationResults:
                 del self._unwritten[path]
 
     def discard_after(self, step: int) -> None:
-        """Delete the results of steps after `step`, at which the run resumes: the updates after it are repeated.
+        """Delete the results of steps after `step`. The run resumes at `step` and repeats the later updates.
 
-        A result that cannot be deleted is logged and stays. It is used only if the repeated updates give the same weights."""
+        A result that cannot be deleted is logged and stays. Such a result is used only if the repeated updates give the same weights."""
         remove_stale(self.directory)  # temporary files of a killed process
         for folder in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
             match = _STEP.fullmatch(folder.name)

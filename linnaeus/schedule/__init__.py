@@ -1,7 +1,6 @@
-"""Schedule of a run: convert its durations to steps once, and compute the events, ramps and phases that are in effect at a step.
+"""Schedule of a run: convert its durations to steps once, and compute which events, ramps and curriculum phases apply at a step.
 
-This package does not import torch, so that `linnaeus --help` starts quickly.
-"""
+This package does not import torch, so that `linnaeus --help` starts quickly."""
 
 from linnaeus.schedule.early_stopping import EarlyStopping
 from linnaeus.schedule.length import TrainingLength, accumulation_steps, micro_batch_size, training_length

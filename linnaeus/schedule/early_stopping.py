@@ -1,8 +1,7 @@
 """Stop training before its planned length: after validations without improvement (`EarlyStopping`), or at fixed limits (`StopConditions`).
 
-`EarlyStopping` has a state, which checkpoints contain; `StopConditions` has none. Their inputs are equal on every process rank, so all
-ranks stop at the same step.
-"""
+`EarlyStopping` has a state, which checkpoints contain; `StopConditions` has none. The inputs of both classes are equal on every process
+rank, so all ranks stop at the same step."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from linnaeus.errors import ConfigError
 class EarlyStopping:
     """A condition that is met after `patience` consecutive validations without an improvement of more than `min_delta`.
 
-    Equal values and NaN do not count as improvements, so a plateau stops the run, and so does a loss that became NaN."""
+    Equal values and NaN are not improvements, so training also stops at a constant metric or at a loss that has become NaN."""
 
     def __init__(self, patience: int = 7, min_delta: float = 0.0, mode: str = "min") -> None:
         if patience < 1:
@@ -47,22 +46,22 @@ class EarlyStopping:
 class StopConditions:
     """Fixed limits of `schedule.early_stop` at which training stops.
 
-    Each method checks some of the limits and returns the reason to stop, as one line for a person, or None if no limit is reached."""
+    Each method checks some of the limits. It returns the reason to stop as one line of text; None if no limit is reached."""
 
     def __init__(self, config: EarlyStopConfig, warmup_end: int = 0) -> None:
         self.config, self.warmup_end = config, warmup_end
 
     def at_step(self, step: int) -> str | None:
-        """Check `max_steps` against the number of updates done. Call this after each update."""
+        """Check `max_steps` against `step`, the number of updates done. Call this after each update."""
         limit = self.config.max_steps
         if limit is not None and step >= limit:
             return f"step {step} reached schedule.early_stop.max_steps={limit}"
         return None
 
     def after_log(self, step: int, learning_rate: float, grad_norm: float) -> str | None:
-        """Check `min_lr`, only after the warm-up, and `max_grad_norm`. Call this when a row of metrics is logged.
+        """Check the limits `max_grad_norm` and, after the warm-up, `min_lr`. Call this when a row of metrics is logged.
 
-        `grad_norm` is the norm of the gradient before clipping."""
+        `grad_norm`: norm of the gradient before clipping."""
         floor, ceiling = self.config.min_lr, self.config.max_grad_norm
         if floor is not None and step > self.warmup_end and learning_rate < floor:
             return f"learning rate {learning_rate:.3g} fell below schedule.early_stop.min_lr={floor:.3g} at step {step}"
@@ -84,7 +83,8 @@ class StopConditions:
 
 
 def monitored(results: Mapping[str, float], name: str, key: str) -> float | None:
-    """Return the metric `name` (such as "val/loss") from the validation results of one step, or None if its validation pass did not run.
+    """Return the metric `name` (such as "val/loss") from the validation results of one step; None if the validation pass of the metric did
+    not run.
 
     Raise `ConfigError`, naming the configuration key `key`, if the pass ran and its results do not contain the metric."""
     found = [other for other in results if other.startswith(name.split("/")[0] + "/")]

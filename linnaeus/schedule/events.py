@@ -2,9 +2,8 @@
 (`Ramp`).
 
 The printed schedule lists `Every.steps()` and the training loop calls `Every.due(step)`. Both use the same arithmetic, so the schedule
-lists exactly the steps at which the event occurs. The `step` of an event is the value of `global_step` after an update: 1 after the first
-one.
-"""
+lists exactly the steps at which the event occurs. The `step` of an event is the value of `global_step` after an update: it is 1 after the
+first update."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from linnaeus.errors import ConfigError
 
 @dataclass(frozen=True)
 class Every:
-    """An event that occurs at the steps from `first` to `last` that are multiples of one of `periods` or elements of `others`.
+    """An event that occurs at some of the steps from `first` to `last`: at multiples of each of `periods`, and at the elements of `others`.
 
     Multiples of whole periods are computed when needed. Multiples of fractional periods (33 % of 10 steps) are rounded up to whole steps
     and stored in `others`."""
@@ -51,8 +50,8 @@ class Every:
     ) -> Every:
         """Return the event that occurs at the multiples of each duration in `texts`, within steps `first` to `last`.
 
-        `at_end=True` adds the step `last`. Percentages are of `total_steps`. Durations in wall time are stored in `seconds` if `by_clock`
-        is True. Raise `ConfigError`, naming `key`, for a duration of zero, and for one in wall time if `by_clock` is False."""
+        `at_end=True` adds the step `last`. Percentages are of `total_steps`. With `by_clock=True`, durations in wall time are stored in
+        `seconds`. Raise `ConfigError`, naming `key`, for a duration of zero, and for a duration in wall time if `by_clock` is False."""
         periods: list[int] = []
         others: set[int] = {last} if at_end and last >= first else set()
         cadences, seconds = [], []
@@ -100,7 +99,8 @@ class Every:
 
     @property
     def longest_gap(self) -> int:
-        """Return an upper bound, at least 1, for the number of steps between two occurrences, or between one and an end of the run."""
+        """Return an upper bound, at least 1, for the number of steps between two occurrences, or between an occurrence and the start or end
+        of the run."""
         others = sorted({0, self.last, *self.others})
         between = max((after - before for before, after in pairwise(others)), default=1)
         return max(1, min(between, *self.periods) if self.periods else between)
@@ -142,7 +142,8 @@ class TimeTrigger:
 class Ramp:
     """A number, such as a probability, that is `start` until step `begin_step`, `end` from step `until_step` on, and linear between them.
 
-    From step `off_step` on it is 0; None: never. The step is the value of `global_step` before the update that uses the number."""
+    From step `off_step` on the number is 0; if `off_step` is None, never. The step is the value of `global_step` before the update that
+    uses the number."""
 
     start: float
     end: float
@@ -167,7 +168,7 @@ class Ramp:
         return self.start == self.end
 
     def at(self, step: int) -> float:
-        """Return the number at `step`. If `begin_step` equals `until_step`, it jumps from `start` to `end` at that step."""
+        """Return the number at `step`. If `begin_step` equals `until_step`, the number jumps from `start` to `end` at that step."""
         if self.off_step is not None and step >= self.off_step:
             return 0.0
         if step >= self.until_step:

@@ -34,18 +34,19 @@ def image_sizes(config: Config) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ImageSizes:
-    """Side length of the training images by step. `stages` are pairs (first step, side length in pixels), both increasing.
+    """Side length of the training images by step. `stages`: pairs (first step, side length in pixels). Both numbers increase from pair to
+    pair.
 
-    The first step is the value of `global_step` before the first update that uses this side length."""
+    The first step of a stage is the value of `global_step` before the first update with this side length."""
 
     stages: tuple[tuple[int, int], ...]
 
     @classmethod
     def resolve(cls, config: Config, total_steps: int, steps_per_epoch: int) -> ImageSizes | None:
-        """Return the image sizes of a run: stages of equal length between `begin` and `until`, then the full size. None: the size is
-        constant.
+        """Return the image sizes of a run: stages of equal length between `begin` and `until`, then the full size. Return None if the size
+        is constant.
 
-        Raise `ConfigError` if `until` comes before `begin` or is step 0, and as `image_sizes` does."""
+        Raise `ConfigError` if `until` comes before `begin` or is step 0, and in the same cases as `image_sizes`."""
         sizes, ramp, lengths = image_sizes(config), config.schedule.image_size, (total_steps, steps_per_epoch)
         if len(sizes) < 2:
             return None

@@ -1,8 +1,7 @@
 """Compute the length of a run in steps, and the batch sizes, before the first batch is read.
 
-The length depends only on the number of samples and the global batch size, not on process ranks or accumulation, so schedules can be
-computed from it.
-"""
+The length depends only on the number of samples and the global batch size, not on the number of processes or the gradient accumulation, so
+schedules can be computed from the length."""
 
 from dataclasses import dataclass
 
@@ -65,8 +64,8 @@ def micro_batch_size(config: Config, world_size: int) -> int:
 def validation_batch_size(config: Config) -> int:
     """Return the number of samples in a validation batch of one process.
 
-    This is `data.validation_batch`; if that is null, `trainer.micro_batch_size`; if that is null too, the global batch size, but at most
-    64. It does not depend on the number of processes, so the validation results do not depend on it either."""
+    This is `data.validation_batch`. If that is null, it is `trainer.micro_batch_size`; if that is null too, the global batch size, but at
+    most 64. The size does not depend on the number of processes, so the validation results do not depend on it either."""
     return config.data.validation_batch or config.trainer.micro_batch_size or min(64, config.trainer.global_batch_size)
 
 
@@ -90,6 +89,6 @@ def accumulation_steps(config: Config, world_size: int) -> int:
 
 
 def _fitting_micro_batch(batch: int, micro: int, world_size: int) -> int:
-    """Return the largest micro-batch size up to `micro` that divides the share of one rank, batch / world_size."""
+    """Return the largest micro-batch size up to `micro` that divides `batch` / `world_size`, the number of samples on one rank."""
     share = batch // world_size
     return next(m for m in range(min(micro, share), 0, -1) if share % m == 0)

@@ -1,9 +1,8 @@
-"""`OpsSchedule`: the events that are due at a step, and the probabilities and curriculum phases in effect at a step.
+"""`OpsSchedule`: the events that are due at a step, and the probabilities and curriculum phases that apply at a step.
 
 Every result is a function of the step and the resolved schedule, so all process ranks agree and a resume changes nothing. Only checkpoints
 and progress reports may also be due by wall time. Two conventions for the step: `should_...` methods take `global_step` after an update
-(from 1); `get_...` methods take `global_step` before the update that uses the value (from 0).
-"""
+(from 1); `get_...` methods take `global_step` before the update that uses the value (from 0)."""
 
 from __future__ import annotations
 
@@ -24,15 +23,16 @@ RATIO_EVERY = 100  # updates; measuring the size of an update takes 0.1 ms
 
 
 class Counter(Protocol):
-    """An object with a `global_step`, such as `TrainingProgress`. The methods `should_validate...` accept it in place of an integer."""
+    """An object with a `global_step`, such as `TrainingProgress`. The methods `should_validate...` accept such an object in place of an
+    integer."""
 
     global_step: int
 
 
 class OpsSchedule:
-    """Methods that answer, for a step, which events are due and which probabilities apply. They read a `ResolvedSchedule`.
+    """Events and probabilities of a run, for a given step. The methods read a `ResolvedSchedule`.
 
-    The object can be pickled: loader workers receive a copy and read the probabilities from it."""
+    The object can be pickled: loader workers receive a copy and read the probabilities from this copy."""
 
     def __init__(self, resolved: ResolvedSchedule, clock: Callable[[], float] = time.monotonic) -> None:
         self.resolved = resolved
@@ -50,23 +50,24 @@ class OpsSchedule:
         return min(step for step in (r.last_step, *(event.next_after(current_step) for event in events)) if step is not None)
 
     def report_due_by_clock(self) -> bool:
-        """Return True if an interval of `schedule.report` in wall time has passed. It is not restarted; `should_report` does that."""
+        """Return True if an interval of `schedule.report` in wall time has passed. This does not begin a new interval; `should_report`
+        does."""
         return any(trigger.passed for trigger in self._report_clocks)
 
     def should_log_metrics(self, current_step: int) -> bool:
         return self.resolved.log.due(current_step)
 
     def should_measure_update_ratio(self, current_step: int) -> bool:
-        """Return True if `current_step` has the first row of metrics in its block of steps.
+        """Return True if the first row of metrics in a block of steps is logged at `current_step`.
 
-        Blocks have `RATIO_EVERY` steps; the first block begins at step 1."""
+        Each block has `RATIO_EVERY` steps; the first block begins at step 1."""
         log, before = self.resolved.log, (current_step - 1) // RATIO_EVERY * RATIO_EVERY
         return log.due(current_step) and log.next_after(before) == current_step
 
     def should_report(self, current_step: int) -> bool:
         """Return True if a progress report is due, by steps or by the wall clock of this process.
 
-        The clocks of process ranks differ, so that a report may be due on some ranks only. Do not call a collective in a report."""
+        The clocks of process ranks differ, so a report may be due on some ranks only. Do not call a collective in a report."""
         by_clock = [trigger.due() for trigger in self._report_clocks]
         return self.resolved.report.due(current_step) or True in by_clock
 
@@ -90,7 +91,8 @@ class OpsSchedule:
         return range(len(r.combinations) if r.all_combinations_at_end and current_step == r.last_step else r.num_listed)
 
     def passes_at_end(self) -> list[tuple[str, int | None]]:
-        """Return (event name, index into `resolved.combinations` or None) of each validation pass that is configured for the last step.
+        """Return (event name, index into `resolved.combinations`) of each validation pass that is configured for the last step. The index
+        is None for a pass that is not partial.
 
         A run that stops early makes these passes too."""
         r = self.resolved
@@ -98,15 +100,15 @@ class OpsSchedule:
         return passes + [(PARTIAL, i) for i in self.partial_validations_due(r.last_step) if PARTIAL in r.at_end]
 
     def checkpoint_due_by_clock(self) -> bool:
-        """Return True if an interval of `schedule.checkpoint` in wall time has passed.
+        """Return True if an interval of `schedule.checkpoint` in wall time has passed; then begin a new interval.
 
-        Call this on rank 0 only, which broadcasts the result."""
+        Call this on rank 0 only; the caller broadcasts the result."""
         return True in [trigger.due() for trigger in self._checkpoint_clocks]
 
     def should_save_checkpoint(self, current_step: int, by_clock: bool = False) -> bool:
-        """Return True if a checkpoint is due by steps, or if `by_clock` is True. In that case, restart the intervals in wall time.
+        """Return True if a checkpoint is due by steps, or if `by_clock` is True. If the result is True, restart the intervals in wall time.
 
-        `by_clock` is the broadcast result of `checkpoint_due_by_clock` on rank 0, and so is equal on all ranks."""
+        `by_clock`: result of `checkpoint_due_by_clock` on rank 0, broadcast to all ranks so that it is equal on them."""
         due = by_clock or self.resolved.checkpoint.due(current_step)
         if due:
             for trigger in self._checkpoint_clocks:
@@ -116,7 +118,7 @@ class OpsSchedule:
     def should_update_gradnorm(self, current_step: int) -> bool:
         """Return True if the task weights are updated at update `current_step`.
 
-        This applies to every task weighting, not only to GradNorm."""
+        In spite of its name, this applies to every task weighting, not only to GradNorm."""
         return self.resolved.weighting.due(current_step)
 
     def should_grow(self, current_step: int) -> bool:
@@ -131,10 +133,10 @@ class OpsSchedule:
         grad_norm: float | None = None,
         results: Mapping[str, float] | None = None,
     ) -> str | None:
-        """Return the reason to stop because a limit of `schedule.early_stop` is reached, as one line, or None.
+        """Return the reason to stop, as one line, if a limit of `schedule.early_stop` is reached; otherwise None.
 
-        Pass `learning_rate` and `grad_norm` when a row of metrics is logged, and `results` after the validation passes of a step; a limit
-        whose value is not passed is not checked. Patience is not checked here: it has a state, in `EarlyStopping`."""
+        Pass `learning_rate` and `grad_norm` when a row of metrics is logged, and `results` after the validation passes of a step. A limit
+        on a value that is not passed is not checked. Patience is not checked here: it has a state, in `EarlyStopping`."""
         has_limit = self.resolved.early_stop.max_steps is not None
         reason = self.stop_conditions.at_step(current_step) if has_limit else None
         if reason is None and learning_rate is not None:
@@ -150,12 +152,13 @@ class OpsSchedule:
         return self.resolved.meta_mask_prob.at(current_step)
 
     def get_partial_meta_mask_prob(self, current_step: int) -> float:
-        """Return the probability that a combination of the metadata components of a sample is masked, if not all of them are masked."""
+        """Return the probability that some of the metadata components of a training sample are masked, given that not all of them are
+        masked."""
         return self.resolved.partial_meta_mask_prob.at(current_step)
 
     def get_null_mask_prob(self, current_step: int) -> float:
-        """Return the probability that a missing label stays missing and is left out of the loss. Otherwise it becomes a null label, which
-        is trained on."""
+        """Return the probability that a missing label of a sample is left out of the loss. Otherwise the label becomes a null label, a
+        class of its own that the model learns to predict."""
         return self.resolved.null_mask_prob.at(current_step)
 
     def get_mixup_prob(self, current_step: int) -> float:
@@ -174,13 +177,13 @@ class OpsSchedule:
         return None if self.resolved.image_sizes is None else self.resolved.image_sizes.at(current_step)
 
     def get_connection_density(self, current_step: int) -> float:
-        """Return the share of the maskable weights, 0 to 1, that should be connected after update `current_step`; 0 stands for the start
-        of the run."""
+        """Return the fraction of the maskable weights, 0 to 1, that should be connected after update `current_step`. `current_step` 0 means
+        the start of the run."""
         return 1.0 if self.resolved.density is None else self.resolved.density.at(current_step)
 
     def get_mixup_group_level(self, epoch: int) -> str | None:
-        """Return the taxonomic rank within which samples are paired for mixing in `epoch` (0-based): both must have the same taxon at this
-        rank.
+        """Return the taxonomic rank for mixing samples in `epoch` (0-based): two samples are paired only if they have the same taxon at
+        this rank.
 
         Return None if no entry of `schedule.mixup_group_level` is in effect yet; then no samples are paired."""
         level = None
@@ -192,9 +195,10 @@ class OpsSchedule:
     # ---- phases of the curriculum
 
     def get_mixture(self, steps: np.ndarray, sources: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
-        """Return the probability that a sample comes from each of `sources`, float64 [n, S], for the updates at `steps` (int [n]).
+        """Return the probability that a sample comes from each of S = len(`sources`) sources, float64 [n, S], for the updates at `steps`
+        (int [n]).
 
-        Without curriculum phases it is proportional to `sizes`, the numbers of samples of the sources."""
+        Without curriculum phases the probability is proportional to `sizes`, the numbers of samples of the sources."""
         phases = self.resolved.phases
         if phases is None:
             import numpy as np
@@ -205,7 +209,8 @@ class OpsSchedule:
         return phases.mixture(steps, sources, sizes)
 
     def get_dimension_weights(self, steps: np.ndarray, dimensions: Sequence[str]) -> np.ndarray:
-        """Return the weight of each of the model's `dimensions`, float64 [n, D], in the updates at `steps` (int [n]).
+        """Return the weight of each of the D = len(`dimensions`) named parts of the model, float64 [n, D], in the updates at `steps` (int
+        [n]).
 
         Each row sums to 1; without curriculum phases all weights are equal. A model is validated with the weights of the last update, at
         step `resolved.last_step` - 1."""

@@ -1,10 +1,10 @@
-"""Curriculum phases: named parts of a run, each with a learning-rate multiplier, a mixture of data sources and weights of model dimensions.
+"""Curriculum phases: named parts of a run. Each phase has a learning-rate multiplier, a mixture of data sources and weights of the model's
+dimensions (named parts of the model, such as adapters).
 
-A phase starts at `start` and ends at `end`, both durations. Two phases that overlap are cross-faded: the share of the new one rises
-linearly from 0 at its start to 1 at the end of the old one. All values are pure functions of the step (`global_step` before the update
-that uses the value), so they are equal on every process rank, in every loader worker and after a resume. The objects can be pickled, and
-this module does not import torch.
-"""
+A phase starts at `start` and ends at `end`, both durations. If a new phase overlaps an old one, they are cross-faded: the share of the new
+phase rises linearly from 0 at its start to 1 at the end of the old phase. All values are pure functions of the step (`global_step` before
+the update that uses the value), so they are equal on every process rank, in every loader worker and after a resume. The objects can be
+pickled, and this module does not import torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Weights = tuple[tuple[str, float], ...]  # (name, weight), in the order of the c
 class Phase:
     """One phase with its start and end in whole steps. It affects the updates at steps `start` to `end` - 1.
 
-    `lr` is the learning-rate multiplier. `data` and `dimensions` are () if the configuration does not give weights."""
+    `lr`: the learning-rate multiplier. `data`, `dimensions`: weights of data sources and of named parts of the model; () if the
+    configuration gives none."""
 
     name: str
     start: int
@@ -38,7 +39,8 @@ class Phase:
 
 @dataclass(frozen=True)
 class Phases:
-    """All curriculum phases of a run, sorted by their start. They cover the run without a gap; at most two overlap at any step."""
+    """All curriculum phases of a run, sorted by their start. Every step of the run is in a phase, and at most two phases overlap at any
+    step."""
 
     phases: tuple[Phase, ...]
 
@@ -46,7 +48,7 @@ class Phases:
     def resolve(cls, config: Mapping[str, PhaseConfig], total_steps: int, steps_per_epoch: int) -> Phases | None:
         """Return the phases of the configuration with durations converted to steps, or None if there are no phases.
 
-        Raise `ConfigError` if they are not sorted, if they leave a gap, or if more than two overlap."""
+        Raise `ConfigError` if the phases are not sorted, if there is a gap between them, or if more than two overlap."""
         if not config:
             return None
         phases = tuple(_phase(name, phase, total_steps, steps_per_epoch) for name, phase in config.items())
@@ -57,7 +59,7 @@ class Phases:
     def crossfades(self) -> list[tuple[int, int]]:
         """Return (start step, end step) of the cross-fade into each phase but the first.
 
-        If the two are equal, the phases do not overlap."""
+        If start and end are equal, the phase does not overlap the phase before."""
         return [(new.start, old.end) for old, new in pairwise(self.phases)]
 
     # ---- at steps
@@ -65,7 +67,7 @@ class Phases:
     def shares(self, steps: np.ndarray) -> np.ndarray:
         """Return the share of each of the P phases, float64 [n, P], at each of `steps` (int [n]). Each row sums to 1.
 
-        Steps before the run belong to the first phase, steps after it to the last."""
+        Before the run the first phase has share 1, after the run the last phase."""
         steps = np.asarray(steps, np.float64)
         fade_in = np.ones((len(self.phases) + 1, len(steps)))
         for number, (start, end) in enumerate(self.crossfades(), 1):
@@ -74,7 +76,8 @@ class Phases:
         return (fade_in[:-1] * (1.0 - fade_in[1:])).T
 
     def at(self, step: int) -> tuple[str, str]:
-        """Return (name, description) of the phase with the largest share at `step`. If two shares are equal, it is the later phase."""
+        """Return (name, description) of the phase with the largest share at `step`. Of two phases with equal shares, return the later
+        one."""
         shares = self.shares(np.array([step]))[0]
         phase = self.phases[len(shares) - 1 - int(shares[::-1].argmax())]
         return phase.name, phase.description
@@ -90,24 +93,25 @@ class Phases:
         return value
 
     def mixture(self, steps: np.ndarray, sources: Sequence[str], sizes: Sequence[int]) -> np.ndarray:
-        """Return the probability that a sample comes from each of `sources`, float64 [n, S], for the updates at `steps` (int [n]). Rows sum
-        to 1.
+        """Return the probability that a sample comes from each of S = len(`sources`) sources, float64 [n, S], for the updates at `steps`
+        (int [n]). Rows sum to 1.
 
-        A phase without `data` draws in proportion to `sizes`. A phase with `data` does not draw from sources that it does not name."""
+        A phase without `data` draws in proportion to `sizes`. A phase with `data` does not draw from sources that `data` does not name."""
         by_size = shares_of_sizes(sizes)
         rows = [normalised_weights(dict(phase.data), sources, 0.0) if phase.data else by_size for phase in self.phases]
         return self._blend(steps, rows)
 
     def dimension_weights(self, steps: np.ndarray, dimensions: Sequence[str]) -> np.ndarray:
-        """Return the weight of each of the model's `dimensions`, float64 [n, D], for the updates at `steps` (int [n]). Rows sum to 1.
+        """Return the weight of each of the D = len(`dimensions`) named parts of the model, float64 [n, D], for the updates at `steps` (int
+        [n]). Rows sum to 1.
 
         A dimension that a phase does not name has weight 1 before the weights of the phase are scaled to sum to 1."""
         rows = [normalised_weights(dict(phase.dimensions), dimensions, 1.0) for phase in self.phases]
         return self._blend(steps, rows)
 
     def _blend(self, steps: np.ndarray, table: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the average of the rows [K] of `table` (one row per phase), weighted by the shares of the phases at `steps`: float64 [n,
-        K].
+        """Return the average of the rows [K] of `table`, float64 [n, K]. `table` has one row per phase; the row is weighted by the share of
+        its phase at each of `steps` (int [n]).
 
         At most two shares are above 0, so the order of the sum does not affect rounding. A matrix product could use fused multiply-adds and
         round differently between machines."""
@@ -123,7 +127,7 @@ class Phases:
         """Return (description, step) of each change of the learning-rate multiplier, for the printed schedule: start and end of each
         cross-fade.
 
-        Phases that have no step in a short run are left out."""
+        Phases that contain no step, as may happen in a short run, are left out."""
         first = self.phases[0]
         milestones = [(f"x {first.lr:g} ({first.name})", 0)] if first.lr != 1.0 else []
         for (old, new), (start, end) in zip(pairwise(self.phases), self.crossfades(), strict=True):
@@ -140,7 +144,7 @@ class Phases:
     def unused_sources(self, sources: Sequence[str], last_step: int) -> list[str]:
         """Return the names in `sources` that no update in a run of `last_step` updates draws from.
 
-        A phase without `data` draws from all of them."""
+        A phase without `data` draws from all sources."""
         crossfades = zip(self.phases, [(0, 0), *self.crossfades()], strict=True)
         used = [phase for phase, (start, end) in crossfades if phase.start + (start < end) < min(phase.end, last_step)]
         if not all(phase.data for phase in used):
@@ -189,7 +193,7 @@ def _phase(name: str, config: PhaseConfig, total_steps: int, steps_per_epoch: in
 
 
 def _check_order(phases: Sequence[Phase]) -> None:
-    """Raise `ConfigError` if the phases are not sorted by start and by end, or if more than two overlap."""
+    """Raise `ConfigError` if the phases are not sorted by start and by end, or if more than two phases overlap."""
     for old, new in pairwise(phases):
         key = f"schedule.phases.{new.name}"
         if new.start < old.start:

@@ -1,7 +1,6 @@
 """Convert the schedule of the configuration to whole steps, once at start-up, and check it.
 
-`OpsSchedule` reads the result, the reporting package prints and draws it, and loader workers receive a copy of it.
-"""
+`OpsSchedule` reads the resolved schedule, the reporting package prints and draws it, and loader workers receive a copy of it."""
 
 from __future__ import annotations
 
@@ -96,8 +95,8 @@ class ResolvedSchedule:
         }
 
     def ramps(self) -> dict[str, Ramp]:
-        """Return the ramps under the names that the printed schedule uses: the probabilities that affect these data, and the connection
-        density."""
+        """Return the ramps under the names that the printed schedule uses: the probabilities that affect these data, and the fraction of
+        connected weights (growth)."""
         density = {DENSITY: self.density} if self.density is not None else {}
         return {name: getattr(self, name) for name in self.probabilities} | density
 
@@ -112,9 +111,9 @@ def resolve_all_schedule_params(
 ) -> ResolvedSchedule:
     """Return the schedule of `config` with every duration converted to steps.
 
-    `components`: metadata components of the validation data, () if there are none. `tasks`: number of tasks. Both are None before the
-    data are known. `probabilities`: the names in `RAMPS` that affect the data. Raise `ConfigError`, in one line, for an impossible
-    schedule."""
+    `components`: metadata components of the validation data, () if there are none; None before the data are read. `tasks`: number of tasks;
+    None before the data are read. `probabilities`: the names in `RAMPS` that affect the data. Raise `ConfigError`, in one line, for an
+    impossible schedule."""
     from linnaeus.schedule.phases import Phases  # imports numpy, which some commands do not need
 
     assert total_steps > 0 and steps_per_epoch > 0
@@ -180,7 +179,8 @@ def resolve_all_schedule_params(
 
 
 def _events(config: Config, total: int, per_epoch: int, last: int, possible: dict[str, bool]) -> dict[str, Every]:
-    """Return the events of logging, reports, checkpoints and validation passes, by name. A pass that is not `possible` never occurs.
+    """Return the events of logging, reports, checkpoints and validation passes, by name. `possible`: for each pass, False if it must never
+    occur.
 
     At the last step `validate_at_end` adds the normal pass and the passes that have intervals; `all_combinations_at_end` adds the passes
     that mask metadata."""
@@ -200,11 +200,11 @@ def _events(config: Config, total: int, per_epoch: int, last: int, possible: dic
 
 
 def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, last: int, tasks: int | None) -> dict[str, Every]:
-    """Return the events `weighting` (updates of the task weights) and `conflict` (measurements of the gradient conflict between tasks).
+    """Return two events: `weighting` (updates of the task weights) and `conflict` (measurements of the gradient conflict between tasks).
 
-    `weighting` occurs at the cadence `weighting.every` from the end of `weighting.warmup` on, if the task weights change during the run; at
-    every update with gradient surgery; and otherwise never. `conflict` occurs at the cadence `weighting.conflict`; never with one task.
-    `tasks`: number of tasks; None: unknown."""
+    If the task weights change during the run, `weighting` occurs at the intervals `weighting.every`, from the end of `weighting.warmup` on.
+    With gradient surgery it occurs at every update, otherwise never. `conflict` occurs at the intervals `weighting.conflict`; never with
+    one task. `tasks`: number of tasks; None: unknown."""
     weight_updates = Every(first=1, last=last)
     if isinstance(weighting, MovingWeightsConfig):
         warmup = Duration.parse(weighting.warmup, "weighting.warmup").to_steps(total, per_epoch)
@@ -216,10 +216,11 @@ def _weighting_events(weighting: WeightingConfig, total: int, per_epoch: int, la
 
 
 def _growth_event(growth: GrowthConfig, total: int, per_epoch: int, last: int) -> tuple[Every, Ramp | None]:
-    """Return the event of the updates that connect weights, and the ramp of the share of connected weights (None: all are connected).
+    """Return the event of the updates that connect weights, and the ramp of the fraction of connected weights. The last of these updates is
+    at the end of the ramp.
 
-    The last of these updates is at the end of the ramp. Raise `ConfigError` for a share that decreases, for an end at step 0, and if
-    settings have no effect."""
+    Without growth the ramp is None. Without growth and with a constant fraction the event never occurs. Raise `ConfigError` for a fraction
+    that decreases, for a ramp that ends at step 0, and for `growth` settings without effect."""
     never = Every(first=1, last=last)
     if not isinstance(growth, LinearGrowthConfig):
         return never, None
@@ -243,7 +244,7 @@ def _growth_event(growth: GrowthConfig, total: int, per_epoch: int, last: int) -
 def _lr_milestones(
     scheduler: SchedulerConfig, warmup_end: int, phases: Phases | None, total: int, per_epoch: int
 ) -> tuple[tuple[str, int], ...]:
-    """Return (description, step) of each point where the learning rate changes its shape, for the printed schedule.
+    """Return (description, step) of each point where the curve of the learning rate changes its form, for the printed schedule.
 
     The learning rate itself is computed by `LRSchedule` in `linnaeus.optim`."""
     milestones = [("warm-up ends", warmup_end)] if warmup_end else []
@@ -258,10 +259,10 @@ def _lr_milestones(
 
 
 def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tuple[tuple[int, str], ...]:
-    """Return (epoch, taxonomic rank) for each entry of `schedule.mixup_group_level`.
+    """Return (epoch, taxonomic rank) for each entry of `schedule.mixup_group_level`. The epoch is the first that starts at or after the
+    step of the key `from` of the entry.
 
-    An entry takes effect at the first epoch that starts at or after the step of its `from`. Raise `ConfigError` for an entry with other
-    keys than `from` and `level`, and for entries that are not sorted."""
+    Raise `ConfigError` for an entry with other keys than `from` and `level`, and for entries that are not sorted."""
     levels: dict[int, str] = {}
     steps: list[int] = []
     for i, entry in enumerate(schedule.mixup_group_level):
@@ -277,14 +278,16 @@ def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) ->
 
 
 def _augmentation_end(config: Config, total: int, per_epoch: int) -> int | None:
-    """Return the step at which augmentation ends, `augment.off_last` before the end of the run; None if it does not end early."""
+    """Return the step at which augmentation ends, `augment.off_last` before the end of the run. Return None if `augment.off_last` is 0 or
+    missing."""
     text = getattr(config.augment, "off_last", "0%")
     length = Duration.parse(text, "augment.off_last").to_steps(total, per_epoch)
     return max(0, total - length) if length else None
 
 
 def _check_probabilities(schedule: ScheduleConfig, effective: Sequence[str]) -> None:
-    """Raise `ConfigError` if mixing or null-label masking is configured and the data do not support it. `effective`: the supported ones.
+    """Raise `ConfigError` if mixing or null-label masking is configured, but not in `effective`, the names of the probabilities that the
+    data support.
 
     The metadata-masking probabilities are not checked: their defaults are above 0, so a user's choice cannot be told from a default."""
     for name, disabled in (("mixup_prob", 0.0), ("null_mask_prob", 1.0)):

@@ -1,5 +1,5 @@
-"""List the validation passes of a schedule: their names, the combinations of metadata components that they mask, and the passes of the last
-step.
+"""List the validation passes of a schedule: their names, the combinations of metadata components that they mask, and which of them run at
+the last step.
 
 A partial pass masks some of the metadata components. Its index is the position of its combination in this order: first the combinations
 listed in the configuration, then (with `schedule.all_combinations_at_end`) every other non-empty proper subset, smallest first. The pass
@@ -23,10 +23,10 @@ def listed_combinations(
 ) -> tuple[Combination, ...]:
     """Return the combinations of `schedule.partial_combinations`, each in the order of `components`, the metadata of the validation data.
 
-    `listed=None` means each component alone, and no combination if there is only one component: the pass without metadata is the same.
-    `components=None` means that the data are not known yet; the combinations then keep their order. A combination with a component that
-    `data.components` declares (`declared`) and the validation data lack is left out. Raise `ConfigError` for an empty or repeated
-    combination, and for an unknown component."""
+    `listed=None` means each component alone. If there is only one component it means no combination, because the pass without metadata is
+    the same. `components=None` means that the data are not known yet; the combinations then keep their order. A combination is left out if
+    it has a component that `data.components` declares (`declared`) but the validation data lack. Raise `ConfigError` for an empty or
+    repeated combination, and for an unknown component."""
     if listed is None:
         single = declared if components is None else components
         return tuple((name,) for name in single) if len(single) > 1 else ()

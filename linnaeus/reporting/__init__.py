@@ -1,5 +1,6 @@
-"""Write the output of a run: console, train.log, metrics.jsonl, W&B and other destinations of rows, progress reports, summary.json,
-report.html, and the plan (its schedule as text)."""
+"""Write the output of a run: console, train.log, metrics.jsonl, W&B and other destinations of metric rows, progress reports, summary.json,
+report.html, and the plan (the schedule as text).
+"""
 
 from linnaeus.reporting.console import attach_log_file, setup_logging
 from linnaeus.reporting.display import ProgressDisplay

@@ -23,7 +23,7 @@ def read_alarms(run: Path | str) -> list[Alarm]:
 
 
 class AlarmLog:
-    """Writer of alarms.jsonl in the run directory `directory`. If `directory` is None (on ranks other than 0), nothing is read or written,
+    """Writer of alarms.jsonl in the run directory `directory`. With `directory` None (on ranks other than 0) nothing is read or written,
     `counters` returns {}, and `summary` counts no alarms."""
 
     def __init__(self, directory: Path | None) -> None:
@@ -31,7 +31,8 @@ class AlarmLog:
         self.file = None if directory is None else RowWriter(directory / FILE)
 
     def log(self, global_step: int, alarm: Alarm) -> None:
-        """Append an alarm that was raised at `global_step`, which may be later than `alarm.step`."""
+        """Append an alarm. global_step: step at which it was raised, which may be later than `alarm.step`, the step of the update with the
+        problem."""
         if self.file is not None:
             self.file.log(global_step, alarm.row())
 
@@ -40,14 +41,15 @@ class AlarmLog:
         return {} if self.file is None else self.file.counters()
 
     def resume(self, global_step: int, saved: Mapping[str, int]) -> None:
-        """Cut the file back to the rows that it had when a checkpoint of `global_step` was saved. `saved`: result of `counters` in that
-        checkpoint; {} removes all rows."""
+        """Cut the file back to the rows that it had when the checkpoint of `global_step` was saved.
+
+        saved: result of `counters` in this checkpoint; {} removes all rows."""
         if self.file is not None:
             self.file.truncate(global_step, **(saved or {"rows": 0}))
 
     def summary(self) -> dict[str, Any]:
-        """Return the entry of summary.json: `count`, the number of alarms; `kinds`, kind -> number of alarms; `newest`, the last
-        `IN_SUMMARY` alarms, each with `step`, `kind` and `text` (the line of the log)."""
+        """Return the entry for summary.json: `count`, the number of alarms; `kinds`, {kind: number of alarms}; `newest`, a list of the last
+        `IN_SUMMARY` alarms with `step`, `kind` and `text` (the logged line)."""
         alarms = [] if self.directory is None else read_alarms(self.directory)
         newest = [{"step": alarm.step, "kind": alarm.kind, "text": alarm.describe()} for alarm in alarms[-IN_SUMMARY:]]
         return {"count": len(alarms), "kinds": dict(Counter(alarm.kind for alarm in alarms)), "newest": newest}

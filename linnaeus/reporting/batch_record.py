@@ -1,7 +1,7 @@
-"""Write `batches-rank<r>.jsonl`: the sample ids and a hash of every micro-batch of process rank r, with `debug.batch_hashes=true`.
+"""Write `batches-rank<r>.jsonl`, with `debug.batch_hashes=true`: the sample ids and a hash of every micro-batch of process rank r.
 
-Two runs on the same data with the same micro-batch size write the same rows: the hash covers sample order, augmentation, mixing and
-masking. `micro_batch` is the index of the micro-batch in its global batch, so the rows of all processes together are the rows of a run on
+Two runs on the same data with the same micro-batch size write equal rows: the hash covers sample order, augmentation, mixing and masking.
+`micro_batch` in a row is the index of the micro-batch in its global batch, so the rows of all processes together are the rows of a run on
 one process. Hashing reads every byte of a batch on the host, which is slow.
 """
 
@@ -35,8 +35,10 @@ class BatchRecord(RowWriter):
         return super().truncate_after(global_step)
 
     def window(self, global_step: int, batches: Sequence[Mapping[str, Tensor]]) -> None:
-        """Write a row for each micro-batch of one update. `global_step`: its value after the update. `batches`: the micro-batches that this
-        process used for the update, as host tensors."""
+        """Write a row for each micro-batch of one update.
+
+        global_step: number of updates, including this one. batches: the micro-batches that this process used for the update, as host
+        tensors."""
         for number, batch in enumerate(batches):
             samples = self.names(batch["sample"].tolist())
             micro_batch = number * self.world_size + self.rank

@@ -20,8 +20,10 @@ WIDTH = 70  # columns, without the time stamp
 
 
 def brief_report(report: ReportData, previous: ReportData | None) -> str:
-    """Return one line of text with the progress and speed of the run. If settings (`_settings`) differ from the report `previous`, a second
-    line has the new ones. With `previous` None it has all settings."""
+    """Return one line of text with the progress and speed of the run.
+
+    If settings (`_settings`) differ from those in `previous`, the report before, a second line has the new ones. With `previous` None the
+    second line has all settings."""
     percent, step, _ = (part.text for part in progress(report))
     left = f"  {format_duration(report.clocks['time/eta_seconds'])} left" if "time/eta_seconds" in report.clocks else ""
     numbers = brief_numbers(report)
@@ -34,11 +36,11 @@ def brief_report(report: ReportData, previous: ReportData | None) -> str:
 
 
 def brief_validation(step: int, key: str, metrics: Mapping[str, float], tasks: Sequence[str]) -> str:
-    """Return one line about the result of a validation pass: its loss and the top-1 accuracies of the tasks, the finest task first, as many
-    as fit. A pass without loss and top-1 accuracies has the first metrics that fit instead.
+    """Return one line about the result of a validation pass: the loss and the top-1 accuracies, as many tasks as fit, the finest task
+    first.
 
-    `key`: name of the pass, such as `val`. `metrics`: `<pass>/loss`, `<pass>/<task>/top1`, ... -> value. `tasks`: names, the finest
-    last."""
+    Without loss and top-1 accuracies, the line has the first metrics that fit. key: name of the pass, such as `val`. metrics:
+    `<pass>/loss`, `<pass>/<task>/top1`, ... -> value. tasks: names of the tasks, the finest last."""
     found = {name.partition("/")[2]: value for name, value in metrics.items()}
     texts = [f"loss {format_loss(found['loss'])}"] if "loss" in found else []
     texts += [f"{task} {format_percent(found[f'{task}/top1'])}" for task in reversed(tasks) if f"{task}/top1" in found]

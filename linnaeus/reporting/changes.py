@@ -1,8 +1,8 @@
-"""Format the table of changes when a run continues with another configuration: length, remaining events (validations, checkpoints, ...),
-probabilities, phases, learning rates.
+"""Format the table of changes for a run that continues with another configuration: length, remaining events (validations, checkpoints,
+...), probabilities, phases, learning rates.
 
 For example, `run.allow=[trainer.length]` lets a run of 9 steps continue to 18: every percentage, the cosine and the final validations move.
-The table compares the resolved schedules of the saved and the new configuration. It is printed when the run continues and saved as
+The table compares the resolved schedules of the saved and of the new configuration. It is printed when the run continues, and saved as
 launches/<n>/moved.txt.
 """
 
@@ -37,11 +37,11 @@ def describe_changes(
     old_train_size: int | None = None,
     probabilities: Sequence[str] = RAMPS,
 ) -> str:
-    """Return the table (text) for a run that has made `step` updates and continues with the configuration `new` instead of the saved one,
-    `old`. If this version of the program cannot read `old`, a line that says so replaces the table.
+    """Return the table of changes as text, for a run that continues with the configuration `new` instead of the saved configuration `old`.
 
-    `train_size`: number of training samples now. `old_train_size`: their number before; None if it is the same. `components`: names of the
-    metadata components of the data now. `probabilities`: names of the scheduled probabilities that affect the data now."""
+    If this version of the program cannot read `old`, a line that says so replaces the table. step: number of updates made so far.
+    train_size: number of training samples now. old_train_size: number of training samples before; None if unchanged. components: names of
+    the metadata components of the data now. probabilities: names of the scheduled probabilities that affect the data now."""
     from linnaeus.config.environment import saved_tree
     from linnaeus.config.load import typed_config
     from linnaeus.rundir.identity import config_difference
@@ -99,9 +99,9 @@ def _length(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _remaining(every: Every, step: int) -> str:
-    """Return the occurrences of the event `every` after `step` as text: their number, a colon and their steps, such as `5: 20, 30 ... 60`.
+    """Return the steps after `step` at which the event occurs as text: their number, a colon, and the steps, such as `5: 20, 30 ... 60`.
 
-    Up to four steps are listed; of more, only the first two and the last. Cadences in wall time follow, such as `every 15min`. The text is
+    Up to four steps are listed; of more, only the first two and the last. Intervals in wall time follow, such as `every 15min`. The text is
     `none` if the event does not occur after `step`."""
     steps = [s for s in every.steps() if s > step]
     parts = [f"every {cadence}" for cadence in clock_cadences(every)]
@@ -126,8 +126,9 @@ def _ramps(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _phases(r: ResolvedSchedule, step: int) -> dict[str, str]:
-    """Return name -> text: the curriculum phase of the next update, and the steps and weights of every phase that ends after `step`; {}
-    without phases."""
+    """Return {name: text} of the rows about curriculum phases; {} without phases.
+
+    The rows are the phase of the next update, and the steps and weights of every phase that ends after `step`."""
     if r.phases is None:
         return {}
     rows = {f"phase at step {step} (now)": r.phases.at(step)[0]} if step < r.last_step else {}
@@ -137,8 +138,9 @@ def _phases(r: ResolvedSchedule, step: int) -> dict[str, str]:
 
 
 def _learning_rates(plan: _Plan, step: int, total: int) -> dict[str, str]:
-    """Return name -> learning rate as text, for the current step `step` and for later steps at `MARKS` per cent of the new length, `total`
-    steps. The text is `ended` for steps after the end of `plan`."""
+    """Return {name of the row: learning rate as text} at `step`, the current step, and at later steps.
+
+    The later steps are at `MARKS` per cent of the new length `total`. The text is `ended` for steps after the end of `plan`."""
     steps = {f"at step {step} (now)": step}
     steps |= {f"at step {s} ({p}%)": s for p in MARKS for s in [min(first_step_at(total * p / 100), total - 1)] if s > step}
     reduced = ", before plateau reductions" if plan.config.lr_scheduler.name == "plateau" else ""
@@ -149,10 +151,10 @@ def _learning_rates(plan: _Plan, step: int, total: int) -> dict[str, str]:
 
 
 def _table(sections: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]]) -> list[str]:
-    """Return the lines of the table. A section has a line with its title, a line with name, text before and text after for each row that
-    changes, and a line with the names of the rows that do not change.
+    """Return the lines of the table. sections: title -> (rows before, rows after); rows are dicts name -> text.
 
-    `sections`: title -> (rows before, rows after). The rows are dicts name -> text; the text of a missing row is `none`."""
+    A section has a line with its title, a line with name, text before and text after for each changed row, and a line with the names of the
+    unchanged rows. A row that is missing on one side has the text `none`."""
     rows = [
         (title, name, before.get(name, "none"), after.get(name, "none"))
         for title, (before, after) in sections.items()

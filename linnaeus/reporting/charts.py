@@ -1,7 +1,8 @@
 """Draw charts as SVG text: scales, ticks and elements. A plotting library would add about a second of imports to every start.
 
 report.html (`report/line_chart.py`), schedule.svg (`schedule_chart.py`) and sweep.svg (`sweep/picture.py`) use this module. Colours are SVG
-attributes, which the style sheet of report.html overrides by class and by value, so that its charts follow the light or dark theme.
+attributes. The style sheet of report.html overrides them by class and by value, so that charts in report.html follow the light or dark
+theme.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ LETTER = 7.3  # pixels of an average letter of 12 px in the widest of these font
 
 
 def element(name: str, content: str = "", /, **attributes: float | str) -> str:
-    """Return an SVG element; `content` is inserted without escaping. In attribute names `_` becomes `-`, and a final `_` is removed
-    (`class_`). Numbers are rounded to a tenth of a pixel."""
+    """Return an SVG element with the given attributes. `content` is inserted without escaping.
+
+    In attribute names `_` becomes `-`, and a final `_` is removed (`class_`). Numbers are rounded to a tenth of a pixel."""
     texts = (v if isinstance(v, str) else f"{round(v, 1):g}" for v in attributes.values())
     pairs = (f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"' for key, text in zip(attributes, texts))
     return f"<{name}{''.join(pairs)}>{content}</{name}>"
@@ -78,8 +80,9 @@ def nice_ticks(low: float, high: float, count: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return powers of ten inside `low`..`high`, and also 2 and 5 times these if `high` is at most 200 times `low`. In a range of many
-    decades, only every n-th power is returned, so that there are about `count` values."""
+    """Return powers of ten inside `low`..`high`; if `high` is at most 200 times `low`, also 2 and 5 times powers of ten.
+
+    In a range of many decades only every n-th power is returned, so that there are about `count` values."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if high <= 200 * low else (1,)
     ticks = [f * 10.0**power for power in range(first, last + 1, max(1, (last - first) // (count - 1))) for f in factors]
@@ -106,15 +109,17 @@ class Chart:
         self.add("line", class_="grid", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)
 
     def y_axis(self, labels: Mapping[float, str]) -> None:
-        """Draw a horizontal line across the chart at each value of `labels` and write its label to the left."""
+        """Draw the y axis: for each {value: label}, a horizontal line across the chart and the label to the left of the line."""
         for value, label in labels.items():
             self.line(self.x.start, self.y(value), self.x.end, self.y(value))
             self.text(self.x.start - 8, self.y(value) + 4, label, "end")
 
     def x_axis(self, labels: Mapping[float, str], colour: str = GREY, above: float = -18, tick: float = 0) -> None:
-        """Write the label of each x value in `labels`, `above` pixels above the lower edge of the chart (below it if `above` is negative).
-        Unless `tick` is 0, also draw a mark of `tick` pixels upwards from the edge. A label that would overlap the label to its left is
-        left out."""
+        """Write the x axis: the label of each x value in `labels`, `above` pixels above the lower edge of the chart (below the edge if
+        negative).
+
+        Unless `tick` is 0, also draw marks of `tick` pixels upwards from the edge. A label that would overlap the label to its left is left
+        out."""
         free = -math.inf
         for value, label in sorted(labels.items()):
             x, half = self.x(value), len(label) * LETTER / 2
@@ -135,8 +140,10 @@ class Chart:
         self.add("circle", about, class_=f"dot {class_}", cx=self.x(x), cy=self.y(y), r=radius, fill=colour, fill_opacity=0.9)
 
     def area(self, xs: tuple[float, float, float, float], colour: str, text: str = "", note: str = "", title: str = "") -> None:
-        """Fill a quadrangle that reaches from the lower to the upper edge. `xs` are the x values of its corners: lower left, upper left,
-        upper right, lower right. `text` and `note` are written in its middle if they fit."""
+        """Fill a quadrangle that reaches from the lower to the upper edge of the chart.
+
+        xs: x values of the corners: lower left, upper left, upper right, lower right. text, note: written in the middle if they fit. title:
+        tooltip."""
         low, high, (a, b, c, d) = self.y.start, self.y.end, map(self.x, xs)
         corners = f"{a:.1f},{low:g} {b:.1f},{high:g} {c:.1f},{high:g} {d:.1f},{low:g}"
         self.add("polygon", element("title", escape(title)) if title else "", points=corners, fill=colour)

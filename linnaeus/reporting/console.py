@@ -1,8 +1,8 @@
 """Set up the logger `linnaeus`: every line is written to train.log, and `logger.console` sets which lines are also printed.
 
 Three levels are used besides warnings and errors: DEBUG for full reports, INFO for short lines on the progress, RESULT for the result at
-the end of a run. Lines logged before the run directory exists wait in memory and are the first lines of train.log, so an error before that
-leaves no file.
+the end of a run. Lines logged before the run directory exists wait in memory and become the first lines of train.log. If an error occurs
+before, no file is left.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_WAITING_LINES = 10_000  # kept in memory while they cannot be written
 class _LineFormatter(logging.Formatter):
     """Formatter of log records as `12:03:01 text`, from level WARNING on as `12:03:01 WARNING text`.
 
-    `datefmt`: format of the time. `stamp_results`: False leaves out the time of records of level RESULT. `hidden`: text -> text that
-    replaces it. Control characters of a message are escaped, except line breaks."""
+    datefmt: format of the time. stamp_results: False leaves out the time of records of level RESULT. hidden: {text: text shown instead}.
+    Control characters of a message are escaped, except line breaks."""
 
     def __init__(self, datefmt: str, stamp_results: bool, hidden: Mapping[str, str]) -> None:
         super().__init__(datefmt=datefmt)
@@ -53,10 +53,10 @@ class _LineFormatter(logging.Formatter):
 
 
 class _StdoutHandler(logging.Handler):
-    """Handler that prints to the current `sys.stdout`, which a live display replaces in order to print lines above its panel.
+    """Handler that prints to the current `sys.stdout`. A live display replaces `sys.stdout` in order to print lines above its panel.
 
     On a terminal, the first line of a record is wrapped between words. Further lines (tables) and records of level RESULT (paths and
-    commands, which people copy) are not wrapped. `style`: value of `logger.console`."""
+    commands, which people copy) are not wrapped. style: value of `logger.console`."""
 
     def __init__(self, style: str) -> None:
         super().__init__()
@@ -112,11 +112,11 @@ def _is_not_console_only(record: logging.LogRecord) -> bool:
 
 
 def setup_logging(is_master: bool = True, style: str = "auto", hidden: Mapping[str, str] | None = None) -> logging.Logger:
-    """Replace the handlers of the logger `linnaeus` and return the logger. Rank 0 logs to stdout and train.log, other ranks log errors to
+    """Replace the handlers of the logger `linnaeus` and return the logger. Rank 0 logs to stdout and train.log; other ranks log errors to
     stderr.
 
-    `style` is the value of `logger.console`, a key of `LEVELS`. Lines are written to train.log once `attach_log_file` is called. `hidden`
-    maps values of environment variables, which must not be logged, to the texts shown instead (`config/environment.py`)."""
+    style: value of `logger.console`, a key of `LEVELS`. hidden: {value of an environment variable that must not be logged: text shown
+    instead} (`config/environment.py`). Lines are written to train.log once `attach_log_file` is called."""
     for handler in list(LOGGER.handlers):
         LOGGER.removeHandler(handler)
         handler.close()

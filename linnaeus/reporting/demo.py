@@ -32,8 +32,9 @@ PHASES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the reports of a simulated run and return 0. A wrong argument ends the program with status 2. `arguments`: None for those of
-    the command line."""
+    """Print the reports of a simulated run and return 0. A wrong argument ends the program with status 2.
+
+    arguments: words of the command line; None: `sys.argv[1:]`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--max-iters", "--max_iters", type=int, default=100, help="iterations of the simulated run")
     parser.add_argument("--every", default="1%", help="interval between reports: 1%%, 500steps")
@@ -45,8 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def simulate(total: int, every: str, sections: Sequence[str]) -> None:
-    """Print the reports of a simulated run of `total` iterations, every `every` (such as `1%`), with the given sections. Raise
-    `ConfigError` for an invalid argument, such as a wall time in `every`."""
+    """Print the reports of a simulated run of `total` iterations.
+
+    every: interval of the reports, such as `1%`. sections: sections of a report. Raise `ConfigError` for an invalid argument, such as a
+    wall time in `every`."""
     unknown = [name for name in sections if name not in SECTIONS]
     if unknown:
         raise ConfigError(f"--sections: {unknown[0]!r} is not a section; choose from {', '.join(SECTIONS)}")
@@ -72,8 +75,9 @@ def _reading(step: int) -> Reading:
 
 
 def _data(step: int, total: int, phases: Phases, throughput: Throughput) -> ReportData:
-    """Return the simulated data of the report at `step`. Validations before `step` are included, and in the last report also the validation
-    of its own step."""
+    """Return the simulated data of the report at `step`.
+
+    Validations before `step` are included; in the last report also a validation at `step` itself."""
     validations = [math.ceil(total * k / 4) for k in range(1, 5)]
     validated = [s for s in validations if s < step or step == total]
     connected = round((0.1 + 0.9 * min(1.0, 2 * step / total)) * MASKABLE)
@@ -114,8 +118,9 @@ def _clocks(step: int, total: int, throughput: Throughput, validations: Sequence
 
 
 def _row(step: int, total: int, lr_multiplier: float) -> dict[str, float]:
-    """Return a row of simulated training metrics after `step` of `total` updates; at step 0 only the learning rate. `train/lr` is the
-    learning rate of the last update: warm-up and cosine, multiplied by `lr_multiplier`."""
+    """Return simulated training metrics after `step` of `total` updates; at step 0 only the learning rate.
+
+    `train/lr` is the learning rate of the last update: warm-up and cosine, times `lr_multiplier`."""
     share, update = step / total, max(0, step - 1)
     shape = min(1.0, 10 * (update + 1) / total) * (1 + math.cos(math.pi * update / total)) / 2
     row = {"train/lr": 1e-3 * shape * lr_multiplier}

@@ -1,7 +1,7 @@
 """Display the progress of a run: a live panel on a terminal, otherwise one line per report.
 
-The panel is redrawn by the training process itself, at step ends and between batches of a validation pass, at most every `REDRAW` seconds.
-No thread is used. rich is imported when a panel is drawn.
+The training process itself redraws the panel, at the end of steps and between batches of a validation pass, at most every `REDRAW` seconds.
+No thread is used. The package rich is imported when a panel is drawn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class View:
 
     left: estimated seconds until the end of the run; None before there is an estimate.
     left_without_validation: True if `left` excludes the remaining validation passes, because no pass has been timed yet.
-    running: the validation pass in progress (its name in words, batches done, all batches, seconds left or None); None if none is.
+    running: validation pass in progress: (name in words, batches done, all batches, seconds left or None); None without a pass.
     report: the last progress report.
     accuracy: task -> newest top-1 accuracy on the validation data, 0 to 1.
     notice: a line for the reader, such as that a request to stop was received.
@@ -57,10 +57,10 @@ class View:
 
 
 class ProgressDisplay:
-    """Display of the progress of a run, a context manager. Within `with`, it shows a live panel if `style` (`logger.console`) is auto or
+    """Display of the progress of a run, a context manager. Within `with`, a live panel is shown if `style` (`logger.console`) is auto or
     live and stdout is a terminal.
 
-    `due` is cheap enough to be called at every step: it reads a clock, and only if there is a panel."""
+    `due` is cheap enough to be called at every step: without a panel it returns at once, otherwise it reads a clock."""
 
     def __init__(self, total_steps: int, style: str = "auto", is_master: bool = True) -> None:
         terminal = is_terminal()
@@ -101,14 +101,17 @@ class ProgressDisplay:
         return self._live is not None and time.monotonic() >= self._next_redraw
 
     def update(self, step: int, left: float | None, validation_included: bool) -> None:
-        """Redraw the panel with `step` updates done and `left` seconds until the end of the run, None without an estimate.
-        `validation_included`: True if the estimate includes the remaining validation passes."""
+        """Redraw the panel with `step` updates done and `left` seconds until the end of the run; `left` is None without an estimate.
+
+        validation_included: True if the estimate includes the remaining validation passes."""
         self._view.step, self._view.left, self._view.left_without_validation = step, left, not validation_included
         self._redraw()
 
     def report(self, data: ReportData) -> None:
-        """Put a progress report into the panel, which shows it at the next redraw. Without a panel, log it as `brief_report`: a line, and
-        a second line with the settings that have changed since the last report. With `logger.console=quiet` log nothing."""
+        """Put a progress report into the panel, which shows it at the next redraw.
+
+        Without a panel, log the report in short (`brief_report`): one line, and a second line if settings have changed since the last
+        report. With `logger.console=quiet` log nothing."""
         previous, self._report = self._report, data
         if not self.live:
             if self.prints:
@@ -124,16 +127,18 @@ class ProgressDisplay:
                 del self._view.losses[name][:-MOST_LOSSES]
 
     def alarm(self, text: str) -> None:
-        """Show `text`, an alarm, in the panel in place of the numbers of the report. It is shown with the next `ALARM_REPORTS` reports."""
+        """Show the alarm `text` in the panel instead of the numbers of the report, until `ALARM_REPORTS` more reports have been made."""
         self._view.alarm, self._news = text, ALARM_REPORTS
 
     def start(self, step: int) -> None:
-        """Set the step that the panel shows to `step`, the number of updates that earlier launches have made."""
+        """Set the step that the panel shows at the start. step: number of updates that earlier launches have made."""
         self._view.step = step
 
     def results(self, step: int, results: Mapping[str, float], tasks: tuple[str, ...]) -> None:
-        """Put the loss and the top-1 accuracies of a validation at `step` into the panel; without a panel do nothing. `results`: metric key
-        -> value, of any passes; only the pass without masked metadata (`val`, otherwise `val_ema`) is shown."""
+        """Put the loss and the top-1 accuracies of a validation at `step` into the panel; without a panel do nothing.
+
+        results: metric key -> value, of any validation passes; only the pass without masked metadata (`val`, otherwise `val_ema`) is
+        shown."""
         if self.live:
             loss = next((results[key] for key in ("val/loss", "val_ema/loss") if key in results), None)
             if loss is not None:
@@ -145,11 +150,11 @@ class ProgressDisplay:
 
     @contextlib.contextmanager
     def validation(self, step: int, key: str, total: int, left_after: float | None) -> Iterator[Callable[[int], None]]:
-        """Show a validation pass of `total` batches at `step` while the `with` block runs. Yield a function that the caller calls with the
-        number of batches done. Without a panel, log a line every `LONG_PASS` seconds.
+        """Show a validation pass of `total` batches at `step` while the `with` block runs. Yield a function to call with the number of
+        batches done.
 
-        key: name of the pass, such as `val_mask_meta`. left_after: estimated seconds from the end of this pass to the end of the run; None
-        if unknown."""
+        Without a panel, log a line every `LONG_PASS` seconds. key: name of the pass, such as `val_mask_meta`. left_after: estimated seconds
+        from the end of this pass to the end of the run; None if unknown."""
         self._view.step = step
         words, start = pass_words(key), time.monotonic()
         next_line = start + LONG_PASS
@@ -176,9 +181,10 @@ class ProgressDisplay:
     # -- notices ---------------------------------------------------------------------------------------------------------
 
     def notice(self, text: str) -> None:
-        """Show the line `text` at once; on ranks other than 0 do nothing. This may be called in a signal handler: `text` is written without
-        the locks of rich and logging. With a panel, it replaces the panel's last row, so that the next redraw finds the cursor where it
-        was. Without a panel, it is written to stderr."""
+        """Show the line `text` at once; on ranks other than 0 do nothing.
+
+        A signal handler may call this: `text` is written without the locks of rich and logging. With a panel, `text` replaces the panel's
+        last row, so that the next redraw finds the cursor at its place. Without a panel, it is written to stderr."""
         if not self.is_master:
             return
         self._view.notice = text

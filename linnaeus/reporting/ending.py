@@ -20,7 +20,7 @@ def describe_end(
 ) -> list[str]:
     """Return the last lines of a run.
 
-    headline: the result as lines from the workload; if empty, the losses in `final` are shown.
+    headline: the result as lines of text, made by the workload; if empty, the losses in `final` are shown.
     final: the newest result of each validation metric.
     timings: `time/...` and `memory/...` of the run.
     files: name -> path, one line each.

@@ -1,9 +1,8 @@
-"""Send rows to MLflow or trackio while a run trains, by a second process: `linnaeus replay RUN --to TARGET --follow`.
+"""Send metric rows to MLflow or trackio while a run trains, from a second process: `linnaeus replay RUN --to TARGET --follow`.
 
 The training process does not import these packages and makes no network calls, so they cannot block it. If the second process is killed,
-training continues. The second process reads the rows from the files of the run directory, so the training process has no queue of rows.
-Its stdin is a pipe to which nothing is written. When the run closes the pipe or is killed, the second process sends the remaining rows and
-exits.
+training continues. The second process reads the rows from the files of the run directory, so no queue of rows is needed. Its stdin is a
+pipe to which nothing is written. When the run closes the pipe or is killed, the second process sends the remaining rows and exits.
 """
 
 import contextlib
@@ -21,10 +20,10 @@ END_TIMEOUT = 30.0  # seconds for which the end of the run waits for the last ro
 
 
 class Follower:
-    """Sink of rows that starts the process `linnaeus replay ... --follow` and checks that it has not failed.
+    """Destination of metric rows that starts a process `linnaeus replay ... --follow` to send the rows, and checks that it has not failed.
 
     directory: run directory. target: mlflow or trackio. options: further arguments of the command. environment: further environment
-    variables of the process; an address with a password is passed here, because other users can read a command line."""
+    variables of the process. An address with a password is passed in `environment`, because other users can read a command line."""
 
     def __init__(self, directory: Path, target: str, options: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> None:
         self._command = [sys.executable, "-m", "linnaeus", "replay", str(directory), "--to", target, "--follow", *options]
@@ -34,24 +33,26 @@ class Follower:
         self._soft = SoftFailure(f"logger.{target}", f"{target} gets no more rows in this launch (`linnaeus replay` sends the rest)")
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None:
-        """Start the process; if that fails, log a warning. The arguments are not used: the process reads all rows from metrics.jsonl and
-        timings.jsonl, whose last step is `global_step` now."""
+        """Start the process; if that fails, log a warning.
+
+        The arguments are not used: the process reads all rows from metrics.jsonl and timings.jsonl, which end at `global_step` now."""
         with self._soft.guard(), open(self._output, "wb") as output:
             self._process = subprocess.Popen(
                 self._command, env=self._environment, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
             )
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
-        """Log a warning, once, if the process has ended with an error. The arguments are not used: the process reads the row from its
-        file."""
+        """Check the process: if it has ended with an error, log a warning, once. The arguments are not used: the process reads the row from
+        its file."""
         self._check()
 
     def sync(self) -> None:
         self._check()
 
     def close(self) -> None:
-        """Close the pipe, so that the process sends the last rows and ends. Wait for this for at most `END_TIMEOUT` seconds; after that,
-        log a warning and let the process continue alone."""
+        """Close the pipe, so that the process sends the last rows and ends, and wait for its end.
+
+        After `END_TIMEOUT` seconds, log a warning and let the process continue alone."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -27,7 +27,7 @@ def format_rate(per_second: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a short time with three significant digits in its unit: `1.38 s`, `40.2 ms`, `312 us`."""
+    """Return a short time with three significant digits and a suitable unit: `1.38 s`, `40.2 ms`, `312 us`."""
     for limit, factor, unit in ((0.9995, 1, "s"), (0.9995e-3, 1e3, "ms")):
         if seconds >= limit:
             return f"{_three_digits(factor * seconds)} {unit}"
@@ -87,8 +87,10 @@ def fit(texts: Sequence[str], width: int) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return a line chart as text: one of the characters `BARS` per finite value of `values`, the lowest for the least value; "" without
-    finite values. If there are more than `width` values, each of `width` characters shows the mean of consecutive values."""
+    """Return a line chart as text: one of the characters `BARS` for each finite value, the lowest character for the least value; "" without
+    one.
+
+    With more than `width` values, each of `width` characters shows the mean of consecutive values."""
     finite = [value for value in values if math.isfinite(value)]
     count = min(width, len(finite))
     edges = [len(finite) * number // count for number in range(count + 1)] if count > 0 else []
@@ -98,10 +100,10 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def pass_words(key: str) -> str:
-    """Return the name of a validation pass `key` in words: `all metadata` for `val`, `without metadata` for `val_mask_meta`, `without
+    """Return the name of the validation pass `key` in words: `all metadata` for `val`, `without metadata` for `val_mask_meta`, `without
     spatial and temporal` for `val_mask_SPATIAL_TEMPORAL`.
 
-    `, averaged weights` follows for a pass with averaged weights (`val_ema`)."""
+    For a pass with averaged weights (`val_ema`), `, averaged weights` is appended."""
     averaged = key.startswith("val_ema")
     masked = key.replace("val_ema", "val", 1).removeprefix("val").removeprefix("_mask").removeprefix("_")
     names = ["metadata"] if masked == "meta" else [name.lower() for name in masked.split("_") if name]
@@ -110,7 +112,7 @@ def pass_words(key: str) -> str:
 
 
 def layout(sections: Iterable[Sequence[str]]) -> str:
-    """Return the texts of all sections, separated by two blanks, on lines of at most `WIDTH` columns. `sections`: texts of each section.
+    """Arrange the texts of all sections on lines of at most `WIDTH` columns, separated by two blanks. sections: the texts of each section.
 
     A section that does not fit on the rest of a line starts a new line. A section longer than a line is broken between its texts. A text is
     never broken, so a text longer than `WIDTH` gives a longer line. Lines after the first begin with `INDENT`."""

@@ -1,6 +1,7 @@
 """Read utilisation, clock, power and throttling of an NVIDIA GPU by NVML, if the package `nvidia-ml-py` is installed.
 
-Throttling, a lower clock because of the power limit or the temperature, is one cause of a low MFU. Values are read for reports only.
+Throttling is a lower clock because of the power limit or the temperature; it is one cause of a low MFU (model FLOPs utilisation). Values
+are read for reports only.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def open_gpu(uuid: str) -> GpuState | None:
 
 
 def throttling_reasons(bits: float) -> list[str]:
-    """Return the reasons for which the clock is lower, such as `power limit`: the names in `THROTTLING` of the bits that are set in `bits`,
-    a value of `gpu/throttling`; [] for 0."""
+    """Return the reasons why the clock is lower, such as `power limit`; [] if it is not.
+
+    bits: a value of `gpu/throttling`: the sum of the bits in `THROTTLING` that are set."""
     return [reason for bit, reason in THROTTLING.items() if int(bits) & bit]

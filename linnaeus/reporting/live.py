@@ -1,4 +1,4 @@
-"""Show rows at the bottom of the terminal that are redrawn in place, while the lines of the logger appear above them. No thread is used."""
+"""Show rows at the bottom of the terminal and redraw them in place, while the lines of the logger appear above them. No thread is used."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REDRAW = 0.25  # seconds between two redraws
 
 
 def start_live(render: Callable[[int], Any]) -> Live:
-    """Start a live display of rich and return it; its `refresh` redraws the rows and its `stop` removes them. `render(columns)` returns the
-    rows for a terminal of that width.
+    """Start a live display of the package rich and return it: `refresh()` redraws the rows, `stop()` removes them.
 
-    Lines that are printed meanwhile are not wrapped, so that a path in them can be copied."""
+    render: function that returns the rows for a terminal of that many columns. Lines that are printed meanwhile are not wrapped, so that a
+    path in them can be copied."""
     from rich.console import Console
     from rich.live import Live
 

@@ -1,8 +1,8 @@
 """Read the memory of processes, and warn of growth that looks like a leak.
 
-The memory of a process is its resident pages (RSS). Pages of files and of shared memory, such as the store of decoded photographs and the
-batches of loader workers, count as shared, all others as private. Only the growth of private memory is checked, so a cache in shared memory
-that fills causes no warning.
+The memory of a process is its resident pages (RSS). Pages of files and of shared memory count as shared, such as the store of decoded
+photographs and the batches of loader workers; all other pages are private. Only the growth of private memory is checked, so a cache in
+shared memory that is still growing causes no warning.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ def memory_of(process: int | None = None) -> Memory | None:
 
 @functools.lru_cache(maxsize=1)
 def _own_statm(process: int) -> int:
-    """Return an open file descriptor of /proc/<process>/statm. It is cached, because to open and read the file takes six times as long as
-    to read it. `process`: PID of this process. It is the key of the cache, so that a forked process opens its own file."""
+    """Return an open file descriptor of /proc/<process>/statm. It is cached: opening and reading the file takes six times as long as
+    reading it.
+
+    process: PID of this process. It is the key of the cache, so that a forked process opens its own file."""
     return os.open(f"/proc/{process}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -71,9 +73,10 @@ class MemoryGrowth:
 
     From `LEAST_READINGS` readings on, a leak is reported if three conditions hold. The medians of the four quarters of the readings rise
     from quarter to quarter. They rise by at least `LEAST_GROWTH` from the first to the last quarter. The first half of the readings has at
-    least the fraction `LEAST_SHARES[0]` of the growth, and the second half at least `LEAST_SHARES[1]`. The third condition excludes a cache
-    that fills, whose growth slows down, and a new buffer, whose growth is one jump. A fast leak is reported from `FAST_READINGS` readings
-    on (`_grows_fast`). Above `MOST_READINGS` readings, every other one is dropped, so that they cover the whole launch."""
+    least the fraction `LEAST_SHARES[0]` of the growth, and the second half at least `LEAST_SHARES[1]`. The third condition excludes a
+    cache, whose growth slows down, and a new buffer, whose growth is a single jump. A fast leak is reported from `FAST_READINGS` readings
+    on (`_grows_fast`). If there are more than `MOST_READINGS` readings, every other reading is dropped, so that the readings cover the
+    whole launch."""
 
     def __init__(self, name: str) -> None:
         """`name`: name of the memory in the warning, such as `GPU memory`."""
@@ -82,11 +85,11 @@ class MemoryGrowth:
         self._every, self._count, self._said = 1, 0, False
 
     def report(self, step: int, mebibytes: float, last_step: int) -> str | None:
-        """Add the reading of a progress report. Return a warning if the conditions of a leak hold, otherwise None. After the first warning,
-        always return None.
+        """Add the reading of a progress report. Return a warning if the readings look like a leak, otherwise None; after the first warning
+        always None.
 
-        step: `global_step` of the report. mebibytes: the reading in MiB. last_step: last step of the run; the warning gives the growth
-        expected until then. The first `SKIPPED` readings are ignored. In a long launch, only every 2nd, 4th, ... reading is used."""
+        step: `global_step` of the report. mebibytes: the reading in MiB. last_step: last step of the run; the warning says how much memory
+        is expected by then. The first `SKIPPED` readings are ignored. In a long launch, only every 2nd, 4th, ... reading is used."""
         self._count += 1
         if self._said or self._count <= SKIPPED or self._count % self._every:
             return None

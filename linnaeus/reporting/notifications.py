@@ -1,9 +1,9 @@
-"""Send short messages about a run to a phone or a chat, by apprise: at its start, at milestones, at the best validation, after a warning or
-an error, and at its end.
+"""Send short messages about a run to a phone or a chat, by the package apprise: at its start, at milestones, at the best validation, after
+a warning or an error, and at its end.
 
-One thread makes all calls of apprise and reads messages from a short queue, so a server that does not answer cannot block the run: messages
-that do not fit into the queue are left out, and the end of the run waits at most `END_TIMEOUT` seconds for the last one. Addresses contain
-tokens, so no line of the log names them.
+One thread makes all calls of apprise and reads messages from a short queue, so a server that does not answer cannot block the run. Messages
+that do not fit into the queue are left out, and the end of the run waits at most `END_TIMEOUT` seconds for the last message. Addresses
+contain tokens, so they are never logged.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ Message = tuple[str, str]  # (type of apprise, text)
 
 
 class Notifier:
-    """Sender of messages with the title `title` to `addresses` (URLs of apprise). `events`: the kinds of messages to send, from `EVENTS`.
-    `directory`: run directory.
+    """Sender of messages with the title `title` to `addresses` (URLs of apprise).
 
-    Without addresses, or with `directory` None (ranks other than 0), every method does nothing."""
+    events: kinds of messages to send, from `EVENTS`. directory: run directory. Without addresses, or with `directory` None (ranks other
+    than 0), every method does nothing."""
 
     def __init__(self, directory: Path | None, title: str, addresses: Sequence[str], events: Sequence[str] = EVENTS) -> None:
         self._addresses = list(addresses) if directory is not None else []
@@ -52,8 +52,9 @@ class Notifier:
         return bool(self._addresses) and not self._soft.failed
 
     def start(self, text: str) -> None:
-        """Start the thread and queue the message `text` of the event `start`. If `events` contains `warnings`, queue a message for each
-        later warning or error in the log, as `warning` does."""
+        """Start the thread and queue the message `text` of the event `start`.
+
+        If `events` contains `warnings`, queue a message for each later warning or error in the log, as the method `warning` does."""
         if self.active and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="notifications", daemon=True)
             self._thread.start()
@@ -73,8 +74,10 @@ class Notifier:
                 self._queue.put_nowait((TYPES.get(kind or event, "info"), hide(text)))
 
     def milestone(self, name: str, text: str) -> None:
-        """Queue the message `text` about the milestone `name`, unless this launch or an earlier one has done so (notified.json). Do nothing
-        if `milestones` is not one of the chosen events."""
+        """Queue the message `text` about the milestone `name`, unless a message about it was queued before in this run (recorded in
+        notified.json).
+
+        Do nothing if `milestones` is not one of the chosen events."""
         if self._thread is None or self._record is None or "milestones" not in self._events:
             return
         sent = list((read_json(self._record) or {}).get("milestones", []))
@@ -84,8 +87,9 @@ class Notifier:
             self.send("milestones", text)
 
     def warning(self, text: str) -> None:
-        """Queue a message about a warning or an error in the log. In the 15 minutes after it, further calls are only counted; the next
-        message gives their number."""
+        """Queue the message `text` about a warning or an error in the log.
+
+        During the next 15 minutes, further warnings are only counted; the next message gives their number."""
         now = time.monotonic()
         if now < self._quiet_until:
             self._counted += 1
@@ -95,8 +99,10 @@ class Notifier:
         self.send("warnings", text + more)
 
     def close(self, text: str = "", failed: bool = False) -> None:
-        """Queue the message `text` of the event `end`, unless it is empty. Wait for at most about `END_TIMEOUT` seconds until all messages
-        are sent. `failed`: True if the run failed, for the type of the message."""
+        """Queue the message `text` of the event `end`, unless `text` is empty. Wait until all messages are sent, at most about
+        `END_TIMEOUT` seconds.
+
+        failed: True if the run failed, which sets the type (colour or icon) of the message."""
         if self._handler is not None:
             LOGGER.removeHandler(self._handler)
             self._handler = None
@@ -113,7 +119,7 @@ class Notifier:
         self._thread = None
 
     def _work(self) -> None:
-        """Send the queued messages until None is read from the queue, or until a message cannot be sent. Target of the thread."""
+        """Send the queued messages, until the queue returns None or a message cannot be sent. This is the function of the thread."""
         try:
             import apprise
 

@@ -1,8 +1,8 @@
 """Draw the panel of a run on a terminal: at most ten rows, fitted to the width.
 
-It has bars for the run, for the validation pass in progress and for the time not spent waiting for data; the losses of the run, where no
-pass is in progress; the numbers of the last report, or the newest alarm; and a table of the tasks. Only the named colours of
-the terminal are used, so it can be read on light and dark backgrounds.
+It has bars for the run, for the validation pass in progress and for the time not spent waiting for data; without a pass in progress, a
+chart of the losses; the numbers of the last report, or the newest alarm; and a table of the tasks. Only the named colours of the terminal
+are used, so the panel can be read on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def render(view: View, width: int) -> Group:
 
 
 def preparation_row(share: float, text: str, width: int) -> Table:
-    """Return a row with a bar for the preparation of data, which precedes the panel of the run. `share`: fraction done, 0 to 1. `text`:
-    written after the bar."""
+    """Return a row with a bar for the preparation of data, which is shown before the panel of the run.
+
+    share: fraction done, 0 to 1. text: written after the bar."""
     grid = _grid(width)
     grid.add_row("preparing", *_bar(share), text)
     return grid
@@ -104,9 +105,11 @@ def _last_validation(view: View) -> str:
 
 
 def _tasks(view: View, report: ReportData, width: int) -> list[Text]:
-    """Return the lines of the table of tasks: a header, and the rows loss, top-1 (validation) and weight (factor of the loss), with a
-    column for each task that fits, the finest task first. With one task, there is no row of weights. With several tasks whose weights are
-    all 1, a row draws the course of the losses instead. Rows without values are left out; return [] if no row has a value."""
+    """Return the lines of the table of tasks, with a column for each task that fits, the finest task first.
+
+    The rows are a header, loss, top-1 (validation) and weight (factor of the loss). With one task there is no row of weights. With several
+    tasks whose weights are all 1, a chart of the losses replaces that row. Rows without values are left out; return [] if no row has a
+    value."""
     accuracy = view.accuracy
     all_names, column = list(reversed(report.tasks)), NUMBER + GAP
     fits = NAME + len(all_names) * column <= width

@@ -1,4 +1,4 @@
-"""Format the plan of a run, its schedule as text, which is printed with `plan=true` and at every start, and saved as schedule.txt."""
+"""Format the plan of a run: its schedule as text. The plan is printed with `plan=true` and at every start, and saved as schedule.txt."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,10 @@ NAME_WIDTH = 28  # columns
 
 
 def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
-    """Return the schedule of a run as text, one setting per line. `world_size`: number of processes.
+    """Return the schedule of a run as text, one setting per line. world_size: number of processes.
 
-    The step of an event is `global_step` after an update (1 after the first). The step at which a learning rate, phase, probability or
-    image size begins is `global_step` before an update (0 before the first)."""
+    For an event, such as a validation, the text gives `global_step` after an update (1 after the first). For the beginning of a learning
+    rate, phase, probability or image size, it gives `global_step` before an update (0 before the first)."""
     micro = resolved.micro_batch_size or resolved.global_batch_size // world_size
     accumulation = resolved.global_batch_size // (micro * world_size)
     lines = ["schedule"]
@@ -46,8 +46,10 @@ def schedule_summary(resolved: ResolvedSchedule, world_size: int = 1) -> str:
 
 
 def _ramps(resolved: ResolvedSchedule) -> list[str]:
-    """Return the lines of the section "probabilities", with mixing level, augmentation and image size if these change, and of the section
-    "growth" (fraction of connected weights) if connections grow."""
+    """Return the lines about values that change over the run.
+
+    The section "probabilities" also has mixing level, augmentation and image size, if these change. The section "growth" (fraction of
+    connected weights) is present if connections grow."""
     lines: list[str] = []
     ramps = resolved.ramps()
     density = ramps.pop(DENSITY, None)
@@ -91,12 +93,12 @@ def describe_event(every: Every) -> str:
 
 
 def clock_cadences(every: Every) -> list[str]:
-    """Return the cadences of an event that are wall times, such as `15min`; [] if all are in steps, epochs or per cent."""
+    """Return the intervals of an event that are wall times, such as `15min`; [] if all intervals are in steps, epochs or per cent."""
     return [c for c in every.cadences if c.endswith(("s", "min", "h")) and not c.endswith(("steps", "epochs"))]
 
 
 def abbreviate(steps: Sequence[int]) -> str:
-    """Return steps as text: all, or of more than `MAX_SHOWN` + 1 steps the first `MAX_SHOWN` - 1 and the last."""
+    """Return steps as text. If there are more than `MAX_SHOWN` + 1 steps, only the first `MAX_SHOWN` - 1 and the last are shown."""
     if len(steps) <= MAX_SHOWN + 1:
         return ", ".join(map(str, steps))
     return f"{', '.join(map(str, steps[: MAX_SHOWN - 1]))}, ... {steps[-1]}"
@@ -125,8 +127,10 @@ def describe_image_sizes(sizes: ImageSizes) -> str:
 
 
 def describe_phases(phases: Phases) -> dict[str, dict[str, str]]:
-    """Return name of the phase -> key -> text. Key `steps`: `from step 15 to step 50, fade-in ends at step 20, learning rate x 1`. Keys
-    `data` and `dimensions`, only if the phase sets them: its weights of data sources and of model dimensions, such as `cognitive 2`."""
+    """Return {name of the phase: {key: text}}.
+
+    Key `steps`: `from step 15 to step 50, fade-in ends at step 20, learning rate x 1`. Keys `data` and `dimensions`, only if the phase sets
+    them: weights of the data sources and weights of the model dimensions, such as `cognitive 2`."""
     described = {}
     for phase, (start, end) in zip(phases.phases, [(0, 0), *phases.crossfades()], strict=True):
         fade = f", fade-in ends at step {end}" if start < end else ""

@@ -27,8 +27,8 @@ FIRST_LINE, NEXT_LINE = 5.0, 60.0  # seconds before the first log line, and betw
 class PreparationProgress:
     """Display of the progress of an activity, such as "reading the text", while a `with` block runs.
 
-    activity: its name. total: amount of work, in any unit. amount: `total` in words, such as "340 MB". done: amount of work done so far, in
-    the unit of `total`."""
+    activity: name of the activity. total: amount of work, in any unit. amount: `total` in words, such as "340 MB". done: amount of work
+    done so far, in the unit of `total`."""
 
     def __init__(self, activity: str, total: int, amount: str) -> None:
         self.activity, self.total, self.amount, self.done = activity, total, amount, 0
@@ -63,7 +63,7 @@ class PreparationProgress:
             log.info("%s: %.0f %% of %s, about %s left", self.activity, share, self.amount, format_duration(self._left))
 
     def each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items. Each counts as 1 of `total`, at the moment when the caller requests the next one."""
+        """Yield the items. An item counts as 1 of `total` when the caller requests the next item."""
         for item in items:
             yield item
             self.add(1)

@@ -1,9 +1,9 @@
 """Format progress reports: the state of a run at one step becomes lines for a person and a row of reports.jsonl.
 
-A report has sections, which `logger.report_sections` lists in their order. A section is a function that takes a `ReportData` and returns
-parts, each with a name, a value and a text. A value that the configuration determines goes to reports.jsonl under its name. Times and rates
-are only shown; their rows are in timings.jsonl. A value that is not available has no part. To add a section, write its function and add it
-to `SECTIONS` and to the choices of `logger.report_sections`.
+A report has sections, in the order of `logger.report_sections`. A section is a function that takes a `ReportData` and returns parts; a part
+has a name, a value and a text. Values that the configuration determines go to reports.jsonl under the name of the part. Times and rates are
+only shown; timings.jsonl has their rows. A value that is not available has no part. To add a section, write its function, and add it to
+`SECTIONS` and to the choices of `logger.report_sections`.
 """
 
 import math
@@ -17,17 +17,16 @@ from linnaeus.reporting.formatting import format_duration, format_memory, format
 
 @dataclass(frozen=True)
 class ReportData:
-    """State of a run at one step, as plain values.
+    """State of a run at one step, as plain values. All fields except `clocks` are determined by the configuration, the number of processes
+    and `step`.
 
-    All fields but `clocks` are determined by the configuration, the number of processes and `step`.
-
-    `row`: the newest row of training metrics (`train/loss`, `train/<task>/weight`, ...), empty before the first one.
-    `units`: name and number of the units that the samples so far contain: `("tokens", 3_932_160)`.
-    `batch`: samples per micro-batch, micro-batches per update on one process, processes.
-    `validation`: the newest result of each pass (`val/loss`); `validated` is the step of the last pass, -1 before the first one.
-    `more`: values of the curriculum, of growth and of the workload, by name.
-    `clocks`: the values that are available of `time/...` (means and sums of this launch; wall_seconds of all launches), `recent/...` (over
-    the last reports) and `memory/...`."""
+    row: newest training metrics (`train/loss`, `train/<task>/weight`, ...); empty before the first row of metrics.
+    units: name and number of units (such as tokens) in the samples so far: `("tokens", 3_932_160)`.
+    batch: (samples per micro-batch, micro-batches per update on one process, processes).
+    validation: newest metrics of each validation pass (`val/loss`). validated: step of the last pass; -1 before the first one.
+    more: values of the curriculum, of the growth of connections and of the workload, by name.
+    clocks: known times and memory: `time/...` (means and sums of this launch; `wall_seconds` of all launches), `recent/...` (over the
+      last reports) and `memory/...`."""
 
     step: int
     total_steps: int
@@ -46,7 +45,7 @@ class ReportData:
 
 
 class Part(NamedTuple):
-    """One value of a report. `text` is shown unless it is empty; `value` is in the row of reports.jsonl unless `name` is empty."""
+    """One value of a report. `text` is shown unless it is empty. `value` is written to the row of reports.jsonl unless `name` is empty."""
 
     name: str
     value: float | int | str = 0
@@ -54,8 +53,8 @@ class Part(NamedTuple):
 
 
 def _available(values: Mapping[str, Any], texts: Mapping[str, Callable[[Any], str]]) -> list[Part]:
-    """Return a part for each name in `texts` that is also in `values`; other names are left out. `values`: name -> value. `texts`: name ->
-    function that formats the value."""
+    """Return a part for each name that is in both `texts` and `values`. values: name -> value. texts: name -> function that formats the
+    value."""
     return [Part(name, values[name], text(values[name])) for name, text in texts.items() if name in values]
 
 
@@ -71,13 +70,14 @@ def progress(s: ReportData) -> list[Part]:
 
 
 def loss(s: ReportData) -> list[Part]:
-    """Return the mean loss since the last row of metrics and its exponential moving average."""
+    """Return two parts: the mean loss since the last row of metrics, and the exponential moving average of the loss."""
     return _available(s.row, {"train/loss": "loss {:.4f}".format, "train/smoothed_loss": "smoothed {:.4f}".format})
 
 
 def validation(s: ReportData) -> list[Part]:
-    """Return the newest loss of each validation pass, and the further results that the workload reports. Names that differ only in the
-    third of four parts (`val/part/<item>/score`) share one text."""
+    """Return the newest loss of each validation pass, and the further results that the workload reports.
+
+    Results whose names differ only in the third of four parts (`val/part/<item>/score`) share one text."""
     if not s.validation:
         return []
     parts, kinds = [], dict[str, list[str]]()
@@ -144,8 +144,8 @@ def rates(s: ReportData) -> list[Part]:
 
 
 def memory(s: ReportData) -> list[Part]:
-    """Return the resident memory of this process (rank 0), the resident memory of the rank that uses most if that is another rank, the
-    private memory of the loader workers, and the memory of the device of this process: allocated now, peak and total."""
+    """Return the memory in use: resident memory of this process (rank 0); resident memory of the rank that uses most, if it is another
+    rank; private memory of the loader workers; memory of this process's device: allocated now, peak and total."""
     parts = []
     if "memory/host_now_MiB" in s.clocks:
         parts.append(Part("", text=f"host {format_memory(s.clocks['memory/host_now_MiB'])}"))
@@ -173,16 +173,19 @@ def samples(s: ReportData) -> list[Part]:
 
 
 def model(s: ReportData) -> list[Part]:
-    """Return the number of parameters and the number of active parameters: trained parameters, without weights that are not connected yet
-    (`growth=linear`) and without parts of the model that one forward pass does not use."""
+    """Return the number of parameters and the number of active parameters.
+
+    Active parameters are trained. Weights that are not connected yet (`growth=linear`) and parts of the model that one forward pass does
+    not use do not count."""
     total, active = s.parameters, s.active_parameters
     text = f"{total:,} parameters" if active == total else f"{active:,} of {total:,} parameters active"
     return [Part("model/parameters", total, text), Part("model/active_parameters", active)]
 
 
 def phase(s: ReportData) -> list[Part]:
-    """Return the phase of the curriculum with its description, and all other values `phase/...`. Names that differ only in the third of
-    three parts (`phase/mixture/<item>`) share one text."""
+    """Return the phase of the curriculum with its description, and all other values `phase/...`.
+
+    Values whose names differ only in the third of three parts (`phase/mixture/<item>`) share one text."""
     rows = {name: value for name, value in s.more.items() if name.partition("/")[0] == "phase"}
     parts, kinds = [], dict[str, list[str]]()
     for name, value in rows.items():

@@ -1,10 +1,10 @@
-"""Send the rows of run directories to another destination. A row that is already there is not sent again.
+"""Send the rows of metrics.jsonl and timings.jsonl to another destination. A row that is already at the destination is not sent again.
 
     linnaeus replay outputs/biota/1a2b3c4d5e --to mlflow
     linnaeus replay outputs/biota/* --to wandb --offline
 
-The rows are those of metrics.jsonl and timings.jsonl, under the same names. A replay compares the rows at the destination with the files
-and sends the difference, so it may be repeated, interrupted, or made while the run trains.
+The rows keep their names. A replay compares the rows at the destination with the files and sends the difference, so it may be repeated,
+interrupted, or made while the run trains.
 
 With `--follow` the program sends new rows until its stdin is closed. A run with `logger.mlflow` or `logger.trackio` starts the program with
 this option (`follower.py`).
@@ -81,10 +81,10 @@ def replay(path: Path, options: argparse.Namespace) -> str:
 
 
 def follow(path: Path, options: argparse.Namespace) -> None:
-    """Send the rows of the run directory `path` while the run writes them, until stdin is closed. Then send the remaining rows. Stop
-    signals are ignored. `options`: result of `parse`.
+    """Send the rows of the run directory `path` while the run writes them, until stdin is closed; then send the remaining rows.
 
-    stdin is a pipe from the process of the run, so it is closed when that process ends or is killed."""
+    stdin is a pipe from the process of the run, so it is closed when the run ends or is killed. Stop signals are ignored. options: result
+    of `parse`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group of the run, which may log more rows before it ends
     run = open_run(path)
@@ -112,8 +112,9 @@ def _size(path: Path) -> int:
 
 @contextlib.contextmanager
 def exclusive(path: Path, target: str) -> Iterator[None]:
-    """Return a context manager that locks the pair (run directory `path`, `target`) while its block runs. It waits until another replay of
-    the run to the same target has ended. The kernel releases the lock if the process is killed."""
+    """Return a context manager that holds a lock for (run directory `path`, `target`) while its block runs.
+
+    It waits until another replay of this run to this target has ended. The kernel releases the lock if the process is killed."""
     descriptor = no_follow(path / f".replay-{target}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -124,10 +125,10 @@ def exclusive(path: Path, target: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failing_in_one_line(target: str) -> Iterator[None]:
-    """Return a context manager that turns any exception of its block into a `RunFailed` with one line. `ConfigError` and `RunFailed` pass
-    through. `target`: name for the line.
+    """Return a context manager that turns an exception of its block into a `RunFailed` with a one-line message.
 
-    All exceptions are caught, because each package raises exceptions of its own, and the network adds more."""
+    `ConfigError` and `RunFailed` are raised unchanged. All other exceptions are caught, because each package raises its own, and the
+    network adds more. target: name of the destination, for the message."""
     try:
         yield
     except (ConfigError, RunFailed):

@@ -12,10 +12,10 @@ DEFAULTS: dict[str, Any] = {"best": {}, "final": {}, "samples_per_second": None,
 
 
 def write_summary(path: Path | str, status: str, global_step: int, **values: Any) -> None:
-    """Write summary.json to `path`. Call this at each change of the status. NaN and infinities become null.
+    """Write summary.json to `path`, at each change of the run's status. NaN and infinities become null.
 
-    `status`: one of `STATUSES`. `values`: further entries, among them `best`, monitor -> {value, global_step}; `final`, the newest metrics,
-    such as `val/species/top1`; and `wall_seconds`, the time of all launches."""
+    status: one of `STATUSES`. values: further entries, such as `best`: {monitored metric: {value, global_step}}; `final`: the newest
+    metrics, such as `val/species/top1`; and `wall_seconds`: the time of all launches."""
     assert status in STATUSES, status
     content = {"status": status, "global_step": global_step} | DEFAULTS | values
     write_atomic(path, to_json(strict(content)))

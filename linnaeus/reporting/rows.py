@@ -4,11 +4,11 @@ Format: a row starts with `global_step`; its other keys are in alphabetical orde
 value. NaN (an undefined metric) is written as null, an infinity as 1e999, which JSON readers parse as infinity. Equal runs write equal
 bytes, so `cmp` can compare their metrics.jsonl.
 
-Writing: each row is passed to the operating system at once, so a killed process loses none. `sync` also flushes the rows to the disk. If
-the disk refuses a write, the rows wait in memory, up to `MAX_PENDING_BYTES`, and every later row and `sync` tries again.
+Writing: each row is passed to the operating system at once, so a killed process loses no row. `sync` also flushes the rows to the disk. If
+the disk refuses a write, the rows wait in memory, up to `MAX_PENDING_BYTES`, and are tried again with every later row and `sync`.
 
-Resuming: a checkpoint contains the number of rows that had been written. A resumed run removes the rows after these, then writes them
-again. It also removes damaged lines and logs their numbers. All functions that read rows skip damaged lines.
+Resuming: a checkpoint contains the number of rows written until then. A resumed run removes all later rows and writes them again. It also
+removes damaged lines and logs their line numbers. All functions that read rows skip damaged lines.
 """
 
 import errno
@@ -50,10 +50,9 @@ def _value(key: str, value: Any) -> str:
 
 
 class RowWriter:
-    """Writer that appends rows to the file `path`, which it opens at the first row. `sync` may be called from another thread.
-
-    `rows`: number of rows in the file. `of_step`: number of rows of the newest step. `lost`: number of rows that had been written when a
-    checkpoint was saved and that the file no longer contains."""
+    """Writer that appends rows to the file `path`, which is opened at the first row. Another thread may call `sync`. rows: number of rows
+    in the file. of_step: number of rows of the newest step. lost: number of rows that were written before a checkpoint was saved but are no
+    longer in the file."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -103,15 +102,15 @@ class RowWriter:
         return no_follow(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def counters(self) -> dict[str, int]:
-        """Return the row counts to save in a checkpoint of the newest step. Their names are the names of arguments of `truncate`."""
+        """Return the row counts to save in a checkpoint of the newest step: arguments of `truncate`, by name."""
         return {"rows": self.rows, "of_step": self.of_step, "lost": self.lost}
 
     def truncate(self, global_step: int, rows: int, of_step: int | None = None, lost: int = 0) -> int:
-        """Cut the file back to the first `rows` rows, which it had when a checkpoint of `global_step` was saved; `of_step` of them are rows
-        of that step (None: unknown). `lost`: number of rows that were already lost then. Return the number of rows removed, or minus the
-        number of rows missing.
+        """Cut the file back to the first `rows` rows, as it was when the checkpoint of `global_step` was saved. Return the number of rows
+        removed, or minus the number of rows missing.
 
-        If a line is damaged or missing, line numbers cannot be used. Then all intact rows of earlier steps and the first `of_step` rows of
+        of_step: number of rows of `global_step` among them; None: unknown. lost: number of rows that were already lost then. If a line is
+        damaged or missing, rows cannot be counted by lines: then all intact rows of earlier steps and the first `of_step` rows of
         `global_step` are kept."""
         self.close()
         found, (kept, end) = self.rows, whole_lines(self.path, rows)
@@ -130,7 +129,7 @@ class RowWriter:
         return found - self.rows
 
     def _keep_intact(self, global_step: int, of_step: int | None) -> int:
-        """Keep the intact rows before `global_step` and the first `of_step` rows of that step (None: all of them). Log which lines are
+        """Keep the intact rows before `global_step`, and the first `of_step` rows of `global_step` (None: all). Log which lines are
         damaged. Return the number of rows kept."""
         kept, damaged, at_step = [], [], 0
         lines = list(complete_lines(self.path))
@@ -175,7 +174,7 @@ class RowWriter:
             self._unsynced_name = False
 
     def close(self) -> None:
-        """Write the pending rows and close the file. If they cannot be written, they are lost, which is logged as an error."""
+        """Write the pending rows and close the file. Rows that cannot be written are lost, which is logged as an error."""
         with self._lock:
             if self._pending and self._write_pending() is not None:
                 log.error("%d bytes of rows are lost: %s cannot be written", len(self._pending), self.path)
@@ -191,7 +190,7 @@ class RowWriter:
 
 
 def whole_lines(path: Path, limit: int | None = None) -> tuple[int, int]:
-    """Return the number of complete lines, at most `limit`, and the byte offset of their end; zeros if the file does not exist."""
+    """Return (number of complete lines, byte offset of their end), counting at most `limit` lines; (0, 0) if the file does not exist."""
     lines = end = 0
     if path.exists():
         with open(path, "rb") as file:
@@ -227,8 +226,8 @@ def read_rows(path: Path | str) -> list[dict[str, Any]]:
 def merge_rows(
     streams: Mapping[str, list[dict[str, Any]]], lost: Mapping[str, int] | None = None
 ) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Yield (stream, position, row) of all `streams` (name -> rows), in the order of their steps. The first position of a stream is 1 plus
-    its number in `lost`: rows that were logged, but are no longer in the file."""
+    """Yield (stream, position, row) of the rows of all streams, in the order of their steps. streams: name of the stream -> rows. The first
+    position of a stream is 1 + `lost[stream]`, the number of rows that were logged but are no longer in the file."""
     first = lost or {}
     numbered = [[(name, number, row) for number, row in enumerate(rows, 1 + first.get(name, 0))] for name, rows in streams.items()]
     yield from heapq.merge(*numbered, key=lambda found: found[2]["global_step"])
@@ -243,7 +242,7 @@ def _are_rows_until(path: Path, rows: int, global_step: int) -> bool:
 
 
 def _name_lines(numbers: Sequence[int]) -> str:
-    """Return a text with the number of damaged lines and the line numbers of the first five. `numbers`: all their line numbers."""
+    """Return a text with the number of damaged lines and the first five line numbers. numbers: line numbers of all damaged lines."""
     return f"{counted(len(numbers), 'damaged line')} ({', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''})"
 
 
@@ -254,12 +253,12 @@ Row = tuple[str, int, dict[str, Any]]  # (stream, position, row)
 
 
 class Sink(Protocol):
-    """Destination of rows besides the files, such as W&B.
+    """Destination of metric rows besides the files, such as W&B.
 
-    `start` is called before the first row. The run continues after `global_step`, so rows of later steps that an earlier launch logged are
-    logged again; `earlier` are the rows up to `global_step`, in the order of their steps.
+    `start` is called before the first row. The run continues after `global_step`; later rows of earlier launches will be logged again.
+    `earlier` has the rows up to `global_step`, in the order of their steps.
 
-    `position` is the 1-based number of a row in its `stream` (metrics or timings). A resumed run repeats the positions after its
+    `position` is the number of a row in its `stream` (metrics or timings), from 1. A resumed run repeats the positions after its
     checkpoint, so the sink can recognise a row that it has already sent."""
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None: ...
@@ -272,9 +271,9 @@ class Sink(Protocol):
 
 
 class LogSinks:
-    """All destinations of the log rows of a run: metrics.jsonl and timings.jsonl in `directory`, and further `sinks`, which get the same
-    rows. A row of metrics contains only values that the configuration determines; a row of timings contains times, throughput and memory.
-    With `directory` None (ranks other than 0) every method does nothing."""
+    """Writer of all metric rows of a run: to metrics.jsonl and timings.jsonl in `directory`, and to the destinations `sinks`. A row of
+    metrics contains only values that the configuration determines; a row of timings contains times, throughput and memory. With `directory`
+    None (ranks other than 0) every method does nothing."""
 
     def __init__(self, directory: Path | None, sinks: Sequence[Sink] = ()) -> None:
         self.sinks = list(sinks)
@@ -291,9 +290,9 @@ class LogSinks:
             sink.log(global_step, row, stream=stream, position=file.rows + file.lost)
 
     def resume(self, state: Mapping[str, int], global_step: int) -> list[str]:
-        """Cut metrics.jsonl back to the rows that it had at a checkpoint of `global_step`, remove later rows from timings.jsonl, and start
-        the sinks. `state`: result of `state_dict` in the checkpoint; {} (no checkpoint) removes all rows. Return a list with one warning if
-        rows are missing, or if rows were removed because there is no checkpoint; otherwise []."""
+        """Cut metrics.jsonl back to the rows at the checkpoint of `global_step`, remove later rows from timings.jsonl, and start the sinks.
+        Return a list with one warning if rows are missing, or if rows were removed because there is no checkpoint; otherwise []. state:
+        result of `state_dict` in the checkpoint; {} (no checkpoint) removes all rows."""
         if not self.files:
             return []
         discarded = self.files["metrics"].truncate(global_step, **(state or {"rows": 0}))
@@ -316,7 +315,7 @@ class LogSinks:
         return self.files["metrics"].counters() if self.files else {"rows": 0}
 
     def sync(self) -> None:
-        """Wait until all rows are on the disk and the sinks have sent theirs. Called before a checkpoint is committed."""
+        """Wait until all rows are on the disk and the sinks have sent all rows. Called before a checkpoint is committed."""
         for each in self._all:
             each.sync()
 

@@ -1,11 +1,10 @@
-"""The abstract classes that a workload and its model implement. The training loop uses a research program only through them.
+"""The abstract classes that a workload and its model implement. The training loop uses a research program only through these classes.
 
 A workload is a package with a `SCHEMAS` table in its `config` module and a function `build_workload(config)` in its `__init__`. A function
-`report_sections(run)` there adds sections to report.html. The workload provides data, model, losses, metrics and validation passes. The
-loop provides sample order, micro-batches, devices, precision, gradients, task weights, schedules, checkpoints and logs.
+`report_sections(run)` in its `__init__` adds sections to report.html. The workload provides data, model, losses, metrics and validation
+passes. The loop provides sample order, micro-batches, devices, precision, gradients, task weights, schedules, checkpoints and logs.
 
-The loader makes a batch (`data.samples.Batch`) on the host, and the loop moves it to the device and passes it to the workload.
-"""
+The loader makes a batch (`data.samples.Batch`) on the host, and the loop moves the batch to the device and passes it to the workload."""
 
 from __future__ import annotations
 
@@ -38,7 +37,8 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def shared_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of the last layer that all tasks share. Gradients of single tasks are measured there."""
+        """Return the parameters of the last layer that all tasks share. The loop measures the gradients of single tasks with respect to
+        them."""
 
     def trunk_parameters(self) -> list[nn.Parameter]:
         """Return all parameters that all tasks share, for `weighting.place=trunk`. If the list is empty, `weighting.place=trunk` is
@@ -80,7 +80,7 @@ class Model(nn.Module, ABC):
 
 
 class Workload(ABC):
-    """Data, model, losses and metrics of one configuration. A subclass must define all members that have no default."""
+    """Data, model, losses and metrics of one configuration. A subclass must define the members that have no default here."""
 
     tasks: tuple[str, ...]
     train_size: int  # training samples
@@ -134,7 +134,7 @@ class Workload(ABC):
         return None
 
     def training_metrics(self, device: torch.device) -> TrainingMetrics:
-        """Return new metrics for the log rows of training, with all counts 0. The default has the losses only."""
+        """Return new metrics for the rows of metrics.jsonl that describe training, with all counts 0. The default has the losses only."""
         return TrainingMetrics(self.tasks)
 
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
@@ -195,8 +195,8 @@ class Workload(ABC):
         return None
 
     def finish(self) -> None:
-        """Complete the files that the workload writes into the run directory. Called on rank 0 at the end of a launch, when no process
-        reads data any more."""
+        """Complete the files that the workload writes into the run directory. Called on rank 0 when training ends or is interrupted, and no
+        process reads data any more."""
         return None
 
     def summary(self, final: Mapping[str, float]) -> list[str]:

@@ -1,10 +1,10 @@
-"""The command `linnaeus export`: write the model of a run as a folder for other machines and programs. The workload of the run writes it.
+"""The command `linnaeus export`: write the model of a run as a folder for other machines and programs. The workload of the run does the
+work.
 
     linnaeus export RUN OUT [--checkpoint best|newest|STEP]
     linnaeus export RUN|BUNDLE OUT --form onnx,torch_export,timm
 
-A classifier is written as a bundle or in the forms of `--form`, a language model as a folder that the library transformers loads.
-"""
+A classifier is written as a bundle or in the forms of `--form`, a language model as a folder that the library transformers loads."""
 
 from __future__ import annotations
 

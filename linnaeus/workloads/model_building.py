@@ -48,7 +48,7 @@ def new_memory_is_nan() -> Iterator[None]:
 
 
 def check_initialised(model: torch.nn.Module) -> None:
-    """Raise `ConfigError` if a parameter contains NaN, because it was created by `torch.empty` and never set."""
+    """Raise `ConfigError` if a parameter contains NaN: it was created by `torch.empty` and never set."""
     forgotten = [name for name, parameter in model.named_parameters() if parameter.isnan().any()]
     if forgotten:
         names = f"{', '.join(forgotten[:3])}{', ...' if len(forgotten) > 3 else ''}"

@@ -1,6 +1,6 @@
 """Find a finished run, read its configuration and files, and choose the weights of a checkpoint.
 
-Modules `trained` of workloads use it. Messages name the argument RUN."""
+The modules `trained` of workloads use these functions. Error messages name the argument RUN."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def chosen_weights(path: Path, checkpoint: str | None) -> InitialWeights:
 
 
 def available_device(device: str) -> str:
-    """Return the device for the option `--device`, cpu or cuda; for `auto`, cuda if the machine has it, otherwise cpu.
+    """Return the device for the option `--device`, cpu or cuda; for `auto`, cuda if the machine has a GPU, otherwise cpu.
 
-    Raise `ConfigError` for cuda on a machine that does not have it."""
+    Raise `ConfigError` for cuda on a machine without a GPU."""
     import torch
 
     if device == "auto":

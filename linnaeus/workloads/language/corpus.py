@@ -25,7 +25,8 @@ from linnaeus.workloads.language.text_pieces import read_pieces, reading_progres
 
 @dataclass(frozen=True)
 class TextFile:
-    """One file of documents. `name` is its path relative to the folder, `source` the number of its source (0 without named sources)."""
+    """One file of documents. `name`: path of the file relative to the data folder. `source`: number of the file's source, a named group of
+    files (0 without named sources)."""
 
     name: str
     path: Path
@@ -215,8 +216,8 @@ def _origin(config: TextConfig) -> str:
 
 
 def _left_out_notes(left_out: dict[str, list[str]]) -> list[str]:
-    """Return a line about the empty files and a line about the files that match no source, with the first five names. Files in another
-    encoding are not included; `scan_texts` adds a line for each."""
+    """Return two lines for the user: one about the empty files and one about the files that match no source, each with the first five
+    names. Files in another encoding are not included; `scan_texts` adds a line for each of them."""
     unmatched, empty = left_out["no source"], left_out["empty"]
     names = unmatched[:5] + ["..."] * (len(unmatched) > 5)
     lines = [f"left out: {counted(len(empty), 'empty file')}"] if empty else []

@@ -97,8 +97,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _prompts(options: argparse.Namespace) -> list[str]:
-    """Return the prompts of the options `--prompt` and `--prompt-file`, in order. Without any, return one empty prompt, which starts a
-    document.
+    """Return the prompts of the options `--prompt` and `--prompt-file`, in order. Without these options, return one empty prompt, which
+    starts a document.
 
     Raise `ConfigError` for a file that cannot be read as UTF-8."""
     texts = list(options.prompt or [])

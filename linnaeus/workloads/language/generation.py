@@ -151,8 +151,8 @@ class IncrementalDecoder:
 
 
 class KeyValueCache:
-    """Keys and values of the tokens read so far, [layers, B, heads, positions, head width] each, in the precision and on the device of
-    the model. `read` and `step` return the attention function of each layer (`causal_attention.Attend`)."""
+    """Keys and values of the tokens read so far, [layers, B, heads, positions, head width] each, in the precision and on the device of the
+    model. `read` and `step` return for each layer a function that computes its attention (`causal_attention.Attend`)."""
 
     def __init__(self, model: GPT, rows: int, positions: int) -> None:
         size, like = model.size, model.token.weight
@@ -187,8 +187,8 @@ class KeyValueCache:
 
 
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Return the probability of each token after temperature, `top_k` and `top_p`, float64 [B, V] with rows that sum to 1, from logits [B,
-    V]. The temperature must not be 0."""
+    """Return the probability of each token after temperature, `top_k` and `top_p`, float64 [B, V]; each row sums to 1. `logits`: [B, V].
+    The temperature must not be 0."""
     logits = logits.double()
     logits = (logits - logits.amax(1, keepdim=True)) / sampling.temperature
     if sampling.top_k is not None and sampling.top_k < logits.shape[1]:
@@ -204,8 +204,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
-    """Return a token drawn for each row of logits [B, V], int64 [B]: the inverse of the cumulative distribution at `uniforms`, float64 [B]
-    in [0, 1)."""
+    """Return a token drawn for each row of `logits` [B, V], int64 [B]. `uniforms`: float64 [B] in [0, 1); the token of a row is the inverse
+    of the cumulative distribution at this number. With temperature 0, return the most probable token."""
     if sampling.temperature == 0:
         return logits.argmax(1)
     cumulative = probabilities(logits, sampling).cumsum(1)

@@ -1,5 +1,5 @@
-"""Make the sections of the language workload in report.html: loss and perplexity, generated texts, loss by token, sources and
-dimensions."""
+"""Make the sections of the language workload in report.html: loss and perplexity, generated texts, loss by token, text sources and
+dimensions (named adapters)."""
 
 import math
 from html import escape

@@ -34,7 +34,7 @@ class Mixture:
 
     def epoch_draws(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the window and the pass at each position of an epoch, as `assign_windows` does; None if the epoch has every window once,
-        in the usual order."""
+        in the usual order. A pass uses each window of a source once."""
         source = self.epoch_sources(epoch)
         return None if source is None else assign_windows(self.seed, source, self.draws_before(epoch), self.window_counts)
 
@@ -73,7 +73,7 @@ def draw_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: 
 
 
 def assign_windows(seed: int, source: np.ndarray, before: np.ndarray, window_counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the window (int64 [N]) and the number of its pass (int32 [N]) for N positions.
+    """Return the window (int64 [N]) and the number of its pass (int32 [N]) for N positions; a pass uses each window of a source once.
 
     `source`: int64 [N], the source of each position. `before`: int64 [S], the number of earlier draws of each source. `window_counts`:
     int64 [S], number of text windows of each source. Windows are numbered over all sources, passes within a source."""

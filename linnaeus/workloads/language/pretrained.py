@@ -44,8 +44,8 @@ FIXED = {"layer_norm_epsilon": 1e-5, "scale_attn_weights": True, "scale_attn_by_
 
 
 def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: str) -> InitialWeights:
-    """Return the weights under the names of `model`. `tokens` is the identity of this run's tokens. Raise `ConfigError` for weights of a
-    run with other tokens, and for GPT-2 weights whose settings differ from the model's."""
+    """Return the weights under the names of `model`. `tokens`: identity (kind, size and hash) of this run's tokens. Raise `ConfigError` for
+    weights of a run with other tokens, and for GPT-2 weights whose settings differ from the model's settings."""
     if matches_prefix(config.run.init_skip, EMBEDDING):  # the tokens of the weights do not matter
         return _convert_gpt2(weights, model, config, None)
     notes = check_tokens(Path(str(config.run.init_from)), tokens)

@@ -105,7 +105,7 @@ def _without_source(folder: Path, source_of: Mapping[Path, int]) -> list[str]:
 
 
 def _matching(folder: Path, patterns: Sequence[str], key: str) -> tuple[list[Path], list[str]]:
-    """Return (files that match one of the patterns, sorted by name, without hidden ones; patterns that match nothing).
+    """Return (files that match one of the patterns, sorted by name, without hidden files; patterns that match nothing).
 
     Raise `ConfigError` for an invalid pattern."""
     installed = INSTALLED if folder == LIBRARY else ()

@@ -1,8 +1,7 @@
 """Read, split and cut a text of any length in constant memory. Every function reads and yields the text as pieces: strings that, joined,
 are the text.
 
-The points at which a text is cut into pieces do not affect documents, halves and tokens.
-"""
+It does not matter where a text is cut into pieces: documents, halves and tokens are the same."""
 
 from __future__ import annotations
 

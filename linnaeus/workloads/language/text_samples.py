@@ -44,10 +44,10 @@ def save_texts(folder: Path, store: TokenStore, model: GPT) -> None:
 
 
 def unigram(training: np.ndarray, validation: np.ndarray, vocabulary: int) -> dict[str, float]:
-    """Return {"unigram_loss", "constant_top1"}, the results on `validation` of predictions from the token frequencies of `training` alone
-    (see the module).
+    """Return {"unigram_loss", "constant_top1"}: the results of two predictions that use only the token frequencies of `training`, measured
+    on `validation` (see the module).
 
-    training, validation: tokens, int [N]. For the loss, 1 is added to the count of each token, so that none is impossible."""
+    training, validation: tokens, int [N]. For the loss, 1 is added to the count of each token, so that no token is impossible."""
     counts = np.bincount(training, minlength=vocabulary)
     occurs = np.bincount(validation, minlength=vocabulary)[: len(counts)] / max(len(validation), 1)
     log_p = np.log((counts + 1) / (counts.sum() + len(counts)))

@@ -34,8 +34,8 @@ class TextWindows(PositionedDataset):
     """Dataset of the text windows of one split, training or validation.
 
     `order`: `windows` or `random` for training; None for validation. `sources`: names of the S sources in `array`, in order; () for one
-    unnamed source. `dimensions`: names of the model's dimensions. `schedule`: gives the mixture of sources and the weights of the
-    dimensions; None: training windows can be counted but not read."""
+    unnamed source. `dimensions`: names of the model's dimensions (named adapters). `schedule`: gives the mixture of sources and the weights
+    of the dimensions; None: training windows can be counted but not read."""
 
     def __init__(
         self,
@@ -80,12 +80,14 @@ class TextWindows(PositionedDataset):
         return (np.uint64(randomness.key(self.seed, randomness.AUGMENT, epoch, SHIFT)) % self.shift_counts).astype(np.int64)
 
     def pass_shifts(self, source: np.ndarray, pass_number: np.ndarray) -> np.ndarray:
-        """Return the offset of the first window in pass number `pass_number` [B] through source number `source` [B], int64 [B]."""
+        """Return the offset of the first window in pass number `pass_number` through source number `source`, int64 [B]. Both arguments are
+        [B]."""
         stream = randomness.key(self.seed, randomness.AUGMENT, SHIFT)
         return (randomness.hashes(stream, pass_number) % self.shift_counts[source]).astype(np.int64)
 
     def epoch_draws(self, epoch: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return (window, pass) at each position of an epoch in which the schedule mixes sources; None for an epoch in the usual order."""
+        """Return (window, pass through its source) at each position of an epoch in which the schedule mixes sources; None for an epoch in
+        the usual order."""
         if self.mixture is None:
             return None
         if self._latest[0] != epoch:
@@ -120,8 +122,8 @@ class TextWindows(PositionedDataset):
         return batch | (self._dimension_weights(step) if self.dimensions else {})
 
     def _training_windows(self, epoch: int, position: np.ndarray, window: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the window, its source and its first token for each position, int64 [B] each. `window`: the windows at these positions if
-        the epoch is not mixed."""
+        """Return three arrays, int64 [B]: the window at each position, its source and its first token. `window`: int64 [B], the windows at
+        these positions if the epoch is not mixed."""
         mixed = self.epoch_draws(epoch)
         window = window if mixed is None else mixed[0][position]
         source = self.source_of(window)

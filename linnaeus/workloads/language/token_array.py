@@ -56,8 +56,8 @@ class TokenFile:
 
 @dataclass(frozen=True)
 class TokenArray:
-    """Tokens of several files, joined in the order of `files`. The files are opened at the first read; pickling stores the paths, not the
-    data."""
+    """Tokens of several files, joined in the order of `files`. The files are opened at the first read. When the object is pickled, the
+    paths are stored, not the data."""
 
     files: tuple[TokenFile, ...]
     source_sizes: tuple[int, ...] = ()  # tokens of each source, in the order of the array; () without named sources
@@ -76,7 +76,7 @@ class TokenArray:
 
     @property
     def tokens(self) -> np.ndarray:
-        """Return all tokens as a read-only array [size]. One file is memory-mapped; several are copied to memory."""
+        """Return all tokens as a read-only array [size]. A single file is memory-mapped; several files are copied to memory."""
         return self._mapped[0] if len(self.files) == 1 else np.concatenate(self._mapped)
 
     def read(self, index: np.ndarray) -> np.ndarray:

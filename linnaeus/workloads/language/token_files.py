@@ -120,9 +120,9 @@ def open_token_files(config: TokensConfig, facts: dict[str, Any]) -> TokenStore:
 
 
 def read_tokenizer(folder: Path, config: TokensConfig) -> Tokenizer | None:
-    """Return the tokenizer of `meta.pkl` in `folder`, or of `data.tokenizer_file`; None if there is neither.
+    """Return the tokenizer of `meta.pkl` in `folder`, or of `data.tokenizer_file`; None if both are missing.
 
-    Raise `ConfigError` if there are both, or if the file does not define a tokenizer: `itos` of meta.pkl must map each id to a different
+    Raise `ConfigError` if both exist, or if the file does not define a tokenizer: `itos` of meta.pkl must map each id to a different
     character."""
     path = folder / "meta.pkl"
     if not path.exists():

@@ -36,8 +36,8 @@ STALE_AFTER = 24 * 3600.0  # seconds without a change after which an unfinished 
 
 class TokenStore:
     """Tokenized text with the arrays `train` and `validation`. `facts` is the content of dataset.json. `tokenizer` and `byte_lengths`
-    (int64 [vocabulary_size], bytes of each token) are None if the meaning of the ids is unknown. `sources`: names of the sources in both
-    arrays, in order; () without named sources."""
+    (int64 [vocabulary_size], bytes of each token) are None if the meaning of the ids is unknown. `sources`: names of the text sources in
+    both arrays, in order; () without named sources."""
 
     def __init__(
         self, folder: Path, facts: dict[str, Any], tokenizer: Tokenizer | None, vocabulary_size: int, notes: Sequence[str]
@@ -169,8 +169,8 @@ def _split_facts(counts: np.ndarray, sources: Sequence[str], digest: str) -> dic
 def verify(store: Path, inputs: dict[str, Any]) -> None:
     """Raise `ConfigError` if the token store is damaged or was not made from `inputs`.
 
-    It is damaged if store.json does not match its tokenizer, or if a token file does not have the digest and the number of tokens in
-    store.json."""
+    The store is damaged if store.json does not match the tokenizer, or if a token file differs from store.json in its digest or its number
+    of tokens."""
     facts = _read_facts(store)
     if facts["expected"] != inputs or identity(tokenizer_from(facts["tokenizer"])) != facts["identity"]:
         raise ConfigError(f"the token store {store} is damaged: {FACTS} does not match its tokenizer and its name; delete it")

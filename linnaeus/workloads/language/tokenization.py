@@ -66,7 +66,8 @@ def _alphabet(corpus: Corpus) -> str:
 
 
 def _parts(corpus: Corpus, activity: str) -> Iterator[Part]:
-    """Yield a part for each document. A document that is the only one of its source is cut into two parts, one for each split."""
+    """Yield a part for each document (its whole text, for one split). If a source has a single document, cut the document into two parts,
+    one for each split."""
     several = len(corpus.digests) > 1
     alone = np.bincount(corpus.document_sources)[corpus.document_sources] == 1
     facts = zip(corpus.documents(activity), corpus.document_sources, alone, held_out(corpus), corpus.lengths, strict=True)

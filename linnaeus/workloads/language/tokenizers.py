@@ -1,9 +1,8 @@
 """Tokenizers, which convert text to ids and back: characters, bytes, and byte-pair encoding (BPE: GPT-2's, or one trained on the text).
 
 `byte_lengths` contains the number of UTF-8 bytes of each token, which makes losses of different tokenizers comparable as bits per byte. The
-end marker, a token that follows a document, has 0 bytes. `identity` is a hash of everything that determines the meaning of an id. It is
-stored with tokens and runs, to check that tokens and a model belong together. BPE uses the `tokenizers` library.
-"""
+end marker, a token that follows a document, has 0 bytes. `identity` is a hash of everything that determines the meaning of an id. The
+identity is stored with tokens and runs, to check that tokens and a model belong together. BPE uses the `tokenizers` library."""
 
 import hashlib
 import json
@@ -53,7 +52,8 @@ class Tokenizer(Protocol):
 
 
 def identity(tokenizer: Tokenizer) -> str:
-    """Return the kind, the size and a hash of the meaning of every id of a tokenizer, such as `character-65-5d0f4a6e21b7`."""
+    """Return the identity of a tokenizer, such as `character-65-5d0f4a6e21b7`: its kind, its size and a hash of the meaning of all its
+    ids."""
     meaning = tokenizer.meaning() if isinstance(tokenizer, BPETokenizer) else tokenizer.to_dict()
     content = json.dumps(meaning, sort_keys=True, ensure_ascii=True)
     return f"{tokenizer.kind}-{tokenizer.size}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
@@ -255,9 +255,9 @@ def fetch_gpt2() -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """Return a byte-level BPE of `vocabulary` tokens, end marker included, trained on `texts`. It can encode any text. The library holds
-    256 texts in memory at a time, so long texts should be cut at `BEFORE_WORD`. Raise `ConfigError` if the texts have too few pairs to
-    merge."""
+    """Return a byte-level BPE of `vocabulary` tokens, end marker included, trained on `texts`. The BPE can encode any text. The library
+    holds 256 texts in memory at a time, so long texts should be cut at `BEFORE_WORD`. Raise `ConfigError` if the texts have too few pairs
+    to merge."""
     library = tokenizers_library()
     bpe = _byte_level(library.Tokenizer(library.models.BPE()))
     letters = sorted(library.pre_tokenizers.ByteLevel.alphabet())

@@ -131,7 +131,8 @@ class LanguageWorkload(Workload):
             write_atomic(directory / "dimensions.json", to_json(self.final_dimension_weights))
 
     def summary(self, final: Mapping[str, float]) -> list[str]:
-        """Return the lines of a table with a row for each validation pass, and of tables of the sources and dimensions."""
+        """Return the lines of a table with a row for each validation pass, and of tables of the text sources and of the dimensions (named
+        adapters)."""
         return "\n\n".join("\n".join(lines) for lines in result_tables(final, self.final_dimension_weights).values()).split("\n")
 
     def next_commands(self, run: Path) -> list[str]:

@@ -129,7 +129,8 @@ def find_facts(config: Config, source: Source, device: str) -> Facts:
 
 
 def median_side(source: Source, rows: np.ndarray) -> int:
-    """Return the side, in pixels, of a square with the median area of up to 64 photographs, read from their headers; 224 if unknown."""
+    """Return the side, in pixels, of a square whose area is the median area of up to 64 photographs; 224 if unknown. The sizes are read
+    from the headers of the photographs."""
     from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 
     if not isinstance(source.images, PhotographReader):

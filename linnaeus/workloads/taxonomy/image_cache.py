@@ -1,9 +1,9 @@
-"""Cache decoded photographs in memory that forked loader workers share, for data that fit into it.
+"""Cache decoded photographs in memory that forked loader workers share, for data that fit into this memory.
 
-The memory is an anonymous shared mapping, which is made before the workers are forked. Pages are allocated only when photographs are stored
-in them. The mapping does not use /dev/shm, which is small by default in containers, and is freed with the last process. Two workers that
-decode the same photograph write the same bytes to the same address. A pickled copy of a cache (for spawned workers) starts empty.
-"""
+The memory is an anonymous shared mapping, which is made before the workers are forked. Pages of memory are allocated only when photographs
+are stored in them. The mapping does not use /dev/shm, which is small by default in containers, and is freed with the last process. Two
+workers that decode the same photograph write the same bytes to the same address. A pickled copy of a cache (for spawned workers) starts
+empty."""
 
 from __future__ import annotations
 

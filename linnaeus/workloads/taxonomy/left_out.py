@@ -24,7 +24,7 @@ LONGEST_NAME = 300  # characters
 
 
 class LeftOut(dict[str, int]):
-    """Dict of reason -> number of records that are left out for it. `LeftOut(other)` is an independent copy of `other`."""
+    """Dict of reason -> number of records that are left out for this reason. `LeftOut(other)` is an independent copy of `other`."""
 
     def __init__(self, before: Mapping[str, int] | None = None, lines: Path | None = None) -> None:
         """Start with the records of `before`: reason -> number of records, or another `LeftOut`, whose lines for `left_out.csv` are taken

@@ -36,7 +36,8 @@ FULL_OR_PARTIAL, PHASE_IN = 1, 2  # the keys of both kinds of draws within the m
 
 
 class MetadataMasking:
-    """Random masks of metadata components. `choices` are the combinations that partial masking draws from."""
+    """Random masks of metadata components. `choices`: bool [C, M], the combinations of components from which partial masking draws one;
+    True for a masked component."""
 
     def __init__(self, config: ScheduleConfig, components: Sequence[str], seed: int) -> None:
         """Read the combinations of components to mask, and their weights, from `config`. Raise `ConfigError` for a name not in
@@ -157,8 +158,8 @@ class NullPolicy:
     def learnable(self, label: np.ndarray) -> np.ndarray:
         """Return bool [B, R], True for missing labels that can be learnt as null labels. `label`: int64 [B, R].
 
-        For heads that are one distribution on the tree, a missing label can be learnt at the ranks finer than the finest known taxon, if
-        this taxon has children. For other heads, every missing label can."""
+        With head=linear every missing label can be learnt. With other heads, a missing label can be learnt at the ranks finer than the
+        finest known taxon, if this taxon has children."""
         if self.has_children is None:
             return label < 0
         nodes = np.where(label >= 0, label + self.offsets, -1)

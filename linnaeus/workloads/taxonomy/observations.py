@@ -21,13 +21,13 @@ class ImageReader(Protocol):
     constructor."""
 
     def read(self, samples: np.ndarray) -> list[np.ndarray]:
-        """Return RGB images uint8 [H, W, 3] of the observation numbers `samples`, int64 [B]; sizes may differ.
+        """Return the RGB images of observations, each uint8 [H, W, 3] with its own size. `samples`: int64 [B], the observation numbers.
 
-        Raise `UndecodableImage` for a photograph that can never be read, `OSError` for one that may be readable later."""
+        Raise `UndecodableImage` for a photograph that can never be read, `OSError` for a photograph that may be readable later."""
 
 
 class UndecodableImage(Exception):
-    """Error for a photograph whose bytes are not an image. `sample`: its observation number. `reason`: the message."""
+    """Error for a photograph whose bytes are not an image. `sample`: observation number of the photograph. `reason`: the message."""
 
     def __init__(self, sample: int, reason: str) -> None:
         super().__init__(reason)

@@ -1,8 +1,7 @@
-"""Prepare a batch on the device: augment (if augment.place is the device), normalise, mix pairs, and mask metadata, in this order.
+"""Prepare a batch on the device: augment (for augment.place=device), normalise, mix pairs, and mask metadata, in this order.
 
 All random draws are made on the host (`image_dataset.py`). The operations here do not synchronise host and device. Constants are copied to
-each device once.
-"""
+each device once."""
 
 from collections.abc import Sequence
 
@@ -58,7 +57,8 @@ class BatchPreparation:
         return out
 
     def _per_feature(self, flags: Tensor) -> Tensor:
-        """Repeat the flags of components, [B, M], for their feature columns. Return [B, F]."""
+        """Return a value per feature column, [B, F], from `flags`, [B, M], a value per component: each flag is repeated for the columns of
+        its component."""
         return flags.index_select(1, self._constant("column", flags.device))
 
     def _constant(self, name: str | tuple[str, ...], device: torch.device) -> Tensor:
@@ -88,6 +88,6 @@ def mix_images(image: Tensor, share: Tensor, box: Tensor, other: Tensor) -> None
 
 
 def masking_counts(batch: Batch) -> Tensor:
-    """Return the number of real samples of a prepared batch that have each component, before and after masking, int64 [2, M]."""
+    """Return the number of real samples of a prepared batch in which each component is known, before and after masking, int64 [2, M]."""
     real = (batch["weight"] > 0).unsqueeze(1)
     return torch.stack([(batch["available"] & real).sum(0), (batch["present"] & real).sum(0)])

@@ -64,7 +64,8 @@ def argmax(x: Tensor) -> Tensor:
 
 
 def _block_size(classes: int) -> int:
-    """Return the block size: about sqrt(C / 2), which balances the cost of ends and of whole blocks; a power of 2, at least 8."""
+    """Return the block size for a number of classes C: about sqrt(C / 2), which balances the cost of range ends and of whole blocks; a
+    power of 2, at least 8."""
     return 1 << max(round(math.log2(max(classes / 2, 1)) / 2), 3)
 
 

@@ -30,7 +30,8 @@ class Dimensions(nn.Module):
         self.up = nn.Linear(number * adapter_width, width, bias=bias)
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return the sum that the block adds to x, [B, T, width], from x [B, T, width]. `weights`: [B, D], or [D] for all samples."""
+        """Return the sum over dimensions (named adapters) that the block adds to x, [B, T, width], from x [B, T, width]. `weights`: [B, D],
+        or [D] for all samples."""
         x = self.norm(x)
         inner = F.gelu(self.down(x)).unflatten(-1, (self.number, -1))
         strength = self.gate(x).sigmoid() * weights.unsqueeze(-2)
@@ -44,8 +45,8 @@ def ablation_mask(sample: Tensor, number: int) -> Tensor:
 
 
 def adapter_width(config: GPTConfig, width: int) -> int:
-    """Return the number of channels of an adapter. Raise `ConfigError` for names of dimensions that cannot be part of a metric's name,
-    repeated names, and an adapter width without dimensions."""
+    """Return the number of channels of an adapter. Raise `ConfigError` for a repeated name of a dimension (named adapter), for a name that
+    cannot be part of a metric's name, and for an adapter width without dimensions."""
     names = config.dimensions
     if not names and config.adapter_width is not None:
         raise ConfigError(f"model.adapter_width={config.adapter_width} has no effect without model.dimensions; set them, or use null")

@@ -156,8 +156,9 @@ class GPT(SeededModel):
     def flops_per_token(self, length: int) -> int:
         """Return the floating-point operations of forward and backward for one token in a context of `length`: 6 N + 12 L H Q T.
 
-        N: parameters without learned positions (6: a multiplication and an addition, forward once and backward twice); L layers of H
-        heads of width Q over T = `length` tokens. (Chowdhery et al. 2022, "PaLM", appendix B; the causal half is not deducted.)"""
+        N is the number of parameters without learned positions, T is `length`. The model has L layers with H heads of width Q. 6 stands for
+        a multiplication and an addition, once in forward and twice in backward. (Chowdhery et al. 2022, "PaLM", appendix B; the half of the
+        attention that causality makes unnecessary is not deducted.)"""
         weights = sum(parameter.numel() for parameter in self.parameters())
         weights -= self.position.weight.numel() if self.position is not None else 0
         return 6 * weights + 12 * self.size.layers * self.size.width * length
@@ -200,7 +201,8 @@ def _embedding(rows: int, width: int) -> nn.Embedding:
 
 
 def _rotary_base(config: GPTConfig, head_width: int) -> float | None:
-    """Return the rotary base; None for learned positions. Raise `ConfigError` for a base that has no effect and for heads of odd width."""
+    """Return the base of the rotary angles; None for learned positions. Raise `ConfigError` for `model.rotary_base` with learned positions,
+    where it has no effect, and for heads of odd width."""
     if config.positions == "learned":
         if config.rotary_base is not None:
             raise ConfigError(f"model.rotary_base={config.rotary_base:g} has no effect with model.positions=learned; use null or rotary")

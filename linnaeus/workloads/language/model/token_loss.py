@@ -17,8 +17,8 @@ CHUNK = 2**24  # logits converted to float32 at once, 64 MiB
 
 
 def token_losses(logits: Tensor, target: Tensor) -> Tensor:
-    """Return -log softmax(logits)[target], and 0 where the target is `IGNORED`, in the shape of `target`. logits [..., V], target int64
-    [...]. The result is float32, or float64 for float64 logits."""
+    """Return -log softmax(logits)[target] for each target, 0 where the target is `IGNORED`. `logits`: [..., V]. `target`: int64 [...]. The
+    result is float32, or float64 for float64 logits, in the shape of `target`."""
     shape, logits, target = target.shape, logits.flatten(0, -2), target.flatten()
     if logits.dtype in (torch.float32, torch.float64) or torch.compiler.is_compiling():
         wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -38,7 +38,7 @@ class _HalfPrecisionLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient by the logits, (softmax(logits) - one-hot(target)) times the gradient of the row's loss."""
+        """Return the gradient with respect to the logits: (softmax(logits) - one-hot(target)) times the gradient of the row's loss."""
         logits, target, log_sum = ctx.saved_tensors
         gradient, rows = torch.empty_like(logits), _rows(logits)
         factor = gradients[0] * (target != IGNORED)

@@ -29,12 +29,13 @@ class Continuation(NamedTuple):
 
 
 class LanguageModel:
-    """Trained network in evaluation mode, with its tokenizer. `source`: the file of the weights. `notes`: lines for the user."""
+    """Trained network in evaluation mode, with its tokenizer. `source`: path of the file with the weights. `notes`: messages for the
+    user."""
 
     def __init__(self, network: GPT, tokenizer: Tokenizer, source: str, notes: Sequence[str] = (), batch: int | None = None) -> None:
         """`batch`: number of text windows that are scored at once; None: at most `MOST_ROWS`, with at most `LOGITS` logits in total.
 
-        With the batch size of the run's validation, scores have the same digits as the validation results."""
+        If `batch` is the batch size of the run's validation, scores equal the validation results in every digit."""
         self.network, self.tokenizer, self.source, self.notes = network.eval(), tokenizer, source, list(notes)
         rows = LOGITS // (network.block * len(network.token.weight))
         self.batch = batch or max(1, min(MOST_ROWS, rows))
@@ -109,7 +110,7 @@ class LanguageModel:
         return self.score_tokens(self.encode(text))
 
     def score_tokens(self, tokens: np.ndarray, show: Callable[[int], None] | None = None) -> TextScore:
-        """Return the score of the tokens [N] of a text. `show` is called after each batch with the number of its windows."""
+        """Return the score of a text from its tokens, [N]. `show` is called after each batch with the number of windows in the batch."""
         return score_tokens(self.network, tokens, self.tokenizer.byte_lengths(), self.batch, show)
 
     def log_likelihood(self, context: str, continuation: str) -> float:

@@ -29,8 +29,8 @@ GPT2_SIZE = 50257
 
 
 def byte_letters() -> list[str]:
-    """Return the character that a byte-level BPE uses for each byte: the byte's own character if it is visible, otherwise the next one from
-    U+0100 on (Radford et al. 2019)."""
+    """Return the character that a byte-level BPE uses for each byte: the byte's own character if it is visible, otherwise the next unused
+    character from U+0100 on (Radford et al. 2019)."""
     visible = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in visible else next(others)) for byte in range(256)]
@@ -77,7 +77,8 @@ def read_library_tokenizer(path: Path, key: str = "MODEL") -> Tokenizer:
 
 
 def _characters(content: Mapping[str, Any]) -> Tokenizer | None:
-    """Return the character tokenizer of a tokenizer.json whose words are single characters; None if it has another type of model.
+    """Return the character tokenizer of a tokenizer.json whose words are single characters; None if the tokenizer.json has another type of
+    model.
 
     Raise `ValueError` for longer words, a normalizer, or ids with gaps."""
     if content["model"]["type"] != "WordLevel":
@@ -93,7 +94,7 @@ def _bytes(content: Mapping[str, Any]) -> Tokenizer | None:
     """Return a `ByteTokenizer` for a tokenizer.json whose tokens are the 256 bytes in order, without merges and normalizer; None for
     another BPE.
 
-    `content`: the tokenizer.json. Raise `ValueError` if its ids have gaps or it has further tokens besides the end marker."""
+    `content`: the tokenizer.json. Raise `ValueError` if its ids have gaps or if it has further tokens besides the end marker."""
     vocabulary = content["model"]["vocab"]
     if content["model"]["merges"] or sorted(vocabulary, key=vocabulary.get) != byte_letters() or content["normalizer"] is not None:
         return None

@@ -1,5 +1,5 @@
-"""Compute the likelihood of tokens: the score of a text, in the windows and with the metrics of a validation pass, and the log-likelihood
-of continuations."""
+"""Compute the likelihood of tokens: the score of a text (with the windows and metrics of a validation pass), and the log-likelihood of
+continuations."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def score_tokens(
 
 @torch.inference_mode()
 def log_likelihoods(network: GPT, rows: Sequence[tuple[Sequence[int], int]], batch: int) -> list[Likelihood]:
-    """Return the likelihood of the end of each row. A row is (tokens, index of the first token that is scored, at least 1). `batch`: number
-    of rows that the network reads at once."""
+    """Return the likelihood of the last tokens of each row. A row is (tokens, index of the first token that is scored, at least 1).
+    `batch`: number of rows that the network reads at once."""
     parts = [part for number, (tokens, first) in enumerate(rows) for part in _parts(number, np.array(tokens), first, network.block)]
     sums, greedy = [0.0] * len(rows), [True] * len(rows)
     device = network.token.weight.device

@@ -92,8 +92,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def score_files(model: LanguageModel, paths: Sequence[Path], encoding: str) -> dict[str, TextScore]:
-    """Return the score of each file, by its path. Raise `ConfigError` for a file that is not text in this encoding, or that is too
-    short."""
+    """Return path -> score of each file. Raise `ConfigError` for a file that is not text in `encoding`, or that has fewer than two
+    tokens."""
     from linnaeus.reporting.preparation_progress import PreparationProgress
 
     found: dict[str, TextScore] = {}
@@ -255,7 +255,8 @@ def _print_questions(model: LanguageModel, questions: Sequence[Question], as_jso
 
 
 def _record(one: Question, found: Sequence[Likelihood], best: dict[str, int]) -> dict[str, Any]:
-    """Return the result of a question as values for JSON. `best`: measure -> index of the best continuation."""
+    """Return the result of a question as values for JSON. `found`: likelihood of each continuation. `best`: name of a measure -> index of
+    the best continuation by this measure."""
     rows = [{"text": text, **each._asdict()} for text, each in zip(one.continuations, found)]
     record: dict[str, Any] = {"context": one.context, "continuations": rows}
     record |= {"best": best["log-likelihood"], "best_per_byte": best["log-likelihood per byte"]}

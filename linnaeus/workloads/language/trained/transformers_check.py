@@ -21,7 +21,8 @@ SAMPLE = 2000  # number of tokens whose text is compared
 
 
 def check_reading(model: LanguageModel, again: LanguageModel) -> None:
-    """Raise `ConfigError` if `again`, the model read from the folder, differs from `model` in a bit of the weights or in its tokens."""
+    """Raise `ConfigError` if `again`, the model read from the folder, differs from `model` in any bit of the weights or in the meaning of
+    the tokens."""
     own, read = model.network.state_dict(), again.network.state_dict()
     zero_biases = {name for name, value in own.items() if name.endswith(".bias") and name not in read and not value.any()}
     same = own.keys() - zero_biases == read.keys() and all(

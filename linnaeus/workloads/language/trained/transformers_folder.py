@@ -99,7 +99,8 @@ def read_transformers_folder(folder: Path) -> Published:
 
 
 def _check_files(folder: Path) -> None:
-    """Raise `ConfigError` if one of the files that can be read is a link out of the folder, a pipe or another object that is not a file."""
+    """Raise `ConfigError` if a file with a name that may be read (.json, .safetensors, .txt) is a link out of the folder, a pipe or another
+    object that is not a file."""
     for file in sorted(folder.iterdir()):
         if file.suffix in (".json", ".safetensors", ".txt"):
             try:

@@ -63,7 +63,7 @@ IGNORED_NAMES = re.compile(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_fr
 
 
 def layout_of(network: GPT) -> str:
-    """Return the layout that fits a network: gpt2 or gpt_neox. Raise `ConfigError` for a network that fits neither."""
+    """Return the layout that fits a network: gpt2 or gpt_neox. Raise `ConfigError` for a network that fits neither layout."""
     if network.dimensions:
         raise ConfigError(
             f"the model has dimensions (model.dimensions=[{','.join(network.dimensions)}]), which no architecture of transformers has; "

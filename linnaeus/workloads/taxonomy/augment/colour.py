@@ -15,10 +15,10 @@ def colour_maps(u: np.ndarray, brightness: float, contrast: float, saturation: f
     """Return the colour maps of a batch: matrices, float64 [B, 3, 3], and grey factors, float64 [B]. The grey factor times the mean grey of
     the image is the offset added to every channel.
 
-    `u` are uniform draws, float64 [B, 4]. Brightness b, contrast c and saturation s are uniform in [max(0, 1 - strength), 1 + strength],
-    where the strengths are the arguments of these names; the hue rotation is uniform in [-hue, hue] full turns. With x' = b x, x'' = c x' +
-    (1 - c) mean_grey(x'), then saturation S about grey and a rotation H of (I, Q), the matrix is H S b c and the offset (1 - c) b
-    mean_grey(x), because S and H do not change greys."""
+    `u`: uniform draws, float64 [B, 4]. The other arguments are strengths. The factors b (brightness), c (contrast) and s (saturation) are
+    uniform in [max(0, 1 - strength), 1 + strength]. The hue rotation is uniform in [-hue, hue] full turns. The changes are x' = b x, then
+    x'' = c x' + (1 - c) mean_grey(x'), then S (saturation about grey) and H (rotation of (I, Q)). S and H do not change greys, so the
+    matrix is H S b c and the offset is (1 - c) b mean_grey(x)."""
     strengths = np.array([brightness, contrast, saturation])
     low = np.maximum(0.0, 1.0 - strengths)
     b, c, s = (low + (1.0 + strengths - low) * u[:, :3]).T
@@ -33,7 +33,7 @@ def colour_maps(u: np.ndarray, brightness: float, contrast: float, saturation: f
 
 
 def apply_colour(images: np.ndarray, matrices: np.ndarray, grey_factors: np.ndarray) -> None:
-    """Apply colour maps to uint8 [B, 3, H, W] `images`, in place. `matrices` and `grey_factors` are the results of `colour_maps`."""
+    """Apply colour maps to `images`, uint8 [B, 3, H, W], in place. `matrices` and `grey_factors` are the results of `colour_maps`."""
     count, _, height, width = images.shape
     step = max(1, CHUNK_PIXELS // (height * width))
     for start in range(0, count, step):

@@ -1,7 +1,6 @@
 """Crop photographs at random or centrally, resize them to the model's square, flip them, and erase random rectangles.
 
-Crop boxes are (left, top, right, bottom). They are drawn in floating-point pixels and rounded to whole ones, as in torchvision.
-"""
+Crop boxes are (left, top, right, bottom). They are drawn in floating-point pixels and rounded to whole pixels, as in torchvision."""
 
 from collections.abc import Sequence
 
@@ -21,10 +20,11 @@ FILL = np.array([124, 116, 104], dtype=np.uint8)  # the ImageNet mean of `..prep
 def rectangles(
     area: np.ndarray, u_ratio: np.ndarray, ratio: Sequence[float], limits: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return width and height of the first candidate rectangle that fits, float64 [B] each, and bool [B], True if one fits.
+    """Return width and height of the first of TRIES candidate rectangles that fits, float64 [B] each, and bool [B], True if a candidate
+    fits.
 
-    `area` is float64 [B, TRIES] in pixels. `u_ratio` are uniform draws [B, TRIES], from which a log-uniform aspect ratio (width / height)
-    within `ratio` is computed. `limits` [B, 2] is the (height, width) of the image."""
+    `area`: float64 [B, TRIES], areas of the candidates in pixels. `u_ratio`: uniform draws [B, TRIES]; the aspect ratios (width / height)
+    of the candidates are log-uniform within `ratio`. `limits`: [B, 2], (height, width) of the image."""
     low, high = np.log(ratio[0]), np.log(ratio[1])
     aspect = np.exp(low + (high - low) * u_ratio)
     width, height = np.sqrt(area * aspect), np.sqrt(area / aspect)
@@ -34,8 +34,8 @@ def rectangles(
 
 
 def crop_boxes(config: AugmentConfig, sizes: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Return the boxes of random crops as `config` describes them, float64 [B, 4]. `sizes` int [B, 2] (height, width) of the photographs,
-    `u` float64 [B, CROP_DRAWS] uniform draws."""
+    """Return the boxes of random crops, float64 [B, 4]: squares with `config.crop_side`, otherwise as `random_boxes`. `sizes`: int [B, 2]
+    (height, width) of the photographs. `u`: float64 [B, CROP_DRAWS], uniform draws."""
     if config.crop_side is not None:
         return square_boxes(sizes, u, config.crop_side)
     return random_boxes(sizes, u, config.crop_scale, config.crop_ratio)

@@ -26,8 +26,8 @@ PARAMETERS = ("frame", "crop_size", "mirror", "colour", "grey", "erase")  # entr
 
 
 class HostDraws:
-    """Host part of the training pipeline for augmentation on the device: it cuts the crops and draws the parameters of the other
-    operations."""
+    """Training pipeline for augmentation on the device, host part: it cuts the crops out of the photographs and draws the parameters of the
+    other operations."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         self.image_size, self.draws = image_size, TrainingDraws(config, image_size)
@@ -101,9 +101,9 @@ def full_float32() -> Iterator[None]:
 
 
 def filter_weights(length: Tensor, mirror: Tensor, side: int, longest: int) -> Tensor:
-    """Return the weights of the antialiased bilinear filter that resizes `length` (int64 [B]) pixels to `side`: float32 [B, side, longest],
-    multiples of 2^-16. The weights of an output pixel sum to 1 to within 2^-14. Where `mirror` (bool [B]) is True, output pixels are in
-    reverse order."""
+    """Return the weights of the antialiased bilinear filter that resizes `length` pixels to `side` pixels: float32 [B, side, longest],
+    multiples of 2^-16. `length`: int64 [B]. `mirror`: bool [B], True to reverse the order of the output pixels. The weights of an output
+    pixel sum to 1 to within 2^-14."""
     pixel = torch.arange(longest, device=length.device, dtype=torch.float64)
     target = torch.arange(side, device=length.device, dtype=torch.float64)
     target = torch.where(mirror.unsqueeze(1), side - 1 - target, target)  # [B, side]
@@ -117,7 +117,7 @@ def filter_weights(length: Tensor, mirror: Tensor, side: int, longest: int) -> T
 
 
 def whole(values: Tensor) -> Tensor:
-    """Round `values` in place to the nearest whole numbers from 0 to 255, halves upwards, and return them."""
+    """Round `values` in place to the nearest whole numbers from 0 to 255, halves upwards. Return `values`."""
     return values.add_(0.5).floor_().clamp_(0.0, 255.0)
 
 

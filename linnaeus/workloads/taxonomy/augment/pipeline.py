@@ -34,7 +34,7 @@ Pipeline = Callable[[Sequence[np.ndarray], np.ndarray], Tensor | dict[str, Tenso
 
 
 class AugmentationPipelineFactory:
-    """Builder of the pipelines of training and validation. Its constructor raises `ConfigError` for an impossible range of crops."""
+    """Builder of the pipelines of training and validation. The constructor raises `ConfigError` for an impossible range of crops."""
 
     def __init__(self, config: AugmentConfig, image_size: int) -> None:
         _check_range("crop_scale", config.crop_scale, high=1.0)

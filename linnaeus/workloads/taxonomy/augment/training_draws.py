@@ -1,4 +1,4 @@
-"""Draw the random parameters of training augmentation. The pipelines on the host and on the device both use them."""
+"""Draw the random parameters of training augmentation. The pipelines on the host and on the device both use this module."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Build heads, which map one feature vector per taxonomic rank to `Scores` of all taxa. `build_head` builds the configured one."""
+"""Build heads, which map one feature vector per taxonomic rank to `Scores` of all taxa. `build_head` builds the configured head."""
 
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
@@ -18,8 +18,8 @@ HEADS: dict[str, type[LinearHead | ConditionalHead | MarginalHead]] = {
 
 
 def is_hierarchical(config: HeadConfig) -> bool:
-    """Return True if the scores of the configured head are one probability distribution on the tree. Return False for a head of a
-    plugin."""
+    """Return True if the scores of the configured head are one probability distribution on the tree. Return False for a head that a plugin
+    defines."""
     return config.name != "linear" and registered("head", config.name) is None
 
 

@@ -65,8 +65,8 @@ class SiblingScores(Scores):
         return marginal, conditional
 
     def _with_ancestors(self, nodes: Tensor) -> Tensor:
-        """Return `nodes` int64 [B, R] (-1: no label), filling in the ancestors of the finest taxon where the label of a coarser rank is
-        missing."""
+        """Return a copy of `nodes` in which missing labels of ranks coarser than the finest known taxon are replaced by its ancestors.
+        `nodes`: int64 [B, R], -1 for no label."""
         layout = self.layout
         finest = torch.where(nodes < layout.taxa, nodes, -1).amax(1)  # finer taxa have larger numbers
         path = layout.path[finest]
@@ -96,7 +96,7 @@ class SiblingScores(Scores):
     # -- all taxa --------------------------------------------------------------------------------------------------------
 
     def _level_log_probs(self, number: int) -> Tensor:
-        """Return the log-probability of every node of the level `number`, [n_l, B]. Levels are computed from the top down, once."""
+        """Return the log-probability of every node of level `number`, [n_l, B]. Levels are computed from the top down, each level once."""
         layout = self.layout
         while len(self._levels) <= number:
             level = len(self._levels)
@@ -189,15 +189,15 @@ class SiblingScores(Scores):
         return self._from_leaves(self._log_probs_by_index() + weights.t())
 
     def _log_probs_by_index(self) -> Tensor:
-        """Return the log-probabilities of the N nodes for B samples, [N, B]. Row i is the node of index i (`Layout.index_of`)."""
+        """Return the log-probabilities of the N nodes for B samples, [N, B]. Row i is the node with index i (`Layout.index_of`)."""
         self._level_log_probs(self.layout.ranks - 1)
         return torch.cat(self._levels)
 
     def _from_leaves(self, found: Tensor) -> SiblingScores:
         """Return scores under which the probability of a leaf is proportional to exp(its log-weight).
 
-        `found`: [N, B], a row per node, by index (`Layout.index_of`). Only the rows of leaves are used, as log-weights. The row of each
-        inner node is overwritten, in place, by the logsumexp of the rows of its children."""
+        `found`: [N, B], a row per node, by index (`Layout.index_of`). The rows of leaves are the log-weights. The other rows are not read;
+        they are overwritten, in place, by the logsumexp of the rows of the node's children."""
         layout = self.layout
         for level in range(layout.ranks - 1, 0, -1):
             if layout.level_sizes[level]:
@@ -217,8 +217,8 @@ class NodeLinear(nn.Linear):
 
 
 class ConditionalHead(Head):
-    """Head with one `NodeLinear` per level, which reads the feature of the rank of that level. A level without nodes has no layer, since
-    DDP fails for parameters that get no gradient."""
+    """Head with one `NodeLinear` per level. The layer of a level reads the feature of the level's rank. A level without nodes has no layer,
+    since DDP fails for parameters that get no gradient."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
         super().__init__()

@@ -1,12 +1,11 @@
 """The abstract classes `Head` and `Scores`, and their simplest implementation: one linear classifier per taxonomic rank.
 
-A head maps one feature vector per taxonomic rank to raw scores (logits), wrapped in a `Scores` object that turns them into
-log-probabilities on the tree. Losses read `label_log_probs`, which never computes every class of every rank, and for smoothed targets
-`range_sums`, sums over ranges of classes. Validation reads `log_probs`, the log-probabilities of all classes.
+A head maps one feature vector per taxonomic rank to raw scores (logits), wrapped in a `Scores` object that turns the raw scores into
+log-probabilities on the tree. Losses read `label_log_probs`, which never computes every class of every rank. For smoothed targets losses
+also read `range_sums`, sums over ranges of classes. Validation reads `log_probs`, the log-probabilities of all classes.
 
 A null label is a label equal to the number of classes of its rank. It means "not known at this rank", for heads that learn null labels
-(`head.nulls`). A label of -1 is missing and is ignored.
-"""
+(`head.nulls`). A label of -1 is missing and is ignored."""
 
 from __future__ import annotations
 
@@ -45,16 +44,16 @@ class Scores(ABC):
 
     @abstractmethod
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Return `log p(y_r)` and `log p(y_r | nearest known coarser label)` of the labels y, each as a list of float [B] per rank r.
+        """Return two lists with a float [B] per rank r: `log p(y_r)`, and `log p(y_r | nearest known coarser label)`, of the labels y.
 
         `label`: int64 [B, R]; the labels of a sample lie on one path of the tree. A missing label gives exactly 0, even if a finer label is
         known. The results are not stacked: where ranks have separate scores, the gradient of one rank then does not run through the scores
-        of the others."""
+        of the other ranks."""
 
     @abstractmethod
     def log_probs(self) -> tuple[Tensor, ...]:
-        """Return the log-probabilities of all classes, per rank [B, C_r], or [B, C_r + 1] with the null class last. They are computed
-        once."""
+        """Return the log-probabilities of all classes, per rank [B, C_r], or [B, C_r + 1] with the null class last. Later calls return the
+        same tensors."""
 
     def range_sums(self, rank: int, first: Tensor, last: Tensor) -> Tensor:
         """Return sums of `log_probs()[rank]` over K ranges of classes per sample, [B, K]. `first`, `last`: int64 [B, K], the first class
@@ -123,7 +122,7 @@ class Head(nn.Module, ABC):
 
 
 class LinearScores(Scores):
-    """Scores of ranks that are independent of each other. `logits`: per rank [B, C_r], or [B, C_r + 1] with the null label last.
+    """Scores of ranks that are independent of each other. `logits`: per rank [B, C_r], or [B, C_r + 1] with the null class last.
     Probabilities are the softmax over each rank."""
 
     consistent = False
@@ -180,7 +179,8 @@ class LinearScores(Scores):
 
 
 class LinearHead(Head):
-    """Head with one linear classifier per rank, each of which reads the feature of its rank. Predicted paths may contradict the tree."""
+    """Head with one linear classifier per rank, which reads the feature of its rank. The classes that are predicted at different ranks may
+    not be on one path of the tree."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
         """`width`: length of the features. `null`: True adds a null class to every rank."""

@@ -110,8 +110,8 @@ class Layout(Tables):
         """Return the node of each label, int64 [B, R]. `label`: int64 [B, R], one row per sample, one column per rank.
 
         -1 is a missing label, and the number of classes of the rank is a null label. The node of a missing label is -1. The node of a null
-        label is the null node of the finest known taxon. It is -1 if that taxon has no children, if a label at a finer rank is known, and
-        in a layout without null nodes."""
+        label is the null node of the finest known taxon, or -1 in three cases: this taxon has no children, a label at a finer rank is
+        known, or the layout has no null nodes."""
         real = (label >= 0) & (label < self.sizes)
         nodes = torch.where(real, label + self.offsets, -1)
         if not self.null:
@@ -132,7 +132,7 @@ class Layout(Tables):
         return torch.cat([possible, torch.cat([possible, possible.new_ones(1)])[self.null_parent]])
 
     def node_weights(self, weights: Tensor) -> Tensor:
-        """Return the log-weights of all N nodes, [B, N], from `weights`, the log-weights of the T taxa, [B, T].
+        """Return the log-weights of all N nodes, [B, N]. `weights`: [B, T], the log-weights of the T taxa.
 
         A null node has the log-weight of its parent. The null node at the top has log-weight 0."""
         with_top = torch.cat([weights, torch.zeros_like(weights[:, :1])], 1)
@@ -172,7 +172,7 @@ class Layout(Tables):
     def _register_leaves(self, parent: np.ndarray, order: np.ndarray) -> None:
         """Number the leaves depth first, children in the order of their positions, and register two tables with these numbers.
 
-        `leaf_node` int64 [L]: node of each leaf. `leaves` int64 [N, 2]: first leaf at or below each node, and the last one + 1. Arguments:
+        `leaf_node` int64 [L]: node of each leaf. `leaves` int64 [N, 2]: first leaf at or below each node, and last leaf + 1. Arguments:
         `parent` int64 [N], -1 for none; `order` int64 [N], all nodes, sorted by level and position."""
         inner = np.bincount(parent[parent >= 0], minlength=len(parent)) > 0
         count = (~inner).astype(np.int64)  # leaves at or below each node

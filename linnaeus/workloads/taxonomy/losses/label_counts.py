@@ -20,7 +20,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 class LabelCounts:
     """Numbers of training rows with each label at each rank (`ranks`), and with each taxon as finest label (`finest`). T: number of taxa.
 
-    The arrays are float64 if rows have weights."""
+    The arrays are float64 if rows have weights, otherwise int64."""
 
     ranks: tuple[np.ndarray, ...]  # per rank int64 [C_r + 1]: number of rows of each class, then of rows with a learnable null label
     finest: np.ndarray  # int64 [T + 1]: number of rows whose finest label is each taxon; last, of rows without a label
@@ -49,8 +49,8 @@ class LabelCounts:
 
 
 def class_weights(counts: np.ndarray, kind: str, beta: float | None, cap: float | None) -> np.ndarray:
-    """Return the weight of each class from its number of labels, `counts` [C]: float64 [C], with mean 1 over all labels and none above
-    `cap` (> 1).
+    """Return the weight of each class from `counts` [C], its number of labels: float64 [C], with mean 1 over all labels and no weight above
+    `cap` (> 1; None: no limit).
 
     `kind` none: 1; inverse: proportional to 1 / n; effective: proportional to (1 - beta) / (1 - beta^n), the inverse of the effective
     number of samples (Cui et al. 2019), which is 1 at beta 0 and tends to `inverse` as beta tends to 1."""

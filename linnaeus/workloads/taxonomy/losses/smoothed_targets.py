@@ -34,8 +34,8 @@ class SmoothedLoss(Tables):
     coefficient: Tensor  # float64 [C_r + 2, K]: w_k - w_{k+1}
 
     def __init__(self, rank: int, first: np.ndarray, last: np.ndarray, target: np.ndarray) -> None:
-        """`first`, `last`: int64 [C_r, K], the first class and the last class + 1 of each nested range around each class. `target`: float64
-        [C_r, K], the target of each single class of a shell."""
+        """`first`, `last`: int64 [C_r, K], the first class and the last class + 1 of each of the K nested ranges around each class.
+        `target`: float64 [C_r, K], the target of each single class of each shell (a range without the next smaller range)."""
         super().__init__()
         classes, shells = target.shape
         self.rank, self.classes = rank, classes
@@ -45,7 +45,7 @@ class SmoothedLoss(Tables):
         self.register(coefficient=np.concatenate([coefficient, zeros]))
 
     def forward(self, scores: Scores, label: Tensor) -> Tensor:
-        """Return the losses [B, L] of L labels per sample, `label` int64 [B, L]; exactly 0 for a missing label (-1)."""
+        """Return the losses [B, L] of L labels per sample; exactly 0 for a missing label (-1). `label`: int64 [B, L]."""
         rows = torch.where(label < 0, self.classes + 1, label)
         first, last = self.first[rows].long(), self.last[rows].long()  # [B, L, K]
         sums = scores.range_sums(self.rank, first.flatten(1), last.flatten(1)).view(first.shape)

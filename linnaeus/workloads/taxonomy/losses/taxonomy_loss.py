@@ -72,8 +72,8 @@ class TaxonomyLoss:
         return sums
 
     def check_custom(self, scores: Scores, label: Tensor) -> None:
-        """Raise `ConfigError` if the result of a plugin's loss for `label` [B, R] is not a list with a finite tensor [B] for each rank,
-        with a gradient."""
+        """Raise `ConfigError` if a plugin's loss does not return, for `label` [B, R], a list with a finite tensor [B] for each rank, with a
+        gradient."""
         custom = self._tables(label.device).custom
         if custom is None:
             return
@@ -96,10 +96,10 @@ class TaxonomyLoss:
 
 
 def weighted_hierarchical_loss(sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
-    """Return the loss of a micro-batch, []: the sum over ranks of weight x sum / denominator, all [R].
+    """Return the loss of a micro-batch, a scalar: the sum over ranks of weight x sum / denominator. All arguments are [R].
 
-    Denominators are the sums of label weights in the whole global batch, so losses of micro-batches add up to the loss of the global
-    batch. A rank without valid labels has sum 0 and adds 0."""
+    Denominators are the sums of label weights in the whole global batch, so losses of micro-batches add up to the loss of the global batch.
+    A rank without valid labels has sum 0 and adds 0."""
     safe = torch.where(denominators > 0, denominators, torch.ones_like(denominators))
     return (sums * (weights / safe).to(sums.dtype)).sum()
 
@@ -128,7 +128,7 @@ def _labels_and_shares(batch: Batch, dtype: torch.dtype) -> list[tuple[Tensor, T
 
 
 class _LossTables(Tables):
-    """All constants of a loss as buffers; float64 on the host.
+    """Constants of a loss as buffers; float64 on the host.
 
     `weights` contains for each rank the weights of its C_r classes and of the null class, and then 0 for a missing label."""
 
@@ -173,7 +173,7 @@ class _LossTables(Tables):
     def labels(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
         """Return one pair (labels int64 [B, R], weights [B, R]), or two pairs for a mixed batch.
 
-        A weight is class weight x sample weight x share of the label; it is 0 for a missing label (-1). Its dtype is that of
+        A weight is class weight x sample weight x share of the label; a missing label (-1) has weight 0. The weights have the dtype of
         `self.weights`."""
         pairs = _labels_and_shares(batch, self.weights.dtype)
         return [(label, self._class_weight(label) * share.unsqueeze(1)) for label, share in pairs]
@@ -198,7 +198,8 @@ def _loss_sums(parts: list[tuple[Tensor, Tensor]], losses_of: Callable[[Tensor],
 
 
 def check_constant(loss: nn.Module) -> None:
-    """Raise `ConfigError` if a plugin's loss has parameters, which would not be trained, or buffers that it expects to be saved."""
+    """Raise `ConfigError` if a plugin's loss has parameters, which would not be trained, or persistent buffers, which would not be
+    saved."""
     for name in loss.state_dict():
         kind = "parameter" if name in dict(loss.named_parameters()) else "buffer"
         fix = "learn it in a head" if kind == "parameter" else "for a constant use register_buffer(..., persistent=False)"

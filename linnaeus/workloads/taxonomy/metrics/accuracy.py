@@ -1,8 +1,7 @@
 """Count accuracy by rank, by class, of whole paths, and of null labels.
 
-The bounds of the class buckets are those of Liu et al. (CVPR 2019, "Large-scale long-tailed recognition in an open world") and of most
-papers since: more than 100, 20 to 100, and fewer than 20 training labels; a class without training labels belongs to the last bucket.
-"""
+The class buckets many, medium and few are the usual ones since Liu et al. (CVPR 2019, "Large-scale long-tailed recognition in an open
+world"): more than 100, 20 to 100, and fewer than 20 training labels. A class without training labels belongs to the last bucket."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -153,8 +152,8 @@ def in_top_k(view: BatchView) -> Tensor:
 
 
 def classes_before(values: Tensor, label: Tensor) -> Tensor:
-    """Return the number of classes that precede the label when classes are sorted by descending value, then by index, int64 [B]. `values`:
-    [B, C], `label`: int64 [B]."""
+    """Return for each sample the number of classes that precede its label when classes are sorted by descending value, then by index, int64
+    [B]. `values`: [B, C], `label`: int64 [B]."""
     index = label.clamp(min=0).unsqueeze(1)
     own = values.gather(1, index)
     earlier = torch.arange(values.shape[1], device=values.device) < index

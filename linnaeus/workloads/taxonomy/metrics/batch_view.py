@@ -105,7 +105,8 @@ def _decide_rows(tables: TreeTables, log_p: Tensor, path: Tensor, k: int) -> Dec
 
 
 def _risk_reduction(tables: TreeTables, probability: Tensor) -> Tensor:
-    """Return R minus the expected height E(c) of each finest class c, float64 [B, C]. `probability` [B, T + 1] is overwritten."""
+    """Return R minus the expected height E(c) (see module) of each finest class c, float64 [B, C]. `probability`, [B, T + 1], is
+    overwritten."""
     for r, own in enumerate(tables.slices):
         parent = tables.parent[own]
         step = r + 1 - tables.rank_number[parent]

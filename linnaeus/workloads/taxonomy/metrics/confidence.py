@@ -38,8 +38,8 @@ class Calibration:
         self.add(view.known, view.best == view.label, view.best_log_p)
 
     def add(self, known: Tensor, best_right: Tensor, best_log_p: Tensor) -> None:
-        """Add B samples to the counts. `known` bool [B, R]: the sample has a label; `best_right` bool [B, R]: the most probable class is
-        the label; `best_log_p` [B, R]: log-probability of that class."""
+        """Add B samples to the counts. `known`: bool [B, R], True if the sample has a label. `best_right`: bool [B, R], True if the most
+        probable class is the label. `best_log_p`: [B, R], log-probability of the most probable class."""
         confidence = best_log_p.double().exp().clamp(max=1)
         known = known & ~confidence.isnan()
         index = (confidence.nan_to_num() * BINS).ceil().long().sub(1).clamp(0, BINS - 1) + self._first_bin

@@ -81,8 +81,8 @@ def _confidence(view: BatchView) -> Tensor:
 
 
 def area_under_risk_coverage(wrong: np.ndarray, confidence: np.ndarray) -> float:
-    """Return the area under the risk-coverage curve. `wrong` bool [N]: the prediction is wrong; `confidence` float [N]. NaN for no
-    samples."""
+    """Return the area under the risk-coverage curve; NaN for no samples. `wrong`: bool [N], True if the prediction is wrong. `confidence`:
+    float [N]."""
     if not len(wrong):
         return float("nan")
     order = np.argsort(-confidence, kind="stable")

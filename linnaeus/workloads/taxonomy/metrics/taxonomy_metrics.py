@@ -37,7 +37,7 @@ class MetricPart(Protocol):
 
 
 class TaxonomyMetrics(Metrics):
-    """Metrics that the package's docstring lists. They read the head's `Scores` from `outputs["scores"]`."""
+    """Metrics that the docstring of the package `metrics` lists. They read the head's `Scores` from `outputs["scores"]`."""
 
     def __init__(
         self,

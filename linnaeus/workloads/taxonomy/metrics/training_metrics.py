@@ -62,7 +62,7 @@ def main_labels(batch: Batch, sizes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def loss_and_counts(outputs: Any, batch: Batch) -> Tensor:
-    """Return the sums [R] of plain cross-entropy, for any training loss, and then the weights [R] of the labels: float64 [2R]."""
+    """Return the sums [R] of plain cross-entropy, for any training loss, and then the weights [R] of the labels, joined: float64 [2R]."""
     return torch.cat([rank_loss_sums(outputs["scores"], batch).double(), valid_counts(batch)])
 
 

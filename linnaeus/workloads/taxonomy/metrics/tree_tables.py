@@ -41,7 +41,8 @@ class TreeTables:
         return torch.where(classes >= 0, classes + self.offsets, self.taxa)
 
     def deepest(self, classes: Tensor) -> Tensor:
-        """Return the node of the finest class of each row of `classes` [..., R], int64 [...]; T if the row has no class."""
+        """Return the node of the finest class of each row, int64 [...]; T if the row has no class. `classes`: int64 [..., R], a class per
+        rank, -1 for none."""
         nodes = torch.where(classes >= 0, classes + self.offsets, -1).amax(-1)  # finer nodes have larger numbers
         return torch.where(nodes >= 0, nodes, self.taxa)
 
@@ -55,7 +56,7 @@ class TreeTables:
     def height(self, node: Tensor, other: Tensor) -> Tensor:
         """Return the height of the lowest common ancestor of the nodes `node` and `other`, int64 [...].
 
-        The height is 0 for a taxon of the finest rank, one more for each coarser rank, and R for the virtual root."""
+        A taxon of the finest rank has height 0, a taxon one rank above has height 1, and so on; the virtual root has height R."""
         return len(self.ranks) - self.rank_number[self.lca(node, other)]
 
     def sums(self, own: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Build the networks of the taxonomy workload: a trunk (`mformer`, or any timm model) and a head. `build_classifier` builds one."""
+"""Build the networks of the taxonomy workload: a trunk (`mformer`, or any timm model) and a head. `build_classifier` builds the configured
+network."""
 
 from collections.abc import Sequence
 from typing import cast

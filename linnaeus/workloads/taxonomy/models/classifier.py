@@ -58,7 +58,7 @@ class Classifier(Model):
         return {"scores": self.head(per_rank), "per_rank": per_rank, "features": features[:, -1]}
 
     def compiled_parts(self) -> list[nn.Module]:
-        """Return the trunk. It ends before the norm, so GradNorm's gradients at the norm do not run a compiled backward."""
+        """Return the trunk. The trunk ends before the norm, so GradNorm's gradients at the norm do not run a compiled backward."""
         return [cast(nn.Module, self.trunk)]
 
     def shared_parameters(self) -> list[nn.Parameter]:

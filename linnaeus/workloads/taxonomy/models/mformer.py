@@ -123,8 +123,8 @@ class TransformerStage(nn.Module):
     """Stage that halves the grid and then runs transformer blocks over special tokens and image tokens together."""
 
     def __init__(self, inputs: int, width: int, blocks: Sequence[TransformerBlock], special: int, sides: Sequence[int]) -> None:
-        """`inputs`: channels of the incoming grid. `special`: number of special tokens. `sides`: rows and columns of the halved grid for
-        the configured image sizes."""
+        """`inputs`: channels of the incoming grid. `special`: number of class and metadata tokens. `sides`: numbers of rows (= columns) of
+        the halved grid, one for each configured image size."""
         super().__init__()
         self.special, self.sides, self.head_width = special, tuple(dict.fromkeys(sides)), blocks[0].attention.head_width
         self.reduce = downsample(inputs, width)
@@ -133,8 +133,9 @@ class TransformerStage(nn.Module):
             self.register_buffer(f"table{side}", rotary_table(side, side, self.head_width, special), persistent=False)
 
     def forward(self, special: Tensor, grid: Tensor, queries: int | None) -> tuple[Tensor, Tensor]:
-        """Return special tokens [B, S, width] and the halved grid [B, width, H/2, W/2] from special tokens [B, S, width] and a grid
-        [B, inputs, H, W]. With `queries` the last block computes only that many special tokens, and the returned grid is empty."""
+        """Return the class and metadata tokens [B, S, width] and the halved grid [B, width, H/2, W/2]. `special`: the tokens before, [B, S,
+        width]. `grid`: [B, inputs, H, W]. With `queries` the last block computes only the first `queries` tokens, and the returned grid is
+        empty."""
         grid = self.reduce(grid)
         rows, columns = grid.shape[2:]
         table = self._table(rows, columns)
@@ -174,8 +175,8 @@ class TransformerBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention over tokens [B, T, width]. Queries come from the first `queries` tokens (None: from all), keys and values from
-    all tokens. Queries and keys are rotated by `table`, a `rotary_table`."""
+    """Multi-head attention over tokens [B, T, width]. Queries come from the first `queries` tokens (None: from all tokens), keys and values
+    from all tokens. `table`, a result of `rotary_table`, rotates queries and keys."""
 
     def __init__(self, width: int, head_width: int) -> None:
         super().__init__()
@@ -244,8 +245,8 @@ class Residual(nn.Module):
     """Residual connection `x + drop_path(scale * dropout(branch))`. The first dimension of the tensors is the sample, the last the channel.
 
     `scale` is the initial LayerScale (Touvron et al. 2021); None: no scale. `drop_path` is the probability of stochastic depth (Huang et
-    al. 2016), which drops the branch of whole samples. Both kinds of dropout draw from torch's global generator, which the loop seeds for
-    each micro-batch by its position."""
+    al. 2016), which drops the branch of whole samples. Dropout and stochastic depth draw from torch's global generator, which the loop
+    seeds for each micro-batch by its position."""
 
     def __init__(self, width: int, scale: float | None, dropout: float, drop_path: float) -> None:
         super().__init__()
@@ -279,7 +280,7 @@ def downsample(inputs: int, width: int) -> nn.Sequential:
 
 
 def stem(width: int, stride: int) -> nn.Sequential:
-    """Return the layers that map pixels to the first grid: one overlapping convolution for stride 2, two for stride 4."""
+    """Return the layers that map pixels to the first grid: one overlapping convolution for stride 2, two convolutions for stride 4."""
     first = width // (stride // 2)
     convolution = nn.Conv2d(3, first, 3, stride=2, padding=1)
     if stride == 2:

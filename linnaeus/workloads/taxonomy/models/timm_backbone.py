@@ -33,7 +33,7 @@ class TimmBackbone(nn.Module):
     rescale: Tensor | None
 
     def __init__(self, config: TimmConfig, image_sizes: Sequence[int], components: Sequence[str], pretrained: bool = True) -> None:
-        """`image_sizes`: sides of the images in pixels, the final one last. `pretrained`: False ignores the pretrained weights that
+        """`image_sizes`: sides of the images in pixels, the final side last. `pretrained`: False ignores the pretrained weights that
         `config` names."""
         super().__init__()
         without = replace(config, pretrained=False, pretrained_file=None)
@@ -72,8 +72,8 @@ class TimmBackbone(nn.Module):
 
 
 def _rescaling(backbone: Any) -> Tensor | None:
-    """Return factor and offset, [2, 3, 1, 1], that convert images normalised by `preparation` to the normalisation of the pretrained
-    weights; None if both normalisations are the same."""
+    """Return factor and offset, stacked to [2, 3, 1, 1], that convert images normalised by `preparation` to the normalisation of the
+    pretrained weights; None if both normalisations are equal."""
     mean, std = backbone.pretrained_cfg["mean"], backbone.pretrained_cfg["std"]
     if (tuple(mean), tuple(std)) == (MEAN, STD):
         return None

@@ -20,8 +20,9 @@ KEY = "model.pretrained_file"
 
 
 def load_pretrained_file(backbone: Any, path: str) -> str:
-    """Load the weights in the file `path` into a timm model without a classifier. Return one line for the log with the numbers of loaded,
-    missing and left over weights. Raise `ConfigError` if the file cannot be read, if no weight fits, or if a weight is not finite."""
+    """Load the weights in the file `path` into a timm model without a classifier. Return a line for the log with three numbers of weights:
+    loaded, missing in the file, and not used. Raise `ConfigError` if the file cannot be read, if no weight fits, or if a weight is not
+    finite."""
     own = backbone.state_dict()
     weights = read_initial_weights(path, KEY)
     state, classifier = _without_classifier(backbone, _without_prefix(weights.state, own))

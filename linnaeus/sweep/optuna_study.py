@@ -1,12 +1,11 @@
 """Trials of a sweep that Optuna proposes from the results of earlier trials (needs the extra `sweep`).
 
-The proposals are a function of the seed and the results alone, so a sweep that was killed ends like one that was not: proposal k is
-made after the results of trials 1 to k - sweep.parallel exactly, in their order, even if other trials have ended by then. No state of
-Optuna is saved: a new start repeats all proposals and results and compares the proposals with sweep.json.
+The proposals are a function of the seed and the results alone, so a sweep that was killed and continued has the same trials as one that was
+not killed: proposal k uses exactly the results of trials 1 to k - sweep.parallel, in this order, even if other trials have ended by then.
+No state of Optuna is saved: a new start repeats all proposals and results and compares the proposals with sweep.json.
 
-Optuna's storages are not used. They do not contain the sampler's random state. The journal file is unreadable after a full disk has cut off
-an append, and after a kill during an append the next start waits 30 s for the lock (optuna 5.0).
-"""
+Optuna's storages are not used, because they do not contain the sampler's random state. Also, the journal file is unreadable after a full
+disk has cut off an append, and after a kill during an append the next start waits 30 s for the lock (optuna 5.0)."""
 
 import logging
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ log = logging.getLogger("linnaeus")
 class OptunaStudy(TrialSource):
     """Source of trials from Optuna's TPE sampler.
 
-    In sweep.json each trial also has the entry `after`: the number of results that its proposal was computed from."""
+    In sweep.json each trial also has the entry `after`: the number of earlier results that Optuna used to propose the trial."""
 
     record_before_start = True  # the next start compares its proposals with sweep.json
 
@@ -106,7 +105,7 @@ def import_optuna() -> Any:
 
 
 def check_values(request: Request) -> Trial:
-    """Compose a trial for every choice and both ends of every interval, the other parameters at their first value. Write nothing.
+    """Compose a trial for every choice and for both ends of every interval, with all other parameters at their first value. Write nothing.
 
     Return the trial with the first value of every parameter. Raise `ConfigError` for an invalid value."""
     first = {p.key: p.values_to_check()[0] for p in request.parameters}
@@ -129,7 +128,7 @@ def _distribution(p: Parameter) -> Any:
 
 
 def _as_typed(p: Parameter, value: Any) -> str:
-    """Return a value that Optuna proposed as the text that a user would type on the command line."""
+    """Return `value`, proposed by Optuna for the parameter `p`, as the text that a user would type on the command line."""
     if p.choices is not None:
         return p.choices[value] if p.ordered else value
     return repr(value)

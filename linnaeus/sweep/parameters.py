@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Interval:
-    """All numbers from `low` to `high`, both included; integers if both ends are integers. `log`: sample evenly in the logarithm."""
+    """All numbers from `low` to `high`, both included. If both ends are integers, only integers. `log`: sample uniformly in the
+    logarithm."""
 
     low: float | int
     high: float | int
@@ -30,11 +31,9 @@ class Interval:
 class Parameter:
     """A swept parameter.
 
-    `key`: its name in tables.
-    `setting`: the text before the `=` on the command line (`+key`, `group@package`).
-    `text`: the text after the `=`.
-    `choices`: the values listed in `text`; None for an interval.
-    `ordered`: True if the values are the numbers of a range."""
+    `key`: name of the parameter in tables. `setting`: the text before the `=` on the command line (`+key`, `group@package`). `text`: the
+    text after the `=`. `choices`: the values listed in `text`; None for an interval. `ordered`: True if the values are the numbers of a
+    range."""
 
     key: str
     setting: str
@@ -44,7 +43,8 @@ class Parameter:
     ordered: bool = False
 
     def values_to_check(self) -> tuple[str, ...]:
-        """Return all choices, or both ends of the interval: if these are valid, all values are."""
+        """Return all choices, or both ends of the interval. If the configuration is valid with these values, it is valid with all
+        values."""
         if self.choices is not None:
             return self.choices
         assert self.interval is not None
@@ -57,7 +57,7 @@ class Parameter:
 def read_parameter(override: Override, config_dir: str | None) -> Parameter:
     """Return the parameter of a setting that has several values.
 
-    Raise `ConfigError` if it has no value or a repeated one, or if its values or their order would differ after a restart."""
+    Raise `ConfigError` if the setting has no value or a value twice, or if the values or their order would differ after a restart."""
     from hydra.core.override_parser.types import Glob, IntervalSweep, Sweep
 
     key, setting, value = override.key_or_group, override.get_key_element(), override.value()
@@ -85,7 +85,7 @@ def read_parameter(override: Override, config_dir: str | None) -> Parameter:
 
 
 def _matching_options(group: str, glob: Any, config_dir: str | None) -> list[str]:
-    """Return the options of a group that match a pattern, including those in `config_dir`."""
+    """Return the options of `group` that match the pattern `glob`, including options in `config_dir`."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 

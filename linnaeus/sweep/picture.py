@@ -1,7 +1,6 @@
 """Draw sweep.svg: the metric of the trials over the values of each swept parameter, one panel per parameter.
 
-There is a point for each trial, the best one in another colour, and a bar at the mean of trials that have the same value.
-"""
+Each trial is a point, the best trial in another colour. A bar shows the mean over trials that have the same value of the parameter."""
 
 import math
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ DECIDING_GROUPS = ("experiment", "debug", *PARENT_GROUPS)  # their files may set
 
 @dataclass(frozen=True)
 class Request:
-    """Parsed command line of a sweep. `fixed`: the settings common to all trials, as typed. `parameters`: the swept ones.
+    """Parsed command line of a sweep. `fixed`: the settings common to all trials, as typed. `parameters`: the swept parameters.
 
     `config_dir`: a folder with further config groups; None: only conf/. `sweep`, `launch`: the groups that the parent process reads."""
 
@@ -56,7 +56,8 @@ def read_request(arguments: argparse.Namespace) -> Request:
 
 
 def split_parameters(params: Mapping[str, str], overrides: Sequence[Override], config_dir: str | None) -> tuple[list[Parameter], list[str]]:
-    """Return (the swept parameters, the settings common to all trials). A key in `overrides` replaces the same key in `sweep.params`."""
+    """Return (the swept parameters, the settings common to all trials). `params`: the mapping `sweep.params`. A key in `overrides` replaces
+    the same key in `params`."""
     typed = {override.key_or_group for override in overrides}
     from_file = parsed([f"{key}={text}" for key, text in params.items() if key.lstrip("+") not in typed])
     parameters, fixed = [], []
@@ -69,13 +70,13 @@ def split_parameters(params: Mapping[str, str], overrides: Sequence[Override], c
 
 
 def is_within(key: str, groups: Iterable[str]) -> bool:
-    """Return True if `key`, a key or a group, is one of `groups` or inside one of them."""
+    """Return True if `key`, a key or a group, is in `groups` or is inside a group that is in `groups`."""
     return any(key == group or key.startswith(group + ".") for group in groups)
 
 
 def check_settings(sweep: SweepConfig) -> None:
-    """Raise `ConfigError` for a setting of `sweep` without effect, an invalid `sweep.name`, and a missing `trials` or `seed` with
-    optuna."""
+    """Raise `ConfigError` for a setting of `sweep` without effect, for an invalid `sweep.name`, and, with optuna, if `trials` or `seed` is
+    missing."""
     if sweep.metric is None and sweep.mode != "auto":
         raise ConfigError(f"sweep.mode={sweep.mode} has no effect without sweep.metric; set that, or schedule.best_mode instead")
     if sweep.name is not None and (not sweep.name or sweep.name.startswith(".") or "/" in sweep.name):
@@ -89,7 +90,7 @@ def check_settings(sweep: SweepConfig) -> None:
 
 
 def _first_value(override: Override, config_dir: str | None) -> str:
-    """Return a setting as text; if it has several values, with the first one only."""
+    """Return the setting `override` as text. If it has several values, the text contains only the first value."""
     if not override.is_sweep_override():
         return str(override.input_line)
     found = _swept_parameter(override, config_dir)

@@ -22,9 +22,10 @@ log = logging.getLogger("linnaeus")
 
 
 def sweep(arguments: argparse.Namespace) -> int:
-    """Run the sweep of a parsed command line with `-m`, or the single run with a `launch` other than process. Return the exit status.
+    """Run the sweep of a parsed command line with `-m`, or the single run with a `launch` other than process.
 
-    It is 0 if all trials ended well, 1 if one failed, 75 if interrupted. Raise `ConfigError` for a mistake in the command."""
+    Return the exit status: 0 if all trials ended well, 1 if a trial failed, 75 if interrupted. Raise `ConfigError` for a mistake in the
+    command."""
     setup_logging(style="plain")
     try:
         request = read_request(arguments)
@@ -35,9 +36,9 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 
 def run_sweep(request: Request) -> int:
-    """Run every trial to its end and print the table of results. Return the exit status.
+    """Run every trial to its end and print the table of results. Return the exit status, as `sweep` does.
 
-    A `ConfigError` is raised before anything is written, unless only the run of a trial shows the mistake."""
+    A `ConfigError` is raised before anything is written, except for mistakes that only show when a trial runs."""
     source = Grid(request) if request.sweep.method == "grid" else OptunaStudy(request)
     launcher = build_launcher(request.launch, request.sweep.parallel)
     root, name = Path(source.first.config.run.root), sweep_name(request, source.first)
@@ -75,9 +76,9 @@ def _finish(files: SweepFiles, runner: TrialRunner, source: TrialSource) -> int:
 
 
 def run_single(request: Request) -> int:
-    """Start one run by a launcher other than `process`, show its output and forward stop requests. Return the exit status of the run.
+    """Start one run by a launcher other than `process`, show its output and forward stop requests to it.
 
-    It is 0 finished, 1 failed, 2 mistake of the user, or 75 interrupted."""
+    Return the exit status of the run: 0 finished, 1 failed, 2 mistake of the user, 75 interrupted."""
     trial = make_trial(request, 0, {}, check_directory=False)
     if trial.is_finished() and not trial.config.plan:
         log.info(trial.run_directory().finished_message())

@@ -31,14 +31,15 @@ REPEATED = ("seed", "data.fold")  # parameters over whose values means are taken
 class SweepFiles:
     """Files of one sweep. `root`: the folder `run.root`. `source`: trials and their results. `keys`: names of the swept parameters.
 
-    `columns`: further columns of the tables (`sweep.columns`)."""
+    `columns`: names of the further columns of the tables (`sweep.columns`)."""
 
     def __init__(self, directory: Path, root: Path, source: TrialSource, keys: Sequence[str], columns: Sequence[str] = ()) -> None:
         self.directory, self.root, self.source, self.keys, self.columns = directory, root, source, list(keys), list(columns)
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[dict[str, Any]]:
-        """Return a context manager that creates and locks the directory, and yields the content of sweep.json, {} for a new sweep.
+        """Return a context manager that creates and locks the directory of the sweep. It yields the content of sweep.json, {} for a new
+        sweep.
 
         Raise `ConfigError` if the directory cannot be written, sweep.json is damaged, or another process has locked the directory."""
         lock = RunLock(self.directory / "lock", kind="sweep")
@@ -62,7 +63,7 @@ class SweepFiles:
     def write(self, header: Mapping[str, Any], picture: str | None) -> None:
         """Write all files of the sweep. sweep.json contains the fields of `header` and the trials.
 
-        `picture`: content of sweep.svg; None: it is not written. Raise `OSError` if a file cannot be written."""
+        `picture`: content of sweep.svg; None: sweep.svg is not written. Raise `OSError` if a file cannot be written."""
         texts = {
             "sweep.json": to_json({**header, "trials": self.source.record()}),
             "trials.csv": self.rows(),
@@ -100,8 +101,8 @@ class SweepFiles:
     def means(self) -> str:
         """Return the text of means.txt: mean and standard deviation, over seeds and folds, of the metric and of each column.
 
-        There is a line for each combination of the other parameters, the best mean first. Return "" if no two trials that have a value
-        differ only in seed and fold."""
+        There is a line for each combination of the parameters other than seed and fold, the best mean first. Return "" if no combination
+        has at least two trials with a value of the metric."""
         others = [key for key in self.keys if key not in REPEATED]
         groups: dict[tuple[str, ...], list[TrialResult]] = {}
         for trial, result in self.source.rows():

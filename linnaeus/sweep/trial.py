@@ -21,12 +21,9 @@ from linnaeus.sweep.request import Request
 class Trial:
     """One run of a sweep.
 
-    `number`: from 1; 0 for a single run outside a sweep.
-    `values`: parameter key -> value, as text in Hydra's grammar.
-    `overrides`: all settings of the run's command line.
-    `config_dir`: a folder with further config groups; None: only conf/.
-    `config`: the typed configuration.
-    `directory`: the run directory."""
+    `number`: from 1; 0 for a single run outside a sweep. `values`: parameter key -> value, as text in Hydra's grammar. `overrides`: all
+    settings of the run's command line. `config_dir`: a folder with further config groups; None: only conf/. `config`: the typed
+    configuration. `directory`: the run directory."""
 
     number: int
     values: dict[str, str]
@@ -48,7 +45,7 @@ class Trial:
 
 
 def short_value(value: str) -> str:
-    """Return a value as text for tables: a number with more than 8 characters is rounded to four digits."""
+    """Return `value` as text for tables. A number with more than 8 characters is rounded to four digits."""
     try:
         number = float(value)
     except ValueError:
@@ -57,10 +54,10 @@ def short_value(value: str) -> str:
 
 
 def make_trial(request: Request, number: int, values: Mapping[str, str], *, check_directory: bool = True) -> Trial:
-    """Return the trial with these values of the swept parameters, composed and checked.
+    """Return the trial with the given `values` of the swept parameters, composed and checked.
 
-    If `run.name` is set, `-number` is appended to it, except for a single run, whose number is 0. Raise `ConfigError`, one line with the
-    number of the trial, for an invalid configuration and, if `check_directory`, for a run directory that the trial cannot continue."""
+    In a sweep, `-number` is appended to `run.name` if that is set. Raise `ConfigError`, one line with the number of the trial, for an
+    invalid configuration. With `check_directory`, also raise it if the run directory contains a run that the trial cannot continue."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 

@@ -1,4 +1,5 @@
-"""Read the result of a trial: its status from the exit status, and the metric by which trials are compared from summary.json of the run."""
+"""Read the result of a trial: its status follows from the exit status, and the metric by which trials are compared is in the run's
+summary.json."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -23,14 +24,14 @@ _ERROR = re.compile(r"(error\b|[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt|Fa
 class Metric:
     """The metric by which trials are compared. `mode`: "min" or "max".
 
-    `of_best`: True to use its best value in a run, False to use its last value."""
+    `of_best`: True to compare the best value of each run, False to compare the last value."""
 
     name: str
     mode: str
     of_best: bool
 
     def rank(self, value: float | None) -> tuple[bool, float]:
-        """Return a sort key for a value of the metric, so that the best value comes first and None last."""
+        """Return a sort key for `value`: in sorted order the best value comes first and None last."""
         return value is None, (1 if self.mode == "min" else -1) * (value or 0.0)
 
 
@@ -38,8 +39,9 @@ class Metric:
 class TrialResult:
     """Result of a trial.
 
-    `value` (of the metric) and `step` are None unless the run ended well and measured it. `seconds`: wall time of all starts of the run.
-    `error`: one line. `columns`: the values of `sweep.columns` in summary.json, None for NaN."""
+    `value`: value of the metric; `step`: the step at which it was measured. Both are None unless the run ended well and measured the
+    metric. `seconds`: wall time of all starts of the run. `error`: one line. `columns`: the values of `sweep.columns` in summary.json, None
+    for NaN."""
 
     status: str
     value: float | None = None
@@ -61,9 +63,9 @@ def metric_of(sweep: SweepConfig, config: Config) -> Metric:
 
 
 def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
-    """Return the metric of all trials, with the name of the first trial's.
+    """Return the metric of the first trial, as the metric by which all `trials` are compared.
 
-    Raise `ConfigError` if some minimise and others maximise theirs."""
+    Raise `ConfigError` if the metric is minimised in some trials and maximised in others."""
     metrics = [metric_of(sweep, trial.config) for trial in trials]
     other = next((metric for metric in metrics if metric.mode != metrics[0].mode), None)
     if other is not None:
@@ -72,9 +74,9 @@ def common_metric(sweep: SweepConfig, trials: Sequence[Trial]) -> Metric:
 
 
 def result_of_job(trial: Trial, sweep: SweepConfig, exit_status: int, log: Path, start: int, stop_requested: bool) -> TrialResult:
-    """Return the result of a trial whose job has ended with `exit_status`. Its output is in the file `log` from byte `start` on.
+    """Return the result of a trial whose job has ended with `exit_status`. The output of the job is in the file `log` from byte `start` on.
 
-    `stop_requested`: the sweep has asked its runs to stop, so that an end by a signal counts as interrupted."""
+    `stop_requested`: True if the sweep has asked its runs to stop; a run that a stop signal ended is then interrupted, not failed."""
     if exit_status == EXIT_FINISHED:
         return finished_result(trial, sweep)
     try:
@@ -109,7 +111,8 @@ def finished_result(trial: Trial, sweep: SweepConfig) -> TrialResult:
 
 
 def last_error(log: Path, start: int) -> str | None:
-    """Return the last line after byte `start` of a log that looks like an error, or else the last line; None if there is none."""
+    """Return the last line after byte `start` of `log` that looks like an error. Without such a line, return the last line; without any
+    line, None."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - TAIL))

@@ -1,9 +1,8 @@
-"""Run the trials of a sweep: start them, read the results of those that have ended, and forward requests to stop.
+"""Run the trials of a sweep: start them, read the results of trials that have ended, and forward requests to stop.
 
 Trials do not affect each other. The files on the disk are sufficient to continue at any instant: a run directory shows if its run is
-finished, and the same command starts the unfinished ones. If a file of the sweep cannot be written, it is written later; no trial ends
-because of it.
-"""
+finished, and the same command starts the unfinished runs. If a file of the sweep cannot be written, it is written later; no trial ends
+because of it."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ log = logging.getLogger("linnaeus")
 
 
 class StopRequests:
-    """Context manager that counts the signals SIGTERM, SIGINT and SIGUSR1 in `count`.
+    """Context manager that counts requests to stop (the signals SIGTERM, SIGINT and SIGUSR1) in `count`.
 
-    The first asks the runs to save and end, the second kills them. The third ends this process, and with it its child processes.
-    `forwarded`: number of requests that were sent to the runs."""
+    The first request asks the runs to save and end, the second kills the runs. The third ends this process, and with it its child
+    processes. `forwarded`: number of requests that were sent to the runs."""
 
     def __init__(self) -> None:
         self.count = self.forwarded = 0
@@ -54,7 +53,7 @@ class StopRequests:
             os._exit(128 + number)
 
     def forward(self, handles: Sequence[Handle]) -> None:
-        """Send each request that was not sent yet to all jobs, and log it."""
+        """Send all requests that were not forwarded yet to each of the jobs in `handles`, and log each request."""
         while self.forwarded < self.count:
             self.forwarded += 1
             if handles:
@@ -88,11 +87,11 @@ class TrialRunner:
         self._error: ConfigError | None = None
 
     def run(self, write: Callable[[], None]) -> None:
-        """Run until every trial has ended; after a stop request, until the running ones have ended.
+        """Run until every trial has ended. After a stop request, start no more trials and wait until the running trials have ended.
 
-        `write` writes the files of the sweep. It is called before a trial starts, after it ended and at the end; if it raises `OSError`, it
-        is called again at each poll. A `ConfigError` of the source, of the launcher or for a metric stops the sweep like a stop request,
-        and is raised at the end."""
+        `write`: function that writes the files of the sweep. It is called before a trial starts, after a trial ended and at the end; if it
+        raises `OSError`, it is called again at each poll. A `ConfigError` of the trial source, of the launcher or about the metric stops
+        the sweep like a stop request, and is raised at the end."""
         self._write = write
         with self._requests:
             while True:
@@ -111,7 +110,7 @@ class TrialRunner:
             raise self._error
 
     def _record(self) -> None:
-        """Write the files of the sweep. If that fails, log a warning, but only at the first of several failures."""
+        """Write the files of the sweep. If that fails, log a warning; of several failures in a row only the first is logged."""
         was_recorded, self.is_recorded = self.is_recorded, True
         try:
             self._write()
@@ -121,7 +120,8 @@ class TrialRunner:
                 log.warning("%s cannot be written: %s; trying again, the trials continue", self.directory, system_reason(error))
 
     def _start_next(self) -> bool:
-        """Start the next trial, or read its result if it ended in an earlier start of the sweep. Return False if no trial can start now."""
+        """Start the next trial. If the trial already ended in an earlier start of the sweep, only read its result. Return False if no trial
+        can start now."""
         try:
             trial = self._next = self._next or self.source.next()
             if trial is None or any(trial.directory == running.trial.directory for running in self._running):
@@ -188,6 +188,6 @@ class TrialRunner:
         log.info("trial %d/%d  %s  %s", trial.number, self.source.total, trial.describe(), message)
 
     def _stop(self, error: ConfigError) -> None:
-        """Stop the sweep as a stop request does. `run` raises the first such error at its end."""
+        """Stop the sweep as a stop request does. At its end, `run` raises the first error that was passed to this method."""
         self._error = self._error or error
         self._requests.count = max(self._requests.count, 1)

@@ -1,4 +1,4 @@
-"""Provide the trials of a sweep in their order. `Grid` composes all of them in advance; the other source is in `optuna_study.py`."""
+"""Provide the trials of a sweep in their order. `Grid` composes all trials in advance; the other source is in `optuna_study.py`."""
 
 import dataclasses
 import hashlib
@@ -20,8 +20,8 @@ from linnaeus.sweep.trial_results import WAITING, Metric, TrialResult, common_me
 class TrialSource:
     """Base class of the sources of trials.
 
-    `trials`: those composed so far. `results`: trial number (from 1) -> result. `first`: a trial whose configuration has the settings
-    common to all. `total`: the number of trials at the end."""
+    `trials`: the trials composed so far. `results`: trial number (from 1) -> result. `first`: an example trial, for the settings common to
+    all trials. `total`: the number of trials in the whole sweep."""
 
     record_before_start = False  # True if a trial must not start before sweep.json on the disk contains it
     first: Trial
@@ -33,12 +33,13 @@ class TrialSource:
         self.results: dict[int, TrialResult] = {}
 
     def resume(self, saved: Mapping[str, Any], header: Mapping[str, Any]) -> None:
-        """Continue the sweep whose sweep.json contains `saved`; {} for a new sweep.
+        """Continue the sweep whose sweep.json contains `saved`; {} for a new sweep. `header`: result of `sweep_header` for the present
+        command.
 
-        Raise `ConfigError` if `header` belongs to another sweep."""
+        Raise `ConfigError` if `saved` belongs to another sweep than `header`."""
 
     def next(self) -> Trial | None:
-        """Return the next trial to run; None if all were returned, or if another trial must end first."""
+        """Return the next trial to run. Return None if all trials were returned, or if a running trial must end first."""
         raise NotImplementedError
 
     def saved_failure(self, trial: Trial) -> TrialResult | None:
@@ -50,7 +51,7 @@ class TrialSource:
         return [(trial, self.results.get(trial.number, TrialResult(WAITING))) for trial in self.trials]
 
     def ranking(self) -> list[tuple[Trial, TrialResult]]:
-        """Return (trial, result) for every trial composed so far, the best first; those without a value of the metric come last, by
+        """Return (trial, result) for every trial composed so far, the best first. Trials without a value of the metric come last, sorted by
         number."""
         return sorted(self.rows(), key=lambda row: (self.metric.rank(row[1].value), row[0].number))
 
@@ -71,7 +72,7 @@ class TrialSource:
 class Grid(TrialSource):
     """Source of every combination of the values of the parameters. The last parameter changes fastest. Failed trials are run again.
 
-    The constructor raises `ConfigError` for the first invalid trial, and for two trials that are the same run."""
+    The constructor raises `ConfigError` for the first invalid trial, and if two trials are the same run."""
 
     def __init__(self, request: Request) -> None:
         super().__init__()
@@ -98,7 +99,7 @@ class Grid(TrialSource):
 
 
 def sweep_header(request: Request, metric: Metric) -> dict[str, Any]:
-    """Return the fields of sweep.json other than `trials`."""
+    """Return the content of sweep.json except `trials`."""
     return {
         "command": ["linnaeus", *sys.argv[1:]],
         "parameters": {p.setting: p.text for p in request.parameters},
@@ -112,7 +113,8 @@ def sweep_header(request: Request, metric: Metric) -> dict[str, Any]:
 def sweep_name(request: Request, first: Trial) -> str:
     """Return the name of the sweep's directory: `sweep.name`, or by default ten hexadecimal digits of a hash.
 
-    The hash depends on the swept values and the settings that change updates, so the same command has the same name with any launcher."""
+    The hash depends on the swept values and on the settings that change optimizer updates, so the same sweep has the same name with any
+    launcher."""
     if request.sweep.name is not None:
         return request.sweep.name
     content: dict[str, Any] = {

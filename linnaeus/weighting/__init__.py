@@ -65,9 +65,10 @@ def build_weighting(
 ) -> TaskWeighting:
     """Return the task weighting that `config` names.
 
-    `dtype`: type of the losses. `accumulation`: number of micro-batches of an update on one process. `seed`: seed of the run. Raise
-    `ConfigError` for an unknown task, an impossible weight, a weighting other than `fixed` with a single task or a weight of 0, and
-    gradient surgery with accumulation or without its library."""
+    `dtype`: type of the losses. `accumulation`: number of micro-batches of an update on one process. `seed`: seed of the run.
+
+    Raise `ConfigError` for an unknown task or an impossible weight; for a weighting other than `fixed` with a single task or with a task of
+    weight 0; and for gradient surgery with accumulation or without the library torchjd."""
     weights = initial_weights(config.weights, tasks, device, dtype)
     if type(config) is WeightingConfig:
         return FixedWeighting(weights)

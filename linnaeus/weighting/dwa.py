@@ -6,8 +6,7 @@ temperature tau, the weights of the next interval are
     w_t  proportional to  exp(r_t / tau),  scaled to sum to the number of tasks.
 
 The mean over an interval is the sum of the losses of all its updates divided by the number of all its valid labels, as in the log. The
-configured weights multiply w_t. They are used alone during the first two intervals.
-"""
+configured weights multiply w_t. During the first two intervals, the configured weights alone are the task weights."""
 
 from __future__ import annotations
 
@@ -23,8 +22,8 @@ from linnaeus.weighting.task_weighting import Measurements, Requirements, load_t
 class DynamicWeightAverage:
     """Task weights by dynamic weight average.
 
-    `previous`: mean losses in the last complete interval, 0 for a task without labels. `sums`, `valid`: loss sums and label counts of the
-    current interval. All are float64 [T]."""
+    `previous`: mean loss of each task in the last complete interval, 0 for a task without labels. `sums`, `valid`: loss sum and label count
+    of each task in the current interval. All three are float64 [T]."""
 
     requirements = Requirements(losses=True, every_update=True)
 
@@ -35,7 +34,8 @@ class DynamicWeightAverage:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Add the losses of an update. If it ends an interval, set the weights of the next interval. Non-finite losses are left out."""
+        """Add the losses of an update. If the update ends an interval, set the weights of the next interval. Non-finite losses are left
+        out."""
         assert measured.loss_sums is not None and measured.valid is not None
         counted = torch.isfinite(measured.loss_sums)
         self.sums += torch.where(counted, measured.loss_sums, 0.0)

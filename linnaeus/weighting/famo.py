@@ -1,8 +1,8 @@
 """FAMO, fast adaptive multitask optimization (Liu et al. 2023): all losses should fall at the same relative rate.
 
-The paper has logits xi and z = softmax(xi), and descends sum_t c z_t log L_t, with c chosen so that the factors of the task gradients
-sum to 1: the weight of task t is proportional to z_t / L_t. After the update it measures the losses of the same samples again and moves
-the logits against the improvement delta_t = log L_t(before) - log L_t(after):
+The paper has logits xi and z = softmax(xi), and descends sum_t c z_t log L_t, with c chosen so that the factors of the task gradients sum
+to 1: the weight of task t is proportional to z_t / L_t. After the update the losses of the same samples are measured again, and the logits
+are moved against the improvement delta_t = log L_t(before) - log L_t(after):
 
     gradient_t = z_t (delta_t - sum_s z_s delta_s) + decay xi_t,  one step of Adam (lr 0.025, decay 0.001, betas 0.9 and 0.999).
 
@@ -17,8 +17,7 @@ A task that improves less than the others gets a larger weight. Differences from
 - If `every` is longer than one step, losses are measured and logits are changed only once per interval.
 - A task without a valid label in an update, or with a loss that is not positive and finite, keeps its weight, logit and moments. The other
   weights are scaled so that the sum of all weights does not change.
-- The configured weights are additional factors: z_t / L_t(after) is multiplied by them before the scaling to the sum.
-"""
+- The configured weights are additional factors: each multiplies z_t / L_t(after) of its task before the weights are scaled to their sum."""
 
 from __future__ import annotations
 
@@ -34,10 +33,10 @@ BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # constants of Adam, as in the paper
 
 
 class FAMO:
-    """Task weights by FAMO. `logits` [T], Adam's first and second `moments` [2, T], and `moves` [T], the number of Adam steps of each
-    logit.
+    """Task weights by FAMO. `logits`: [T]. `moments`: first and second moments of Adam, [2, T]. `moves`: number of Adam steps of each
+    logit, [T].
 
-    All are float64."""
+    All three are float64."""
 
     requirements = Requirements(losses=True, losses_after=True)
 
@@ -49,7 +48,7 @@ class FAMO:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Change the logits by the change of the losses in this update, and set the weights of the next update."""
+        """Step the logits according to the change of the losses in this update, and set the weights of the next update."""
         assert measured.loss_sums is not None and measured.loss_sums_after is not None and measured.valid is not None
         before, after = means(measured.loss_sums, measured.valid), means(measured.loss_sums_after, measured.valid)
         active = usable(before) & usable(after)

@@ -3,14 +3,13 @@
 `weighting.place` selects the tensors at which the gradients are computed:
 
 - `shared`: the parameters (scale and bias) of the last shared affine layer. The backward stops there; costs a few percent of a step.
-- `features`: the features that the heads read. Costs the same but is another quantity: the gradient of a sample at its features
+- `features`: the features that the heads read. Costs the same, but is another quantity: the gradient of a sample at its features
   is a poor measure of its gradient at the trunk.
 - `trunk`: all parameters shared by all tasks. Exact; costs a backward through the trunk and memory for one gradient per task.
 
-Gradients at parameters are summed over micro-batches and ranks before norms and products are computed. At features each sample has its
-own gradient, so the scalar products are summed. Neither depends on how the global batch is split. The graph is retained, no forward
-pass is repeated, and `.grad` does not change.
-"""
+Gradients at parameters are summed over micro-batches and ranks before norms and scalar products are computed. At features each sample has
+its own gradient, so the scalar products are computed per micro-batch and summed. In both cases the result does not depend on how the global
+batch is split. The graph is retained, no forward pass is repeated, and `.grad` does not change."""
 
 from __future__ import annotations
 
@@ -30,7 +29,8 @@ class TaskGradients:
     """Gradients of the tasks in one update. Call `start`, then `add` for each micro-batch, then `total`."""
 
     def __init__(self, shared: Sequence[nn.Parameter], place: str = "shared", trunk: Sequence[nn.Parameter] = ()) -> None:
-        """`shared`: parameters of the last shared layer. `trunk`: all shared parameters, including those. Frozen parameters are left out.
+        """`shared`: parameters of the last shared layer. `trunk`: all shared parameters, including `shared`. Frozen parameters are left
+        out.
 
         `place`: where gradients are computed: "shared", "features" or "trunk" (see the module)."""
         first = {id(parameter) for parameter in shared}
@@ -45,7 +45,7 @@ class TaskGradients:
         return bool(self.shared)
 
     def start(self, at_place: bool) -> None:
-        """Start an update. With `at_place=False` only the gradients at the last shared layer are computed, not those at `place`."""
+        """Start an update. With `at_place=False` only the gradients at the last shared layer are computed, not the gradients at `place`."""
         self._parameters = self.trunk if at_place and self.place == "trunk" else self.shared
         self._at_features = at_place and self.place == "features"
         self._micro_batches = 0
@@ -53,10 +53,11 @@ class TaskGradients:
     def add(self, losses: Tensor | Sequence[Tensor], outputs: Any = None, scale: Tensor | None = None) -> None:
         """Compute and add the gradients of a micro-batch.
 
-        `losses`: [T] or T scalars with their graph, each the sum of a task's losses divided by its valid labels in the whole global batch.
-        T scalars are cheaper: from a stacked [T] the gradient of each task also runs, as zeros, through the heads of the others. `outputs`:
-        those of the model, read for "features". `scale`: loss scale of fp16, []; losses are multiplied and gradients divided by it. Raise
-        `ConfigError` with `weighting.place=features` if no loss depends on the features that the model returns."""
+        `losses`: for each task the sum of its losses divided by the number of its valid labels in the whole global batch, with graph: [T],
+        or a sequence of T scalars. T scalars are cheaper: from a stacked [T], the backward of each task also runs through the heads of the
+        other tasks, with gradients of 0. `outputs`: outputs of the model, read only if gradients are computed at the features. `scale`:
+        loss scale of fp16, []; losses are multiplied and gradients divided by it. Raise `ConfigError` with `weighting.place=features` if no
+        loss depends on the features that the model returns."""
         features = [features_of(outputs)] if self._at_features else []
         inputs, count = [*self._parameters, *features], len(self._parameters)
         if self._micro_batches == 0:
@@ -81,7 +82,7 @@ class TaskGradients:
     def _allocate(self, tasks: int) -> None:
         """Allocate one buffer for all sums, so that one all-reduce suffices.
 
-        Later updates reuse it: for "trunk" it is as large as T models."""
+        Later updates use the same buffer again: with `place` "trunk" it is as large as T models."""
         width = sum(parameter.numel() for parameter in self._parameters)
         sizes = [tasks * width, tasks * tasks * self._at_features, tasks]
         if self._buffer is None or len(self._buffer) != sum(sizes):
@@ -98,7 +99,7 @@ class TaskGradients:
     def total(self, all_reduce: Callable[[Tensor], Tensor]) -> Totals:
         """Return the losses, norms and scalar products of the task gradients, summed over the micro-batches and the ranks (see `Totals`).
 
-        `all_reduce` sums a tensor over the ranks in place and returns it; it is called once."""
+        `all_reduce`: function that sums a tensor over the ranks in place and returns it; called once."""
         assert self._micro_batches and self._buffer is not None, "total without a micro-batch"
         tasks, size = len(self._losses), self._vectors.numel()
         total = all_reduce(self._buffer)
@@ -123,23 +124,23 @@ def features_of(outputs: Any) -> Tensor:
 
 
 def _gradients(loss: Tensor, inputs: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return the gradient of `loss` at each of `inputs`; None for an input that the loss does not depend on. The graph is retained."""
+    """Return the gradient of `loss` at each of `inputs`; None for an input on which the loss does not depend. The graph is retained."""
     if not loss.requires_grad:
         return [None] * len(inputs)
     return torch.autograd.grad(loss, inputs, retain_graph=True, allow_unused=True)
 
 
 def _vector(grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
-    """Return the gradients flattened and concatenated into one vector, with zeros for a gradient that is None."""
+    """Return `grads`, the gradients at `inputs`, flattened and concatenated into one vector. A gradient that is None gives zeros."""
     return torch.cat([(torch.zeros_like(x) if grad is None else grad).reshape(-1) for grad, x in zip(grads, inputs, strict=True)])
 
 
 class GradientConflict:
     """Cosine of each pair of task gradients at the last shared layer. A cosine below 0 means that the two tasks conflict.
 
-    The cosines are those of the gradients summed over the whole global batch. A mean of cosines over micro-batches or ranks would be
-    another number, and would depend on the split. `cosines`: float64 [T, T] on the device, of the last measurement. `pending`: True until a
-    log row has contained this measurement."""
+    The gradients are summed over the whole global batch before the cosines are computed. A mean of cosines over micro-batches or ranks
+    would be another number, and would depend on the split. `cosines`: float64 [T, T] on the device, of the last measurement. `pending`:
+    True until a log row has contained this measurement."""
 
     def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
         self.tasks = tuple(tasks)
@@ -148,7 +149,8 @@ class GradientConflict:
 
     @torch.no_grad()
     def update(self, gramian: Tensor) -> None:
-        """Compute the cosines from the scalar products [T, T] of the task gradients. They are NaN for a task without a gradient."""
+        """Compute the cosines from `gramian`, the scalar products [T, T] of the task gradients. The cosines of a task without a gradient
+        are NaN."""
         products = gramian.double()
         norms = products.diagonal().sqrt()
         self.cosines.copy_((products / (norms * norms.unsqueeze(1))).clamp(-1.0, 1.0))

@@ -1,8 +1,8 @@
 """GradNorm (Chen et al. 2018): task weights with which all tasks train at similar rates.
 
-With g_t the gradient of task t's unweighted loss at the last shared layer, G_t = w_t |g_t|, and r_t = (L_t / L_t(0)) divided by its mean
-over tasks, the goal of GradNorm is G_t = mean(G) r_t^alpha =: T_t. It descends sum_t |G_t - T_t| in the weights, with T_t constant. G_t
-is linear in w_t, so the gradient has the closed form sign(G_t - T_t) |g_t| and does not need a second-order graph.
+Let g_t be the gradient of task t's unweighted loss at the last shared layer, G_t = w_t |g_t|, and r_t = (L_t / L_t(0)) divided by its mean
+over tasks. The goal of GradNorm is G_t = mean(G) r_t^alpha =: T_t. GradNorm descends sum_t |G_t - T_t| in the weights, with T_t constant.
+G_t is linear in w_t, so the gradient has the closed form sign(G_t - T_t) |g_t| and does not need a second-order graph.
 
 A literal implementation takes steps that depend on the scale of the gradients (lr |g_t| may pass 0 early in training and be negligible
 late) and that never converge. This implementation descends a Huber function of the same discrepancy in the logarithm of the weights:
@@ -10,15 +10,14 @@ late) and that never converge. This implementation descends a Huber function of 
     log w_t  <-  log w_t - lr clip(log G_t - log T_t, -1, 1),   then scale to the same sum.
 
 Far from balance this is GradNorm's constant step, relative to the weight: at most a factor e^lr in either direction. Near balance the
-logarithms shrink by (1 - lr) per update and converge to G = T without oscillation. Only ratios of norms are used, so the scale of losses
-and gradients has no effect. With alpha 0 and constant norms 3 : 1 the weights converge to 0.5 : 1.5.
+differences log G_t - log T_t shrink by (1 - lr) per update and converge to 0 without oscillation. Only ratios of norms are used, so the
+scale of losses and gradients has no effect. With alpha 0 and constant norms 3 : 1 the weights converge to 0.5 : 1.5.
 
-A task is left out of an update, and keeps its weight, if its loss or gradient norm is 0 (no valid label; a zero-initialised head at step
-0) or not finite. This is decided on the device.
+A task is left out of an update, and keeps its weight, if its loss or gradient norm is 0 (no valid label; a zero-initialised head at step 0)
+or not finite. This is decided on the device.
 
 L_t(0) is the loss at the first measurement: one global batch after `weighting.warmup`. `TaskGradients` measures the gradients, at
-`weighting.place`.
-"""
+`weighting.place`."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ from linnaeus.weighting.task_weighting import Measurements, Requirements, load_t
 class GradNorm:
     """Task weights by GradNorm.
 
-    It uses the norm of the gradient summed over micro-batches and ranks, not a mean of norms, so the weights do not depend on how the
+    The gradient of a task is summed over micro-batches and ranks before its norm is computed, so the weights do not depend on how the
     global batch is split."""
 
     requirements = Requirements(gradients=True)

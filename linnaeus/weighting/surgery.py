@@ -1,15 +1,15 @@
-"""Gradient surgery through torchjd (`pip install 'linnaeus[surgery]'`): task weights with which no task's gradient opposes another's.
+"""Gradient surgery through torchjd (`pip install 'linnaeus[surgery]'`): task weights with which the gradients of the tasks do not oppose
+each other.
 
-`pcgrad` (Yu et al. 2020) removes from each task's gradient the components that oppose the others', in random order; `upgrad` (Quinton
-and Rey 2024) projects each gradient onto the cone in which no task gets worse. Both results are linear combinations of the task gradients,
-and the coefficients depend only on the scalar products of these gradients. So the products are measured, at the last shared layer or over
-the whole trunk; the library computes the coefficients; and each loss is multiplied by its coefficient before the backward, which then
-computes the combination for every parameter.
+`pcgrad` (Yu et al. 2020) removes from the gradient of each task the components that oppose the gradients of other tasks, in random order;
+`upgrad` (Quinton and Rey 2024) projects each gradient onto the cone in which no task gets worse. Both results are linear combinations of
+the task gradients, and the coefficients depend only on the scalar products of these gradients. So the products are measured, at the last
+shared layer or over the whole trunk; the library computes the coefficients; and each loss is multiplied by its coefficient before the
+backward, which then computes the combination for every parameter.
 
-The coefficients are valid for these gradients only, so they act on the update in which they were measured. Each process therefore runs
+The coefficients are valid for these gradients only, so they are used in the update in which they were measured. Each process therefore runs
 its samples as one micro-batch, and on a GPU every update waits once for the scalar products, which the library needs on the host. The
-coefficients are scaled to sum to the number of tasks; a task whose gradient is 0 keeps its configured weight.
-"""
+coefficients are scaled to sum to the number of tasks; a task whose gradient is 0 keeps its configured weight."""
 
 from __future__ import annotations
 

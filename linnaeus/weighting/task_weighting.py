@@ -1,8 +1,7 @@
-"""Define the interface of task weightings, measure what they require, and compute their initial weights.
+"""Define the interface of task weightings, measure the quantities that they require, and compute their initial weights.
 
-A weighting states in `requirements` what it needs; `WeightingMeter` measures only that, over the whole global batch, and passes it to
-`finish`. So the training loop treats all weightings alike.
-"""
+A weighting lists the quantities in `requirements`; `WeightingMeter` measures only these, over the whole global batch, and passes them to
+`finish`. So the training loop treats all weightings alike."""
 
 from __future__ import annotations
 
@@ -48,13 +47,13 @@ class Measurements:
 class TaskWeighting(Protocol):
     """Interface of a task weighting: the weights of the tasks' losses and a method that updates them.
 
-    `weights`: [T] on the device, with sum T. It is one tensor for the whole run, updated in place."""
+    `weights`: [T] on the device, with sum T. The same tensor is used in the whole run and updated in place."""
 
     weights: Tensor
     requirements: Requirements
 
     def finish(self, measured: Measurements) -> None:
-        """Set the weights for the next update, or for the current one if `requirements.same_update`. Does not wait for the device."""
+        """Set the weights for the next update, or for the current update if `requirements.same_update`. Does not wait for the device."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -63,7 +62,7 @@ class TaskWeighting(Protocol):
 
 
 class FixedWeighting:
-    """Constant task weights. It requires no measurement and has no state: the weights are in the configuration."""
+    """Constant task weights. This weighting requires no measurement and has no state: the weights are in the configuration."""
 
     requirements = Requirements()
 
@@ -83,7 +82,8 @@ class FixedWeighting:
 class WeightingMeter:
     """Measurement, at every update, of the quantities that the task weighting and the gradient conflict require.
 
-    Call `start`, then `measure` for each micro-batch between its loss and its backward, and `finish` after the update."""
+    Call `start`, then `measure` for each micro-batch between its loss and its backward, and `finish` after the update. If the weights act
+    on the update in which they are measured (`Requirements.same_update`), `measure` itself also calls `finish`."""
 
     def __init__(
         self,
@@ -93,10 +93,10 @@ class WeightingMeter:
         all_reduce: Callable[[Tensor], Tensor],
         separate_loss_sums: Callable[[Any], Sequence[Tensor] | None] | None = None,
     ) -> None:
-        """`all_reduce` sums a tensor over the ranks, in place, and returns it.
+        """`all_reduce`: function that sums a tensor over the ranks, in place, and returns it.
 
-        `separate_loss_sums`, a method of the workload, returns the loss sums as T scalars from the outputs of the model; None: the
-        gradients are computed from the stacked loss sums."""
+        `separate_loss_sums`: method of the workload that returns the loss sums as T scalars from the outputs of the model. If this is None
+        or returns None, the gradients are computed from the stacked loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
         self.all_reduce, self.separate_loss_sums = all_reduce, separate_loss_sums
         self._for_weighting = self._gradients = False  # measure for the weighting; measure gradients for it or the conflict
@@ -105,8 +105,8 @@ class WeightingMeter:
     def start(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
         """Start update number `update`.
 
-        `valid`: float64 [T] on the host, the number of labels in the whole global batch. `due`: the task weights must be updated.
-        `conflict_due`: the gradient conflict must be measured."""
+        `valid`: number of labels of each task in the whole global batch, float64 [T] on the host. `due`: True if the task weights must be
+        updated. `conflict_due`: True if the gradient conflict must be measured."""
         requirements, weights = self.weighting.requirements, self.weighting.weights
         self._for_weighting = (due or requirements.every_update) and (requirements.losses or requirements.gradients)
         self._gradients = (conflict_due and self.gradients.possible) or (self._for_weighting and requirements.gradients)
@@ -136,7 +136,9 @@ class WeightingMeter:
         return self._for_weighting and self.weighting.requirements.losses_after
 
     def finish(self, loss_sums_after: Tensor | None = None) -> None:
-        """Sum the measurements over the ranks and pass them to the weighting. `loss_sums_after`: float64 [T] of this rank, if required."""
+        """Sum the measurements over the ranks and pass them to the weighting.
+
+        `loss_sums_after`: loss sums of this rank after the update, float64 [T]; needed only if `requires_losses_after()`."""
         found: dict[str, Tensor] = {}
         if self._loss_sums is not None:
             both = torch.stack([self._loss_sums] if loss_sums_after is None else [self._loss_sums, loss_sums_after])
@@ -167,21 +169,23 @@ def initial_weights(weights: Mapping[str, float], tasks: Sequence[str], device: 
 
 
 def usable(values: Tensor) -> Tensor:
-    """Return bool [T]: True for each value that is positive and finite.
+    """Return bool [T]: True for each of `values` [T] that is positive and finite.
 
-    A task without a valid label has a loss and a gradient of exactly 0."""
+    A task without a valid label has a loss and a gradient of exactly 0, so it is not usable."""
     return torch.isfinite(values) & (values > 0)
 
 
 def means(sums: Tensor, valid: Tensor) -> Tensor:
-    """Return the mean loss per label of each task, [T]; 0 for a task without labels. `valid` may be below 1 if labels are weighted."""
+    """Return the mean loss per label of each task, [T]; 0 for a task without labels.
+
+    `sums`: loss sums, [T]. `valid`: number of labels, [T], or their total weight, which may be below 1."""
     return sums / torch.where(valid > 0, valid, 1.0)
 
 
 def set_weights(weights: Tensor, target: Tensor, active: Tensor) -> None:
-    """Set the weights of the `active` tasks (bool [T]) in proportion to `target` [T], in place.
+    """Set the entries of `weights` [T] of the `active` tasks (bool [T]) in proportion to `target` [T], in place.
 
-    The other weights and the sum do not change."""
+    The entries of all other tasks do not change. The sum of all weights stays T."""
     moved = torch.where(active, target, 0.0)
     others = torch.where(active, 0.0, weights).sum()
     rescaled = moved * ((len(weights) - others) / moved.sum())

@@ -1,15 +1,15 @@
 """Uncertainty weighting (Kendall, Gal and Cipolla 2018): each task has a learned variance, and its weight is the inverse variance.
 
-For classification the paper minimises  sum_t e^(-s_t) L_t + s_t / 2  over the network and over s_t = log sigma_t^2. The gradient in s_t,
-1/2 - e^(-s_t) L_t, does not need a graph. Gradient flow over a time lr has a closed form, since the variance v_t = e^(s_t) satisfies the
-linear equation dv/dtau = L_t - v_t / 2:
+For classification the paper minimises sum_t e^(-s_t) L_t + s_t / 2 over the network and over s_t = log sigma_t^2. The gradient in s_t, 1/2
+- e^(-s_t) L_t, does not need a graph. Gradient flow over a time lr has a closed form, since the variance v_t = e^(s_t) satisfies the linear
+equation dv/dtau = L_t - v_t / 2:
 
     v_t  <-  2 L_t + (v_t - 2 L_t) e^(-lr / 2).
 
-To first order this is the paper's gradient step of size lr. It cannot pass the optimum v_t = 2 L_t, however large the loss or the step.
-The weights are 1 / v_t, scaled to sum to the number of tasks (the paper does not scale them; for optimizers such as Adam this makes no
-difference). L_t is the mean over the whole global batch, so the weights do not depend on its split. They act from the next update.
-"""
+To first order this is the paper's gradient step of size lr. It cannot pass the optimum v_t = 2 L_t, however large the loss or the step. The
+weights are 1 / v_t, scaled to sum to the number of tasks (the paper does not scale them; for optimizers such as Adam this makes no
+difference). L_t is the mean over the whole global batch, so the weights do not depend on its split. New weights are used from the next
+update on."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class UncertaintyWeighting:
 
     @torch.no_grad()
     def finish(self, measured: Measurements) -> None:
-        """Update the variances with the losses of this update, and set the weights for the next one.
+        """Update the variances with the losses of this update, and set the weights for the next update.
 
-        A task without a valid label keeps both."""
+        A task without a valid label keeps its variance and its weight."""
         assert measured.loss_sums is not None and measured.valid is not None
         losses = means(measured.loss_sums, measured.valid)
         active, optimum = usable(losses), 2 * losses

@@ -4,9 +4,9 @@ A report due by steps is a row of reports.jsonl: the first at 0 %, the others as
 the configuration determines; times are rows of timings.jsonl. On a resume, reports.jsonl is cut back to the checkpoint, so each row is
 written once. A report due by wall time is shown but not written. `time/reporting_seconds` is the time spent on all reports.
 
-The report of a step is made before the validation passes of that step, except the last report of the run, which includes their results.
-It is pending until the passes are done. The checkpoint saved before the passes contains its training metrics, which a resumed run could not
-measure again.
+The report of a step is made before the validation passes of this step. The last report of the run is an exception: it includes the results
+of the passes, and is pending until they are done. The checkpoint saved before the passes contains the training metrics of the pending
+report, because a resumed run could not measure them again.
 """
 
 import itertools
@@ -33,11 +33,12 @@ class RunReports:
     """Maker of the progress reports of a run, which are shown and written on rank 0. Other ranks only count validation passes and
     checkpoints.
 
-    `pending`: the training metrics of a report that is made after the validation passes of its step; None without such a report. `passes`,
-    `saves`: numbers of validation passes and checkpoints made in this launch. `planned`: (steps of all validation passes, steps of all
-    checkpoints) of the run, sorted; a step with several is repeated. `earlier`: costs measured in the launch before, converted to this
-    number of processes. `pass_samples`: number of samples in a validation pass. `seconds`: seconds spent within `timed()`, which encloses
-    all work for a report."""
+    pending: training metrics of a report that is made after the validation passes of its step; None without such a report.
+    passes, saves: number of validation passes, and of checkpoints, made in this launch.
+    planned: (steps of all validation passes, steps of all checkpoints) of the run, sorted; a step with several is repeated.
+    earlier: costs measured in the launch before, converted to this number of processes.
+    pass_samples: number of samples in a validation pass.
+    seconds: seconds spent within `timed()`, which encloses all work for a report."""
 
     def __init__(self, config: Config, path: Path | None, display: ProgressDisplay) -> None:
         """`path`: path of reports.jsonl; None on ranks other than 0."""
@@ -74,8 +75,10 @@ class RunReports:
         return {"reports": self.rows, "reports_of_step": of_step, "pending_report": self.pending}
 
     def resume(self, global_step: int, saved: Mapping[str, Any]) -> None:
-        """Restore the pending report, and cut reports.jsonl back to the rows that it had when a checkpoint of `global_step` was saved.
-        `saved`: result of `counters` in that checkpoint. Log a warning if rows are missing."""
+        """Restore the pending report, and cut reports.jsonl back to the rows at the checkpoint of `global_step`. Log a warning if rows are
+        missing.
+
+        saved: result of `counters` in this checkpoint."""
         pending = saved.get("pending_report")
         self.pending = from_finite(pending) if pending is not None else None
         if self.file is not None:
@@ -84,8 +87,9 @@ class RunReports:
                 log.warning("reports.jsonl lacks %d rows that had been written when the checkpoint was saved", missing)
 
     def defer(self, row: Mapping[str, Any]) -> None:
-        """Set `pending`, because the report of this step is made after its validation passes. `row`: newest row of metrics.jsonl; only its
-        training metrics (`train/...`) are kept."""
+        """Set `pending`: the report of this step will be made after its validation passes.
+
+        row: newest row of metrics.jsonl; only its training metrics (`train/...`) are kept."""
         self.pending = {name: value for name, value in row.items() if name.startswith("train/")}
 
     def time_left(
@@ -98,16 +102,17 @@ class RunReports:
         save_intervals: Sequence[float] = (),
         validated: bool = False,
     ) -> dict[str, float]:
-        """Return `time/eta_seconds`, the estimated seconds until the end of the run, and the parts of it that are
-        `time/eta_validation_seconds` and `time/eta_saving_seconds`. A part without an estimate is left out; it is 0 if no event remains.
+        """Return {"time/eta_seconds": estimated seconds until the end of the run}, and the parts of these seconds for validation and for
+        checkpoints: `time/eta_validation_seconds` and `time/eta_saving_seconds`. A part without an estimate is left out; it is 0 if no
+        event remains.
 
         Before the first validation pass, a validation sample is estimated to take a third of the time of a training sample, because
-        backward takes about twice as long as forward. After a resume, the mean seconds of a pass or a checkpoint in the launch before are
-        averaged with those of this launch, as one more event.
+        backward takes about twice as long as forward. After a resume, the mean seconds of a pass (or checkpoint) in the launch before count
+        like one more pass (or checkpoint) of this launch.
 
-        `clocks`: result of `train.readings.timings`, and recent rates if there are any. `step`: current step. `validating`, `saving`:
-        seconds spent on validation and on checkpoints so far in this launch. `save_intervals`: seconds between checkpoints due by wall
-        time, one for each such schedule. `validated`: True if the passes of this step are done."""
+        clocks: result of `train.readings.timings`, and recent rates if there are any. step: current step. validating, saving: seconds spent
+        on validation and on checkpoints so far in this launch. save_intervals: seconds between checkpoints due by wall time, one for each
+        such schedule. validated: True if the passes of this step are done."""
         earlier, samples_per_second = self.earlier, clocks.get("recent/samples_per_second")
         seconds_per_step = self.seconds_per_update(clocks)
         if seconds_per_step is None:
@@ -150,8 +155,10 @@ class RunReports:
         return Costs(earlier.update if update is None else update, validation, checkpoint, processes)
 
     def update_times(self, times: list[float]) -> dict[str, float]:
-        """Add `times`, the seconds of each update since the last report. Return `recent/median_ms_per_step` and `recent/p95_ms_per_step`:
-        median and 95th percentile, in ms, of the updates of the last `REPORTS` calls; {} if these had no updates."""
+        """Return `recent/median_ms_per_step` and `recent/p95_ms_per_step`: median and 95th percentile of the time of an update, in ms, over
+        the last `REPORTS` calls; {} if there were no updates.
+
+        times: seconds of each update since the last report."""
         self._times.append(sorted(times))
         recent = sorted(itertools.chain(*self._times))  # sorting sorted parts is several times faster
         shares = {"median": 0.5, "p95": 0.95} if recent else {}

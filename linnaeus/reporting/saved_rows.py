@@ -1,4 +1,4 @@
-"""Read the rows of a run directory for another destination: `SavedRows`, with the identity of the run and the time of each row."""
+"""Read the metric rows of a run directory for another destination: `SavedRows`, with the identity of the run and the time of each row."""
 
 import bisect
 from collections.abc import Iterator
@@ -17,11 +17,13 @@ STREAMS = ("metrics", "timings")
 
 @dataclass
 class SavedRows:
-    """Rows of the run directory `path`. `open_run` makes it; `read` reads the rows again.
+    """Metric rows of the run directory `path`. Constructed by `open_run`; `read` reads the rows again.
 
-    run_id: from run.json, the same for all launches. title: `<experiment>/<name of the run directory>`. config: content of config.yaml;
-    a value from an environment variable is the text `${oc.env:...}`. created: time of the first launch, in seconds since 1970; 0 if
-    unknown. rows: (stream, position, row) for the rows of metrics.jsonl and timings.jsonl, sorted by step."""
+    run_id: from run.json, equal for all launches.
+    title: `<experiment>/<name of the run directory>`.
+    config: content of config.yaml; a value from an environment variable is the text `${oc.env:...}`.
+    created: time of the first launch, in seconds since 1970; 0 if unknown.
+    rows: (stream, position, row) for the rows of metrics.jsonl and timings.jsonl, sorted by step."""
 
     path: Path
     run_id: str
@@ -35,10 +37,10 @@ class SavedRows:
         self.rows = list(merge_rows({name: read_rows(self.path / f"{name}.jsonl") for name in STREAMS}))
 
     def timed(self) -> Iterator[tuple[Row, float]]:
-        """Yield (element of `rows`, time in seconds since 1970) for each row: `created` plus the newest `time/wall_seconds`.
+        """Yield (element of `rows`, its time in seconds since 1970) for each row: `created` plus the newest `time/wall_seconds`.
 
-        Rows of metrics.jsonl do not contain a time. Their time is the time of the last row of timings.jsonl up to their step, which is a
-        little early. Before the first row of timings.jsonl, the time is `created`."""
+        Rows of metrics.jsonl do not contain a time. They get the time of the last row of timings.jsonl up to their step, which is a little
+        early; before the first row of timings.jsonl, they get `created`."""
         clock = [(row["global_step"], row["time/wall_seconds"]) for _, _, row in self.rows if row.get("time/wall_seconds") is not None]
         for found in self.rows:
             index = bisect.bisect_right(clock, found[2]["global_step"], key=lambda entry: entry[0])
@@ -56,8 +58,8 @@ class SavedRows:
 
 
 def open_run(path: Path) -> SavedRows:
-    """Return the rows of a run directory. Raise `ConfigError` if `path` is not a run directory, or if its config.yaml or run.json
-    cannot be read."""
+    """Return the rows of a run directory. Raise `ConfigError` if `path` is no run directory, or if its config.yaml or run.json cannot be
+    read."""
     if not path.is_dir() or not any((path / name).exists() for name in ("run.json", "metrics.jsonl")):
         raise ConfigError(f"{path} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")
     (config, _), (record, _) = read_configuration(path), read_record(path)

@@ -1,8 +1,8 @@
 """Draw schedule.svg, the schedule of a run as one picture over the steps.
 
 From the top: epochs, learning rate, phases of a curriculum, probabilities, a row of marks for each kind of event, mixing levels,
-augmentation, image sizes, steps. Dotted lines mark 25, 50 and 75 % of the run, a red line marks the step at which `early_stop.max_steps`
-ends it.
+augmentation, image sizes, steps. Dotted lines mark 25, 50 and 75 % of the run. A red line marks the step at which `early_stop.max_steps`
+ends the run.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,9 +45,10 @@ class _Picture:
         return document(WIDTH, self.bottom + 48, [part for chart in self.charts for part in chart.parts])
 
     def _panel(self, name: str, height: float, gap: float = 0.0, high: float | None = None) -> Chart:
-        """Add a panel of `height` pixels below the others, followed by `gap` empty pixels, and return it. With `high` its y axis goes from
-        0 to `high`, and its name is beside the upper end. With `high` None it is a row without an axis, and its name is beside the
-        middle."""
+        """Add a panel of `height` pixels below the others, followed by `gap` empty pixels, and return it.
+
+        high: the y axis goes from 0 to `high`, and the name is beside its upper end; None: the panel is a row without a y axis, and the
+        name is beside its middle."""
         chart = Chart(self.x, Scale(0, high or 1.0, self.bottom + height, self.bottom))
         if high is None:
             chart.text(LEFT - 10, self.bottom + height / 2 + 4, name, "end", INK)
@@ -70,8 +71,8 @@ class _Picture:
         chart.x_axis({step: f"{what}, step {step:,}" for what, step in r.lr_milestones if (what, step) not in of_phases}, tick=-5)
 
     def _phases(self) -> None:
-        """Draw the phases as areas. The border between two of them goes from the step at which the fade starts, at the bottom, to the step
-        at which it ends, at the top."""
+        """Draw the phases as areas. The border between two phases is oblique: from the start of the fade at the bottom to its end at the
+        top."""
         if self.r.phases is None:
             return
         chart, total = self._panel("phases", 46, 28), self.r.total_steps
@@ -174,8 +175,10 @@ class _Picture:
 
 
 def _sampled(total: int, corners: Sequence[int]) -> list[int]:
-    """Return steps from 0 to `total` - 1, sorted, at which a curve is drawn: one per pixel (all steps if they are fewer), and each of
-    `corners` (steps at which the curve bends) with the steps before and after it."""
+    """Return the sorted steps from 0 to `total` - 1 at which a curve is drawn: about one per pixel (all steps if there are fewer), and each
+    of `corners` with the steps before and after it.
+
+    corners: steps at which the curve bends."""
     count = min(total, WIDTH - LEFT - RIGHT)
     even = {i * (total - 1) // max(1, count - 1) for i in range(count)}
     return sorted(even | {step for c in corners for step in (c - 1, c, c + 1) if 0 <= step < total})

@@ -1,10 +1,10 @@
 """Find a process that is slower than the others (a straggler), and the section of the update that takes longer in it.
 
 Each report has the seconds of an update in three sections for each process, without the time spent waiting for other processes: `data`
-(waiting for its loader), `forward and backward`, and `host` (checks of the batch, the optimizer, everything else). A process is slow in
-a report if its sum of the three is more than `RATIO` = 1.12 times the median sum of the other processes, and at least `LEAST` seconds
-longer. `SlowRank` warns after two successive reports with a slow process. With noise of 5 %, equal processes
-have a ratio below 1.05 / 0.95 = 1.11, and a process that takes 25 % longer has one above 1.25 x 0.95 / 1.05 = 1.13.
+(waiting for its loader), `forward and backward`, and `host` (checks of the batch, the optimizer, everything else). A process is slow in a
+report if its sum over the three sections is more than `RATIO` = 1.12 times the median sum of the other processes, and at least `LEAST`
+seconds longer. `SlowRank` warns after two successive reports with a slow process. With noise of 5 %, equal processes have a ratio below
+1.05 / 0.95 = 1.11, and a process that takes 25 % longer has a ratio above 1.25 x 0.95 / 1.05 = 1.13.
 
 If the same process is slow in each report, its machine or GPU is the cause. If waits for data occur in one process after another, the data
 are the cause: a few slow files, or a slow disk that all processes read.
@@ -27,8 +27,8 @@ LEAST = 0.0005  # least difference, in seconds per update, from the median of th
 class Slow:
     """Process that is slower than the others in one report.
 
-    `rank`: process rank. `section`: the one of `SECTIONS` in which the process exceeds the median of the other processes most. `ratio`:
-    seconds of its update divided by the median of the others. `seconds`: seconds per update in `section`, minus the median of the
+    rank: process rank. section: the section of the update, one of `SECTIONS`, in which the process exceeds the median of the others most.
+    ratio: seconds of its update divided by the median of the others. seconds: seconds per update in `section`, minus the median of the
     others."""
 
     rank: int
@@ -55,14 +55,14 @@ def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
 
 
 class SlowRank:
-    """Source of the warnings about slow processes in a launch.
+    """Decides in a launch when to warn about a slow process.
 
-    A process causes a warning if it is slow, in the same section, in two successive reports. For the section `data`, the slow processes of
-    the two reports may differ; the warning names the process of the second report. While the same process stays slow, another warning
+    A process causes a warning if it is slow in the same section in two successive reports. In the section `data`, another process may be
+    slow in the second report; the warning is about the process of the second report. While this process stays slow, the next warning
     follows only if its slow section changes.
 
-    If another process becomes slow instead, it causes a warning too; for the section `data`, only if it was not slow in `data` before.
-    After two successive reports without a slow process, each process can cause a warning again."""
+    If another process becomes slow instead, there is a warning too; in the section `data`, only if this process was not slow in `data`
+    before. After two successive reports without a slow process, each process can cause a warning again."""
 
     def __init__(self) -> None:
         self._before: Slow | None = None
@@ -70,10 +70,10 @@ class SlowRank:
         self._ranks: list[int] = []  # ranks that have waited for data
 
     def report(self, step: int, table: Sequence[Sequence[float]]) -> str | None:
-        """Return a warning about a slow process by the rules of the class, or None.
+        """Return a warning about a slow process by the rules of the class, otherwise None.
 
         At the second successive report without a slow process after a warning, return a line that the process is as fast as the others
-        again. `table`: seconds per update since the last report, [W][3] for W ranks and the `SECTIONS`."""
+        again. table: seconds per update since the last report, [W][3] for W ranks and the `SECTIONS`."""
         found, before = slowest(table), self._before
         self._before = found
         if found is None:

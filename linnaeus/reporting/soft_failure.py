@@ -1,4 +1,4 @@
-"""Let a destination of rows fail without ending the run: its first error is logged as one line, and it gets no more rows."""
+"""Let a destination of metric rows fail without ending the run: its first error is logged as one line, and it gets no more rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ from linnaeus.reporting.console import LOGGER
 
 
 class SoftFailure:
-    """State of a destination whose failure must not end the run.
+    """State of a destination of metric rows whose failure must not end the run.
 
     name: key of the destination, such as `logger.csv`. lost: consequence of a failure, for the warning, such as "no more messages are
-    sent". `failed` is True after the first error; the next launch tries again."""
+    sent". failed: True after the first error; the next launch tries again."""
 
     def __init__(self, name: str, lost: str) -> None:
         self.name, self.lost, self.failed = name, lost, False
@@ -23,7 +23,8 @@ class SoftFailure:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Return a context manager that calls `fail` for an `ImportError`, `OSError` or `UnicodeEncodeError` instead of raising it."""
+        """Return a context manager: if its block raises `ImportError`, `OSError` or `UnicodeEncodeError`, it calls `fail`, and nothing is
+        raised."""
         try:
             yield
         except (ImportError, OSError, UnicodeEncodeError) as error:  # the last: a path that is not UTF-8

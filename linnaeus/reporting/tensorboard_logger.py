@@ -21,8 +21,7 @@ class TensorBoardLogger:
         self._soft = SoftFailure("logger.tensorboard", "no more event files are written")  # the writer's thread ends with its first error
 
     def start(self, global_step: int, earlier: Iterable[Row] = ()) -> None:
-        """Set the step from which the run continues. The rows `earlier` are not written, since the event files of earlier launches contain
-        them."""
+        """Set the step from which the run continues. `earlier` is not used: the event files of earlier launches contain these rows."""
         self._purge_step = global_step + 1
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:
@@ -54,8 +53,10 @@ def open_writer(directory: Path, purge_step: int | None = None) -> Any:
 
 
 def add_row(writer: Any, global_step: int, row: Mapping[str, Any], seconds: float | None = None) -> None:
-    """Write the numbers of a row as scalars at `global_step`. None (null in a row that was read from a file) is written as NaN. Values that
-    are not numbers are left out. `seconds`: time of the row in seconds since 1970; None: now."""
+    """Write the numbers of a row as scalars at `global_step`. Values that are not numbers are left out; None (null in a file) is written as
+    NaN.
+
+    seconds: time of the row in seconds since 1970; None: now."""
     for key, value in row.items():
         if (value is None or isinstance(value, (int, float))) and key != "global_step":
             writer.add_scalar(key, math.nan if value is None else value, global_step, walltime=seconds)

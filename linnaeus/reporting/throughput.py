@@ -6,8 +6,8 @@ left is therefore accurate soon after each start.
 
 Peak FLOP/s are the makers' figures for dense matrices: tensor cores with float32 accumulation for bf16 and fp16, no tensor cores for
 float32. (Figures of data sheets that include structured sparsity are twice as high.) Without a figure, for an unlisted device, a MIG
-instance or another precision, no MFU is reported unless `logger.peak_tflops` is set. A power limit below the maker's lowers the MFU. HFU
-(hardware FLOPs utilisation) also counts operations that activation checkpointing repeats.
+instance or another precision, no MFU is reported unless `logger.peak_tflops` is set. A power limit below the maker's default lowers the
+MFU. HFU (hardware FLOPs utilisation) also counts operations that activation checkpointing repeats.
 """
 
 import re
@@ -20,8 +20,8 @@ REPORTS = 10  # intervals between reports over which the speed is averaged
 
 
 class Reading(NamedTuple):
-    """Counters at one moment. `seconds`: seconds of training in this launch. `waiting`: the part of them spent waiting for data. `step`,
-    `samples`, `units` (such as tokens): totals of the run."""
+    """Counters at one moment. seconds: seconds of training in this launch. waiting: seconds of these spent waiting for data. step, samples,
+    units (such as tokens): totals of the run."""
 
     seconds: float
     waiting: float
@@ -31,8 +31,9 @@ class Reading(NamedTuple):
 
 
 class Throughput:
-    """Meter of the throughput over the last `reports` intervals between progress reports. Call `restart` at the start of a launch and again
-    after its first update, and `update` at each report."""
+    """Meter of the throughput over the last `reports` intervals between progress reports.
+
+    Call `restart` at the start of a launch and again after its first update, and `update` at each report."""
 
     def __init__(self, reports: int = REPORTS) -> None:
         self._readings: deque[Reading] = deque(maxlen=reports + 1)
@@ -53,13 +54,13 @@ class Throughput:
         return max(0, len(self._readings) - 1)
 
     def rates(self, units: str | None = None, latest: Reading | None = None) -> dict[str, float]:
-        """Return `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (fraction of the
-        time, 0 to 1), `recent/steps` and `recent/seconds` (updates and seconds over which these are averaged).
+        """Return the throughput over the recent reports; {} without a reading, or if no update was made between the first and the last
+        reading.
 
-        Return {} if there is no reading, or if no update was made between the first and the last reading.
-
-        `units`: name of the units, such as tokens, for `recent/<units>_per_second`; None leaves this rate out. `latest`: reading that ends
-        the interval, instead of the reading of the last report; None for the last report."""
+        The keys are `recent/steps_per_second`, `recent/ms_per_step`, `recent/samples_per_second`, `recent/waiting_for_data` (fraction of
+        the time, 0 to 1), and `recent/steps` and `recent/seconds`, the updates and seconds over which these are averaged. units: name of
+        the units, such as tokens, to add `recent/<units>_per_second`; None: not added. latest: reading at the end of the interval; None:
+        the reading of the last report."""
         if not self._readings or (latest or self._readings[-1]).step <= self._readings[0].step:
             return {}
         first, last = self._readings[0], latest or self._readings[-1]
@@ -86,18 +87,19 @@ class Costs(NamedTuple):
     processes: int = 1
 
     def on(self, processes: int) -> "Costs":
-        """Return the estimated costs with `processes` processes: the seconds of updates and validation passes are inversely proportional to
-        the number of processes, the seconds of checkpoints do not change."""
+        """Return the estimated costs with `processes` processes: seconds of updates and validation passes are inversely proportional to the
+        number of processes, and seconds of checkpoints do not change."""
         update, validation = (None if cost is None else cost * self.processes / processes for cost in (self.update, self.validation))
         return Costs(update, validation, self.checkpoint, processes)
 
 
 def expected_seconds(steps: Sequence[int], step: int, spent: float, done: int, earlier: float | None = None) -> float | None:
-    """Return the estimated seconds of the remaining events, such as validation passes: 0 if none remains, None if there is no estimate.
+    """Return the estimated seconds of the remaining events, such as validation passes: (mean seconds of an event) x (number of remaining
+    events).
 
-    steps: steps of all events of the run, sorted; events at `step` or later remain. done: number of events of this launch so far. spent:
-    total seconds of these events. earlier: mean seconds of an event in an earlier launch, None if unknown; it counts as one more event. The
-    estimate is the mean seconds of these events x the number of remaining events."""
+    It is 0 if no event remains, and None if no mean is known. steps: steps of all events of the run, sorted; events at `step` or later
+    remain. done: number of events in this launch so far. spent: total seconds of these events. earlier: mean seconds of an event in an
+    earlier launch, which counts like one more event in the mean; None if unknown."""
     left = len(steps) - bisect_left(steps, step)
     if not left:
         return 0.0
@@ -141,7 +143,7 @@ _PEAKS: dict[str, tuple[float | None, float | None, float | None]] = {
 
 
 def peak_flops(device: str, precision: str) -> float | None:
-    """Return the peak FLOP/s of a device; None if unknown and for a MIG instance.
+    """Return the peak FLOP/s of a device; None for an unknown device and for a MIG instance (part of a GPU).
 
     device: name of the device in the driver. precision: value of `trainer.precision`."""
     if precision not in ("bf16", "fp16", "float32") or "MIG" in device:

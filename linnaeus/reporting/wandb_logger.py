@@ -1,14 +1,15 @@
-"""Log rows to Weights & Biases on rank 0. Its errors do not stop the run, and a hang of it blocks the run for a limited time only.
+"""Log rows to Weights & Biases on rank 0. Errors of W&B do not stop the run, and a hang of W&B blocks the run for a limited time only.
 
-The W&B process can die or hang, and its library then waits without a limit. So one thread makes all calls of W&B and reads rows from a
-queue. Other threads wait for it with a timeout. A W&B process that does not answer is killed.
+The W&B process can die or hang, and the W&B library then waits without a limit. So one thread makes all calls of W&B and reads rows from a
+queue, and other threads wait for this thread with a timeout. A W&B process that does not answer is killed.
 
 A run directory has one W&B run. Each launch first sends the rows that earlier launches have logged, from metrics.jsonl and timings.jsonl.
 
-An offline launch sends all of them: W&B writes its file in blocks of 32 KiB, so the folder of a killed launch lacks its last rows, and
-`wandb sync` does not join several folders of one run. A launch that ends deletes the folders of earlier launches; one folder with every row
-is left. In an online launch, `SentRows` records each row before it is sent, so no row is sent twice. Rows that were lost because the W&B
-process was killed before their upload stay missing at W&B. A checkpoint waits up to `WAIT_TIMEOUT` seconds for the queue to be sent.
+An offline launch sends all earlier rows again. The reason: W&B writes its file in blocks of 32 KiB, so the folder of a killed launch lacks
+its last rows, and `wandb sync` does not join several folders of one run. A launch that ends deletes the folders of earlier launches, so
+that one folder with every row is left. In an online launch, `SentRows` records each row before it is sent, so no row is sent twice. Rows
+that were lost because the W&B process was killed before their upload stay missing at W&B. A checkpoint waits up to `WAIT_TIMEOUT` seconds
+for the queue to be sent.
 """
 
 import atexit
@@ -37,9 +38,10 @@ KILL_TIMEOUT = 2.0  # for a killed process to end; longer only if it hangs in a 
 
 
 class WandbLogger:
-    """Sender of rows to W&B, with `global_step` as the x axis of every chart. `directory`: run directory. `mode`: online or offline.
-    `name`, `config`: name and configuration of the run at W&B. The constructor waits for at most `START_TIMEOUT` seconds until W&B has
-    started."""
+    """Sender of rows to W&B, with `global_step` as the x axis of every chart.
+
+    directory: run directory. mode: online or offline. name, config: name and configuration of the run at W&B. The constructor waits for at
+    most `START_TIMEOUT` seconds until W&B has started."""
 
     def __init__(self, directory: Path, *, run_id: str, mode: str, project: str, name: str, config: Mapping[str, Any]) -> None:
         self._condition = threading.Condition()  # guards all attributes below; not held during calls of W&B
@@ -124,8 +126,10 @@ class WandbLogger:
             self.log(row["global_step"], found, stream=stream, position=position)
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
-        """Queue the row with number `position` of its stream; it is sent unless an earlier launch has sent it. If one row takes more than
-        `SEND_TIMEOUT` seconds or the queue is full, wait for up to `WAIT_TIMEOUT` seconds, then kill the W&B process."""
+        """Queue the row with number `position` of its stream; it is sent unless an earlier launch has sent it.
+
+        If one row takes more than `SEND_TIMEOUT` seconds, or if the queue is full, wait for up to `WAIT_TIMEOUT` seconds, then kill the W&B
+        process."""
         with self._condition:
             if self._stopped:
                 return
@@ -143,8 +147,9 @@ class WandbLogger:
         self._wait(lambda: self._handled >= target, self._time_to_wait())
 
     def drain(self) -> None:
-        """Wait until W&B has received all rows so far, without a limit in total, for a program that only sends rows. Stop if W&B receives
-        no row for `SEND_TIMEOUT` seconds."""
+        """Wait until W&B has received all rows so far, with no limit on the total time. For a program that only sends rows.
+
+        Stop if W&B receives no row for `SEND_TIMEOUT` seconds."""
         target, handled = self._queued, -1
         while handled < self._handled and not self._wait(lambda: self._handled >= target, SEND_TIMEOUT):
             handled = self._handled
@@ -203,7 +208,8 @@ class WandbLogger:
 
 
 def _tear_down() -> None:
-    """End the process of W&B and wait for it; otherwise the interpreter does so at its exit, without a limit and with output."""
+    """End the process of W&B and wait for its end. Otherwise the interpreter would do so when it exits, without a time limit and with
+    output."""
     with contextlib.suppress(BaseException):  # teardown may raise SystemExit with the status of the process
         import wandb
 
@@ -220,10 +226,10 @@ def _kill_children_of(thread: threading.Thread) -> None:
 
 
 class SentRows:
-    """Number of rows of each stream that were sent to W&B. Used by one thread.
+    """Number of rows of each stream (metrics, timings) that were sent to W&B. Used by one thread.
 
-    With `saved`, it counts the rows of all online launches of the run, and is stored in wandb/sent.json. The file is written before a row
-    is sent, so a row that the resumed run logs again is not sent again."""
+    saved: True: count the rows of all online launches of the run, and store the numbers in wandb/sent.json. The file is written before a
+    row is sent, so a row that a resumed run logs again is not sent again."""
 
     def __init__(self, run: Path, saved: bool) -> None:
         self._path = run / "wandb" / "sent.json"

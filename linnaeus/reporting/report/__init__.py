@@ -1,1 +1,2 @@
-"""Make report.html of a run and comparison.html of several runs, from the files of their directories alone. Each page is one file."""
+"""Make report.html of a run, and comparison.html of several runs, from the files in the run directories alone. Each page is a single
+file."""

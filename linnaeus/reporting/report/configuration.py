@@ -1,5 +1,6 @@
-"""Make the section with the configuration of a run: its command and the keys that differ from the defaults. Closed parts have the whole
-configuration, the run record and the schedule."""
+"""Make the section about the configuration of a run: its command and the keys that differ from the defaults. Below, folded, are the whole
+configuration, the run record and the schedule.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,12 +35,12 @@ def configuration(run: RunFiles) -> str:
 
 
 def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return dotted key -> (default, value), both as text, for the keys of the saved configuration `config` that differ from their
-    defaults. The defaults are composed with the options that `config` has chosen, such as its model. For a key without a default, the first
-    text is an en dash.
+    """Return {dotted key: (default, value)}, both as text, for the keys of the saved configuration `config` that differ from their
+    defaults.
 
-    Keys in `UNINTERESTING` are left out, and `min` or `max` where the default is `auto`. Return {} if `config` is empty, or if its defaults
-    cannot be composed, for example because a plugin is missing."""
+    The defaults are those of the options that `config` has chosen, such as its model. For a key without a default, the first text is an en
+    dash. Keys in `UNINTERESTING` are left out, and `min` or `max` where the default is `auto`. Return {} if `config` is empty, or if its
+    defaults cannot be composed, for example because a plugin is missing."""
     if not config:
         return {}
     try:
@@ -55,7 +56,7 @@ def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return dotted key -> value of a nested mapping. An empty mapping is kept as a value. prefix: text put before each key."""
+    """Return {dotted key: value} of a nested mapping. An empty mapping inside is kept as a value. prefix: text put before each key."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         found |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) and value else {f"{prefix}{name}": value}

@@ -1,8 +1,8 @@
 """Read the rows of a JSONL file as curves of at most 2,000 points each, so that a large file needs little memory.
 
-The file is divided into at most 1,000 blocks of consecutive rows. All blocks have the same number of rows, except that the last may have
-fewer. For each block, a curve keeps the lowest and the highest value, so that spikes remain visible, and the mean, for a smoothed line. If
-the file has at most 1,000 rows, all values are kept.
+The file is divided into at most 1,000 blocks of consecutive rows. All blocks have an equal number of rows; the last block may have fewer.
+For each block, a curve keeps the lowest and the highest value, so that spikes remain visible, and the mean, for a smoothed line. If the
+file has at most 1,000 rows, all values are kept.
 """
 
 import math
@@ -22,11 +22,11 @@ Points = list[tuple[float, float]]  # (global_step, value)
 
 @dataclass
 class Curve:
-    """Values of one key over steps.
+    """Values of one key over steps, downsampled in blocks.
 
-    `points`: (step, value) of the lowest and the highest value of each block, in the order of steps. `means`: (mean step, mean value) of
-    each block. `first`, `last`: (step, value) of the first and the last finite value; (0, NaN) without one. `count`: number of finite
-    values. `not_finite`: number of values that are neither a finite number nor text: NaN, infinity, null or a list."""
+    points: (step, value) of the lowest and the highest value of each block, in the order of steps. means: (mean step, mean value) of each
+    block. first, last: (step, value) of the first and the last finite value; (0, NaN) without finite values. count: number of finite
+    values. not_finite: number of values that are NaN, an infinity, null or a list."""
 
     points: Points = field(default_factory=list)
     means: Points = field(default_factory=list)
@@ -37,15 +37,15 @@ class Curve:
 
     @classmethod
     def of(cls, points: Points) -> "Curve":
-        """Return a curve that keeps all `points`: each is a block of its own. points: (step, value) pairs with finite values, in the order
-        of steps."""
+        """Return a curve that keeps all `points`, each as a block. points: (step, value) pairs with finite values, in the order of
+        steps."""
         curve = cls()
         for step, value in points:
             curve.add([(value, step)])
         return curve
 
     def add(self, block: list[tuple[float, float]]) -> None:
-        """Add a block after the blocks so far. block: (value, step) pairs with finite values, in the order of steps; at least one."""
+        """Append a block. block: (value, step) pairs with finite values, in the order of steps; at least one pair."""
         (low, low_step), (high, high_step) = min(block), max(block)
         ends = [(low_step, low), (high_step, high)] if low_step <= high_step else [(high_step, high), (low_step, low)]
         self.points += ends if low_step != high_step else ends[:1]
@@ -56,9 +56,10 @@ class Curve:
         self.count += size
 
     def smooth(self, span: float = 0.04) -> Points:
-        """Return (mean step, moving average of the mean values), one pair per block. The window is centred on the block; near the ends of
-        the curve it has fewer blocks. `span`: size of the window as a fraction of the number of blocks. Away from the ends, it has at least
-        3 blocks."""
+        """Return the moving average of the blocks' means: (mean step, average), one pair per block.
+
+        span: size of the window as a fraction of the number of blocks; the window has at least 3 blocks and is centred on the block. Near
+        the ends of the curve it has fewer blocks."""
         found = self.means
         half, sums, means = max(1, round(span * len(found) / 2)), [0.0, *accumulate(y for _, y in found)], []
         for i, (x, _) in enumerate(found):
@@ -68,8 +69,10 @@ class Curve:
 
 
 def read_curves(path: Path) -> dict[str, Curve]:
-    """Return key -> curve for the keys of a JSONL file, except `global_step`. A key whose values are all text is left out. A key whose
-    values are all null or not finite has a curve without points. Damaged lines are ignored. Return {} if the file does not exist."""
+    """Return {key: curve} for the keys of a JSONL file, except `global_step`; {} if the file does not exist.
+
+    A key whose values are all text is left out. A key whose values are all null or not finite has a curve without points. Damaged lines are
+    ignored."""
     curves: dict[str, Curve] = {}
     lines = sum(1 for _ in complete_lines(path)) if path.is_file() else 0
     width = max(1, -(-lines // BLOCKS))

@@ -15,8 +15,10 @@ DAMAGED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) 
 
 @dataclass(frozen=True)
 class Section:
-    """Section of a page. `title`: text. `body`: HTML. `about`: introductory text. `lead`: True for the summary at the top of the page; its
-    title is visible in the navigation only. `title` and `about` are escaped."""
+    """Section of a page.
+
+    title: text; it is escaped. body: HTML. about: introductory text; it is escaped. lead: True for the summary at the top of the page,
+    whose title is visible in the navigation only."""
 
     title: str
     body: str
@@ -24,17 +26,17 @@ class Section:
     lead: bool = False
 
     def html(self, number: int) -> str:
-        """Return the HTML of the section. `number`: index of the section on the page; its `id` is `s<number>`, for links."""
+        """Return the HTML of the section. number: index of the section on the page; the section has the `id` `s<number>`, for links."""
         about = f'<p class="about">{escape(self.about)}</p>' if self.about else ""
         hidden = ' class="hidden"' if self.lead else ""  # its first sentence is the visible heading
         return f'<section id="s{number}"><h2{hidden}>{escape(self.title)}</h2>{about}{self.body}</section>'
 
     @classmethod
     def of(cls, title: str, body: Callable[[], str], about: str = "", lead: bool = False) -> "Section":
-        """Return a section whose HTML is the result of `body()`. `about` and `lead` are as in `Section`.
+        """Return a section whose HTML is the result of `body()`. about, lead: as in `Section`.
 
-        If `body` raises one of `DAMAGED`, log a warning and return a section with the text of the warning. So a damaged file neither stops
-        the report nor makes a run fail at its end."""
+        If `body` raises one of `DAMAGED`, log a warning and return a section with the text of the warning. Thus a damaged file does not
+        stop the report, and a run does not fail at its end."""
         try:
             return cls(title, body(), about, lead)
         except DAMAGED as error:
@@ -42,7 +44,7 @@ class Section:
 
 
 def left_out(title: str, error: Exception) -> str:
-    """Log and return a warning that the section `title` is left out because of `error`."""
+    """Log a warning that the section `title` is left out because of `error`, and return the text of the warning."""
     text = f"{title}: left out of the report, because a file of the run is damaged ({type(error).__name__}: {error})"
     log.warning(text, exc_info=log.isEnabledFor(logging.DEBUG))
     return text
@@ -62,8 +64,9 @@ def metric_label(metric: str) -> str:
 
 
 def number(key: str, value: float | None) -> str:
-    """Return `value` of the metric `key` as HTML, formatted as by `show_value`; an en dash for None. For scripts, the element has the
-    attributes `data-key`, which is `key`, and `data-value`, the exact value ("" for None)."""
+    """Return `value` of the metric `key` as HTML, formatted as by `show_value`; an en dash for None.
+
+    For scripts, the element has the attributes `data-key` (`key`) and `data-value` (the exact value; "" for None)."""
     exact = "" if value is None else f"{value!r}"
     return f'<span class="n" data-key="{escape(key)}" data-value="{exact}">{show_value(key, value)}</span>'
 
@@ -108,10 +111,11 @@ def text_cell(text: str) -> Cell:
 
 
 def table(title: str, columns: Sequence[Column], rows: Iterable[Sequence[Cell]], shown: int | None = None, sortable: bool = True) -> str:
-    """Return an HTML table; "" without rows. `title`: caption. `rows`: one cell per column each. `shown`: number of rows that are visible
-    at first, and a button shows the others; None: all. `sortable`: True if a click on a heading sorts the rows.
+    """Return an HTML table; "" without rows.
 
-    A wide table has a horizontal scroll bar. The scroll area can have keyboard focus, so that the arrow keys scroll it."""
+    title: caption. rows: a row has one cell per column. shown: number of rows that are visible at first, with a button for the others;
+    None: all. sortable: True if a click on a heading sorts the rows. A wide table has a horizontal scroll bar, and its scroll area takes
+    the keyboard focus, so that arrow keys scroll it."""
     bodies = [_row(columns, row, shown is not None and i >= shown) for i, row in enumerate(rows)]
     if not bodies:
         return ""
@@ -141,13 +145,14 @@ def _class(column: Column) -> str:
 
 
 def folded(title: str, body: str, open_: bool = False) -> str:
-    """Return a `details` element with the heading `title`; "" if the HTML `body` is empty. `title` is escaped. `open_`: True if the body is
-    visible at first."""
+    """Return a `details` element, which opens on a click, with the heading `title` and the HTML `body`; "" if `body` is empty.
+
+    `title` is escaped. open_: True if the body is visible at first."""
     return f"<details{' open' if open_ else ''}><summary>{escape(title)}</summary>{body}</details>" if body else ""
 
 
 def preformatted(text: str, label: str) -> str:
-    """Return `text` as a scrollable `pre` element; "" for an empty text. `label`: name for screen readers. Both are escaped."""
+    """Return `text` as a scrollable `pre` element; "" for an empty text. label: name for screen readers. `text` and `label` are escaped."""
     return f'<pre tabindex="0" role="region" aria-label="{escape(label)}">{escape(text)}</pre>' if text else ""
 
 
@@ -159,5 +164,5 @@ def cards(items: Iterable[tuple[str, str, str]]) -> str:
 
 
 def empty(text: str) -> str:
-    """Return an HTML paragraph with a sentence for a section or table that has no content. `text`: the sentence; it is escaped."""
+    """Return `text`, a sentence shown when a section or table has no content, as an HTML paragraph. `text` is escaped."""
     return f'<p class="empty">{escape(text)}</p>'

@@ -1,5 +1,6 @@
-"""Make the section of the incidents of a run: cause of its end, skipped updates, alarms, logged warnings, quarantined records, excluded
-data rows and restarts."""
+"""Make the section about the incidents of a run: cause of its end, skipped updates, alarms, logged warnings, quarantined records, excluded
+data rows and restarts.
+"""
 
 import re
 from collections import Counter
@@ -57,8 +58,9 @@ def _shown(value: object) -> str:
 
 
 def _warnings(run: RunFiles) -> str:
-    """Return an HTML list of the warnings and errors in train.log, at most `MOST`; "" without any. Equal messages are listed once, with the
-    time of the first and the number of occurrences."""
+    """Return an HTML list of the warnings and errors in train.log, at most `MOST`; "" if there are none.
+
+    Equal messages are listed once, with the time of the first and the number of occurrences."""
     lines = [match for line in run.text("train.log").splitlines() if (match := _LINE.match(line))]
     times = Counter((match[2], match[3]) for match in lines)
     first = {(match[2], match[3]): match[1] for match in reversed(lines)}
@@ -80,7 +82,8 @@ def _quarantine(run: RunFiles) -> str:
 
 
 def _left_out(run: RunFiles) -> str:
-    """Return an HTML table from dataset.json: reason -> number of data rows that are excluded for it. Return "" if there are none."""
+    """Return an HTML table of excluded data rows, from dataset.json: a reason and the number of rows for each line. Return "" if there are
+    none."""
     excluded = (read_json(run.path / "dataset.json") or {}).get("excluded")
     if not isinstance(excluded, dict) or not excluded:
         return ""
@@ -89,8 +92,10 @@ def _left_out(run: RunFiles) -> str:
 
 
 def _launches(run: RunFiles) -> str:
-    """Return an HTML table with a row per launch (process start) of the run: time, host, number of processes, commit, changes of the
-    configuration. Return "" for fewer than two launches."""
+    """Return an HTML table with a row per launch (process start) of the run: time, host, number of processes, commit, and changed
+    configuration.
+
+    Return "" for fewer than two launches."""
     paths = sorted((p for p in run.path.glob("launches/*/launch.json") if p.parent.name.isdecimal()), key=lambda p: int(p.parent.name))
     records = [(path, read_json(path) or {}) for path in paths]
     if len(records) < 2:

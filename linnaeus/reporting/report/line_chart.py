@@ -1,4 +1,4 @@
-"""Draw a line chart of report.html: an SVG picture. report.js shows its values at the mouse pointer, or at a cursor moved by arrow keys.
+"""Draw a line chart of report.html as an SVG picture. report.js shows the values at the mouse pointer, or at a cursor moved by arrow keys.
 
 The attribute `data-series` has the points, `data-x` and `data-y` have the scales. Without scripts the chart is a static picture.
 """
@@ -34,10 +34,10 @@ def line_chart(
 ) -> str:
     """Return an HTML figure of `lines` (name -> curve); "" if no line has a point.
 
-    `last`: step up to which the x axis extends; if a line has a later point, the axis ends there. `smoothed`: True to draw the moving
-    average of each line of more than `MAX_DOTS` points, and its values as a faint line. `log`: True for a logarithmic y axis; values <= 0
-    are left out. `share`: True if the values are fractions, shown in per cent. `note`: text beside the title. `about`: tooltip of the
-    title. `marks`: steps with a mark at the lower edge, such as validations. `alarms`: steps with a red mark at the upper edge."""
+    last: step up to which the x axis extends, or further if a line has a later point. smoothed: True to draw the moving average of each
+    line of more than `MAX_DOTS` points, and behind it the values as a faint line. log: True for a logarithmic y axis; values <= 0 are left
+    out. share: True if the values are fractions, shown in per cent. note: text beside the title. about: tooltip of the title. marks: steps
+    with a mark at the lower edge, such as validations. alarms: steps with a red mark at the upper edge."""
     points = {name: [(x, y) for x, y in curve.points if not log or y > 0] for name, curve in lines.items()}
     points = {name: found for name, found in points.items() if found}
     if not points:
@@ -61,8 +61,9 @@ def line_chart(
 
 
 def _of_shares(scale: Scale) -> Scale:
-    """Return the scale of fractions `scale`, limited to -0.01 to 1.01; the margin keeps lines at 0 and 1 visible. If the middle of `scale`
-    is not in 0 to 1, return it unchanged."""
+    """Limit the scale of fractions to -0.01 to 1.01; the margin keeps lines at 0 and 1 visible.
+
+    If the middle of `scale` is not in 0 to 1, return `scale` unchanged."""
     middle = (scale.low + scale.high) / 2
     if not 0 <= middle <= 1:
         return scale

@@ -1,7 +1,7 @@
-"""Describe metrics: their readable names, their meanings in one or two sentences, and their values as text.
+"""Describe metrics: readable names, meanings in one or two sentences, and values as text.
 
-A key is `<pass>/<task>/<metric>`, `<pass>/<metric>`, or `<metric>` alone. A key that ends in `_low` or `_high` is for the lower or upper
-end of the interval of a metric.
+A key is `<pass>/<task>/<metric>`, `<pass>/<metric>`, or `<metric>` alone. A key that ends in `_low` or `_high` is the lower or upper end of
+the metric's interval.
 """
 
 import re
@@ -103,14 +103,14 @@ def show_value(key: str, value: float | None) -> str:
 
 
 def show_difference(key: str, value: float) -> str:
-    """Return the difference of two values of the metric `key` as text with its sign. For a fraction, it is in percentage points, without a
-    unit."""
+    """Return a difference of two values of the metric `key` as text with its sign; for a fraction in percentage points, without a unit."""
     return f"{100 * value:+.1f}" if is_share(key) else f"{value:+.3g}"
 
 
 def metric_name(metric: str) -> str:
-    """Return the readable name of a metric, such as `Least expected height: distance in the tree` for `crm_hd1`. An unknown name is
-    returned with spaces for underscores. metric: key without pass and task."""
+    """Return the readable name of a metric, such as `Least expected height: distance in the tree` for `crm_hd1`.
+
+    For an unknown metric, return the key with spaces instead of underscores. metric: key without pass and task."""
     stem, _, bound = metric.rpartition("_")
     name, ends = (stem, f", {bound} end of 95 %") if bound in ("low", "high") else (metric, "")
     text = name
@@ -131,8 +131,10 @@ def meaning(metric: str) -> str:
 
 
 def passes_and_tasks(final: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return (names of the validation passes, names of the tasks) that occur in the keys of `final`. They are in the order of their
-    appearance, except that passes with masked metadata come last."""
+    """Return (names of the validation passes, names of the tasks) that occur in the keys of `final`, in the order of their first
+    appearance.
+
+    Passes with masked metadata come last."""
     keys = [parts for key in final if len(parts := key.split("/")) in (2, 3) and parts[0].startswith("val")]
     passes = dict.fromkeys(parts[0] for parts in keys)
     return sorted(passes, key=lambda name: "_mask_" in name), list(dict.fromkeys(parts[1] for parts in keys if len(parts) == 3))

@@ -1,10 +1,11 @@
-"""Make the tables of the final validation metrics: a row per task or per metric, and a column per validation pass. A masked pass also shows
-the difference from the normal pass. Further columns have the values of two trivial baselines and of the best earlier run of the experiment.
+"""Make the tables of the final validation metrics: a row per task or per metric, and a column per validation pass.
 
-The tables depend only on the form of the keys, `<pass>/<task>/<metric>` or `<pass>/<metric>`. A difference is coloured only if it is
-significant. With a paired 95 % interval, this means that the interval excludes 0. A paired interval needs the tables of samples. Otherwise,
-the difference must exceed the root of the sum of the squared half-widths of the intervals of both values. The interval of a value is from
-`<key>_low` to `<key>_high`.
+A pass with masked metadata also shows the difference from the normal pass. Further columns have the values of two trivial baselines and of
+the best earlier run of the experiment. The tables depend only on the form of the keys, `<pass>/<task>/<metric>` or `<pass>/<metric>`.
+
+A difference is coloured only if it is significant. With a paired 95 % interval, which needs the tables of samples, this means that the
+interval excludes 0. Otherwise, the difference must exceed sqrt(a^2 + b^2), where a and b are the half-widths of the intervals of the two
+values. The interval of a value is from `<key>_low` to `<key>_high`.
 """
 
 import math
@@ -35,11 +36,11 @@ def final_tables(
     """Return the tables of the final validation metrics as HTML; "" if `final` has none.
 
     The first table has one metric by task: `top1`, otherwise the first metric that several tasks have. The second table has the metrics
-    over all tasks. The other metrics by task are in a closed section.
+    over all tasks. The other metrics by task are in a folded section.
 
-    `final`: metric key -> value. `baselines`: rows with the columns `metric`, `constant` and `shuffled`, from the table `baselines` of the
-    run. `previous`: the best earlier run. `differences`: metric key of a masked pass -> interval of its difference from the normal pass,
-    from `pass_differences`. None: these columns or intervals are left out."""
+    final: metric key -> value. baselines: rows with the columns `metric`, `constant` and `shuffled`, from the table `baselines` of the run;
+    None: no such columns. previous: the best earlier run; None: no such column. differences: metric key of a masked pass -> interval of the
+    difference from the normal pass, from `pass_differences`; None: no intervals."""
     passes, tasks = passes_and_tasks(final)
     if not passes:
         return ""
@@ -66,16 +67,20 @@ def final_tables(
 
 
 def _names(final: Final, passes: Sequence[str], slashes: int) -> list[str]:
-    """Return the last parts of the keys of `passes` with `slashes` slashes, each once: 1 for metrics over all tasks, 2 for metrics by task.
-    The ends `_low` and `_high` of the interval of a metric in `final` are left out."""
+    """Return the last parts of the metric keys of `passes`, each once.
+
+    slashes: number of slashes in the keys: 1 for metrics over all tasks, 2 for metrics by task. Keys that are the end (`_low`, `_high`) of
+    the interval of another metric in `final` are left out."""
     keys = [key for key in final if key.count("/") == slashes and key.split("/")[0] in passes]
     own = [key for key in keys if not key.endswith(("_low", "_high")) or key.rpartition("_")[0] not in final]
     return list(dict.fromkeys(key.rpartition("/")[2] for key in own))
 
 
 class _Beside:
-    """Data beside the metrics of a run. `baselines`: metric key without the pass -> row of the table `baselines`. `previous`: the best
-    earlier run, or None. `differences`: metric key -> interval of the difference from the normal pass."""
+    """Data shown beside the metrics of a run.
+
+    baselines: metric key without the pass -> row of the table `baselines`. previous: the best earlier run, or None. differences: metric key
+    -> interval of the difference from the normal pass."""
 
     def __init__(self, baselines: Mapping[str, Mapping[str, str]], previous: Previous | None, differences: Intervals) -> None:
         self.baselines, self.previous, self.differences = baselines, previous, differences
@@ -107,9 +112,10 @@ class _Beside:
 def _table(
     title: str, final: Final, rows: Sequence[tuple[Cell, list[str]]], passes: Sequence[str], beside: _Beside, about: str = ""
 ) -> str:
-    """Return an HTML table with a column per validation pass, and the columns of `beside`; "" without values. `title`: caption. `rows`:
-    (name cell, metric keys in `final`, one per pass, the normal pass first). Rows without a value are left out. `about`: meaning of the
-    metric, for a table with a row per task; "" for a table with a row per metric."""
+    """Return an HTML table with a column per validation pass and the columns of `beside`; "" without values.
+
+    title: caption. rows: (name cell, metric keys in `final`, one per pass, the normal pass first); rows without a value are left out.
+    about: meaning of the metric, for a table with a row per task; "" for a table with a row per metric."""
     shown = [(name, keys) for name, keys in rows if any(final.get(key) is not None for key in keys)]
     extra = beside.columns([keys[0] for _, keys in shown])
     columns = [Column("task" if about else "metric", about, words=True), *(Column(column_name(name)) for name in passes), *extra]
@@ -118,10 +124,10 @@ def _table(
 
 
 def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
-    """Return the table cell of `final[key]`: the value, its difference from `final[normal_key]`, and its interval. Parts that are unknown
-    are left out; without a value there is an en dash.
+    """Return a table cell for `final[key]`: the value, its difference from `final[normal_key]`, and its interval, as far as known.
 
-    `normal_key`: key of the same metric in the normal pass. If it equals `key`, there is no difference."""
+    Without a value the cell is an en dash. normal_key: key of this metric in the normal pass. If it equals `key`, there is no
+    difference."""
     value, normal = final.get(key), final.get(normal_key)
     html = number(key, value)
     if value is not None and normal is not None and key != normal_key:
@@ -130,10 +136,10 @@ def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
 
 
 def uncertainty(final: Final, key: str, normal_key: str, differences: Intervals) -> float:
-    """Return the number that the absolute difference between `final[key]` and `final[normal_key]` must exceed to be significant.
+    """Return the number that |`final[key]` - `final[normal_key]`| must exceed to be significant.
 
-    With a paired interval in `differences`, return 0 if the interval excludes 0, otherwise infinity. Without a paired interval, return the
-    root of the sum of the squared half-widths of the intervals of both values; infinity if one value has no interval."""
+    With a paired interval in `differences`, return 0 if the interval excludes 0, otherwise infinity. Without it, return sqrt(a^2 + b^2),
+    where a and b are the half-widths of the intervals of the two values; infinity if a value has no interval."""
     if key in differences:
         low, high = differences[key]
         return 0.0 if low > 0 or high < 0 else math.inf
@@ -141,9 +147,10 @@ def uncertainty(final: Final, key: str, normal_key: str, differences: Intervals)
 
 
 def difference(key: str, change: float, uncertainty: float) -> str:
-    """Return the difference `change` of two values of the metric `key` as HTML. It is coloured if its absolute value is larger than
-    `uncertainty` and if a higher or a lower value of the metric is better. Then it also has the word `better` or `worse` for screen
-    readers."""
+    """Return the difference `change` of two values of the metric `key` as HTML.
+
+    If |`change`| is larger than `uncertainty`, and if a higher or a lower value of the metric is better, the difference is coloured and has
+    the word `better` or `worse` for screen readers."""
     mark = sign = ""
     if direction(last_part(key)) and abs(change) > uncertainty:
         better = (change > 0) == (direction(last_part(key)) > 0)

@@ -1,5 +1,6 @@
-"""Make the HTML documents report.html, comparison.html and doctor.html, with style sheet and script in the file, so that a page makes no
-network requests."""
+"""Make the HTML documents report.html, comparison.html and doctor.html. The style sheet and the script are in the file, so that a page
+makes no network requests.
+"""
 
 import base64
 import hashlib

@@ -12,11 +12,11 @@ Intervals = dict[str, tuple[float, float]]  # metric key of a masked pass -> (lo
 
 
 def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
-    """Return metric key of a masked pass, such as `val_mask_meta/species/top1` -> (lower, upper) end of the 95 % interval of its difference
-    from the normal pass.
+    """Return the 95 % intervals of differences from the normal pass: {metric key of a masked pass, such as `val_mask_meta/species/top1`:
+    (lower end, upper end)}.
 
-    Only metrics with a column in the tables of samples are included. Return {} if the normal pass has no table of samples, or one with more
-    than `MOST` rows. passes: names of the passes, the normal one first."""
+    Only metrics with a column in the tables of samples are included. Return {} if the normal pass has no table of samples or more than
+    `MOST` rows. passes: names of the passes, the normal pass first."""
     normal = run.table("samples")
     found: Intervals = {}
     for name in passes[1:] if 0 < len(normal) <= MOST else ():
@@ -27,11 +27,11 @@ def pass_differences(run: RunFiles, passes: Sequence[str]) -> Intervals:
 
 
 def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Intervals:
-    """Return column -> (lower, upper) end of the 95 % interval of the difference of the means of the column, second minus first.
+    """Return {column: (lower end, upper end)} of the 95 % interval of the difference of the column's means, `second` minus `first`.
 
-    first, second: tables of samples. Return {} if they are empty, or if their samples are not the same, in the same order. A column is left
-    out if in at least one of the tables fewer than two groups of samples have a number in it. Without the column `group`, each sample is a
-    group."""
+    first, second: tables of samples. Return {} if they are empty, or if they do not have equal samples in the same order. A column is left
+    out if fewer than two groups of samples have a number in it in one of the tables. The column `group` has the group; without it, each
+    sample is a group."""
     from linnaeus.metrics.bootstrap import difference_intervals, group_sums
 
     if not columns or not first or [row["sample"] for row in first] != [row["sample"] for row in second]:
@@ -44,7 +44,7 @@ def paired_intervals(first: Rows, second: Rows, columns: Sequence[str]) -> Inter
 
 
 def _terms(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return (numerators, denominators) for the mean of `column`, float64 [N] each, for the N rows. A row without a number has numerator 0
-    and denominator 0; every other row has its number and 1."""
+    """Return (numerators, denominators) for the mean of `column`, float64 [N] each, one per row: (number, 1), or (0, 0) for a row without a
+    number."""
     known = np.array([row[column] != "" for row in rows])
     return np.array([float(row[column] or 0) for row in rows]), known.astype(np.float64)

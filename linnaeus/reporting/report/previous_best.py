@@ -1,4 +1,4 @@
-"""Find the best earlier run of the same experiment on the same data. Its results are shown beside the results of a run."""
+"""Find the best earlier run of an experiment on equal data, whose results are shown beside the results of a run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,11 +19,10 @@ class Previous(NamedTuple):
 
 
 def previous_best(run: RunFiles) -> Previous | None:
-    """Return the best earlier run of the experiment of `run`; None if there is none.
+    """Return the best earlier run of the experiment of `run`, by the final value of the metric that `run` monitors; None if there is none.
 
-    A candidate is a run in the same folder that was created before `run`, has the same data fingerprint, and has the status `finished` or
-    `stopped_early`. Only the first `MOST` directories by name are read. The best candidate has the best final value of the metric that
-    `run` monitors."""
+    A candidate is a run in the folder of `run` that was created before `run`, has an equal data fingerprint, and has the status `finished`
+    or `stopped_early`. Only the first `MOST` directories by name are read."""
     best = run.summary.get("best") or {}
     monitor = next(iter(best), "val/loss")
     lower = (run.config.get("schedule") or {}).get("best_mode", "min") == "min"

@@ -45,9 +45,10 @@ def learning_charts(run: RunFiles) -> list[str]:
 
 
 def _other_metrics(run: RunFiles, normal: str, last: float) -> list[str]:
-    """Return charts of the first six validation metrics over all tasks, in the order of the workload. Left out are the loss, ends of
-    intervals, names that end in `_error`, and metrics with fewer than two points. normal: name of the normal pass. last: last step, for the
-    x axis."""
+    """Return charts of the first six validation metrics over all tasks, in the order of the workload.
+
+    The loss, ends of intervals, names that end in `_error`, and metrics with fewer than two points are left out. normal: name of the normal
+    pass. last: last step, for the x axis."""
     keys = dict.fromkeys([*run.final, *run.metrics])  # rows are sorted by name
     names = [key for key in keys if re.fullmatch(rf"{re.escape(normal)}/[^/]+", key) and len(_points(run.metrics, key)) > 1]
     names = [key for key in names if not key.endswith(("/loss", "_low", "_high", "_error"))][:6]
@@ -118,8 +119,9 @@ def by_task(run: RunFiles, metric: str, of: str = "train") -> Lines:
 
 
 def matching(curves: Lines, pattern: str, most: int | None = MOST_LINES) -> dict[str, Curve]:
-    """Return text of the first group of `pattern` -> curve, for the curves whose whole key matches the regular expression `pattern`. The
-    text is None if the group is not in the match. Curves without values are left out. Only the first `most` curves are returned;
+    """Return {text of the first group of `pattern`: curve}, for the curves whose whole key matches the regular expression `pattern`.
+
+    The text is None if the group does not take part in the match. Curves without values are left out. most: number of curves to return;
     None: all."""
     found = {match[1]: curve for key, curve in curves.items() if curve.count and (match := re.fullmatch(pattern, key))}
     return dict(list(found.items())[:most])
@@ -144,5 +146,5 @@ def _alarm_steps(run: RunFiles) -> list[float]:
 
 
 def _validated_steps(run: RunFiles, normal: str) -> list[float]:
-    """Return the steps of the first 200 points in the curve of the validation loss; [] without it. normal: name of the normal pass."""
+    """Return the steps of the first 200 points of the validation loss; [] without a validation loss. normal: name of the normal pass."""
     return [step for step, _ in _points(run.metrics, f"{normal}/loss")][:200]

@@ -1,5 +1,6 @@
-"""Define `RunFiles`, the files of a run directory from which its report is made. If a file is missing, the parts of the report that need it
-are left out."""
+"""Define `RunFiles`, the files of a run directory from which report.html is made. If a file is missing, the report lacks the parts that
+need it.
+"""
 
 import csv
 import json
@@ -59,9 +60,10 @@ class RunFiles:
 
     @cached_property
     def results(self) -> tuple[int, Final]:
-        """Return (step of the newest validation, metric key -> newest value), from the files in `validation/`; (-1, {}) without any. A
-        metric that the newest validation lacks has its value from an earlier one. The keys are in the order of the workload, while those in
-        metrics.jsonl are sorted by name."""
+        """Return (step of the newest validation, {metric key: newest value}) from the files in `validation/`; (-1, {}) without files.
+
+        A metric that the newest validation lacks has its value from an earlier validation. The keys are in the order of the workload; in
+        metrics.jsonl they are sorted by name."""
         newest, found = -1, Final()
         for path in sorted(self.path.glob("validation/step-*/val*.json"), key=lambda path: (len(path.parent.name), path)):
             content = read_json(path) or {}
@@ -72,10 +74,10 @@ class RunFiles:
 
     @cached_property
     def final(self) -> Final:
-        """Return validation metric key -> newest value.
+        """Return {validation metric key: newest value}.
 
-        After the end of a launch, the values are from summary.json. During a launch, its metrics are missing or are from the launch before.
-        Then the values are from `results`, otherwise from metrics.jsonl, and from summary.json only if both have none."""
+        If the last launch has ended, the values are from summary.json. Otherwise summary.json may be outdated: the values are from
+        `results`, or if it is empty from metrics.jsonl, and from summary.json only if both are empty."""
         own = _numbers(self.summary.get("final"))
         if self.ended and own:
             return own
@@ -89,14 +91,18 @@ class RunFiles:
 
     @property
     def ended(self) -> bool:
-        """Return True if the last launch wrote its results to summary.json at its end: the status is not `running`. During a launch, and
-        after a launch was killed, the status is `running` and all other values in summary.json are from the launch before."""
+        """Return True if the last launch has ended and written its results to summary.json, so that the status is not `running`.
+
+        During a launch, and after a launch was killed, the status is `running`, and all other values in summary.json are from the launch
+        before."""
         return self.status != "running"
 
     @property
     def step(self) -> int | None:
-        """Return the number of updates so far; None if unknown. During a launch, it is the last step in metrics.jsonl and timings.jsonl.
-        After the end of a launch, or if these files have no values, it is from summary.json."""
+        """Return the number of updates so far; None if unknown.
+
+        During a launch it is the last step in metrics.jsonl and timings.jsonl. After the end of a launch, or if these files have no values,
+        it is from summary.json."""
         curves = (curve for stream in (self.metrics, self.timings) for curve in stream.values() if curve.count)
         last = max((int(curve.last[0]) for curve in curves), default=None)
         own = self.summary.get("global_step")
@@ -104,8 +110,10 @@ class RunFiles:
 
     @property
     def total_steps(self) -> int | None:
-        """Return the number of updates that the whole run will have; None if unknown. After the end of a launch, it is from summary.json.
-        During a launch, it is from the newest row of reports.jsonl that has it, otherwise from summary.json."""
+        """Return the number of updates that the whole run will have; None if unknown.
+
+        After the end of a launch it is from summary.json. During a launch it is from the newest row of reports.jsonl with this number,
+        otherwise from summary.json."""
         own = self.summary.get("total_steps")
         if isinstance(own, int) and self.ended:
             return own
@@ -114,8 +122,10 @@ class RunFiles:
 
     @cached_property
     def last_timings(self) -> dict[str, float]:
-        """Return key -> newest value in timings.jsonl. After the end of a launch, values in summary.json are added and take precedence:
-        those in `timings`, and `time/samples_per_second` and `time/wall_seconds`."""
+        """Return {key: newest value} of timings.jsonl.
+
+        After the end of a launch, values in summary.json are added and take precedence: its entry `timings`, and `time/samples_per_second`
+        and `time/wall_seconds`."""
         found = {name: curve.last[1] for name, curve in self.timings.items() if curve.count}
         if self.ended:
             totals = {f"time/{name}": self.summary.get(name) for name in ("samples_per_second", "wall_seconds")}
@@ -124,7 +134,7 @@ class RunFiles:
 
     @cached_property
     def differences(self) -> dict[str, tuple[float, float]]:
-        """Return metric key of a masked pass -> (lower, upper) end of the 95 % interval of its difference from the normal pass."""
+        """Return the 95 % intervals of differences from the normal pass: {metric key of a masked pass: (lower end, upper end)}."""
         from linnaeus.reporting.report.metric_names import passes_and_tasks
         from linnaeus.reporting.report.pass_differences import pass_differences
 
@@ -132,16 +142,18 @@ class RunFiles:
 
     @cached_property
     def tables_folder(self) -> Path | None:
-        """Return the newest folder validation/step-N that has tables (CSV files) or examples, not only the results of passes. Return None
-        if no folder has them, or if a later validation has results: the tables are then outdated."""
+        """Return the newest folder validation/step-N with tables (CSV files) or examples; None if there is no such folder.
+
+        Return None, too, if a later validation has results: the tables are then outdated."""
         files = self.path.glob("validation/step-[0-9]*/*")
         found = [path.parent for path in files if path.suffix == ".csv" or not path.name.startswith("val")]
         newest = max(found, key=lambda folder: (len(folder.name), folder.name), default=None)
         return newest if newest is not None and int(newest.name.rpartition("-")[2]) >= self.results[0] else None
 
     def table(self, name: str, key: str = "val") -> Rows:
-        """Return the rows (column -> text) of the table `name`, such as `classes`, of the last validation. Return [] if it does not exist.
-        key: name of the validation pass."""
+        """Return the rows of a table of the last validation, {column: text} each; [] if it does not exist.
+
+        name: name of the table, such as `classes`. key: name of the validation pass."""
         return [] if self.tables_folder is None else read_table(self.tables_folder / f"{key}-{name}.csv")
 
     def json(self, name: str) -> dict[str, Any]:
@@ -167,8 +179,9 @@ class RunFiles:
 
 
 def read_table(path: Path) -> Rows:
-    """Return the rows (column -> text) of a CSV file. A row with too few or too many values is damaged: it and all later rows are left out.
-    Return [] if the file does not exist or if the CSV reader fails."""
+    """Return the rows of a CSV file, {column: text} each; [] if the file does not exist or if the CSV reader fails.
+
+    A row with too few or too many values is damaged: this row and all later rows are left out."""
     if not path.is_file():
         return []
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
@@ -186,8 +199,9 @@ def open_run(path: Path) -> RunFiles:
 
 
 def _numbers(metrics: Any) -> Final:
-    """Return key -> number for the entries of `metrics` that are a number or null; booleans and texts are left out. null, NaN and infinity
-    become None. Return {} if `metrics` is not a dict."""
+    """Return {key: number} for the entries of `metrics` that are a number or null; {} if `metrics` is not a dict.
+
+    null, NaN and infinity become None. Booleans and texts are left out."""
     if not isinstance(metrics, dict):
         return {}
     known = {name: value for name, value in metrics.items() if value is None or type(value) in (int, float)}
@@ -195,6 +209,6 @@ def _numbers(metrics: Any) -> Final:
 
 
 def half_width(final: Mapping[str, Any], key: str) -> float:
-    """Return half the width of the 95 % interval of `final[key]`; infinity if it has no interval."""
+    """Return half the width of the 95 % interval of `final[key]`; infinity if the value has no interval."""
     low, high = final.get(f"{key}_low"), final.get(f"{key}_high")
     return (high - low) / 2 if low is not None and high is not None else math.inf

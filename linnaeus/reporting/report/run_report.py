@@ -1,9 +1,9 @@
-"""Write report.html of a run: a page made from the files of the run directory and the sections of its workload.
+"""Write report.html of a run, made from the files of the run directory and the sections of its workload.
 
     linnaeus report outputs/<experiment>/<run name>
 
-This command writes the page again, also for a run that was interrupted or is in progress. A missing or incomplete file is not an error;
-the page then lacks what the file would show. The page needs no other files and no network.
+This command writes the page again, also for a run that was interrupted or is in progress. A missing or incomplete file is not an error: the
+page lacks the parts that need the file. The page needs no other files and no network.
 """
 
 import re
@@ -84,9 +84,9 @@ def _header(run: RunFiles) -> str:
 
 
 def _devices(record: Mapping[str, Any]) -> str:
-    """Return the devices of a run as HTML, after the number of processes if there are several, such as `4 processes on 4 x NVIDIA H200`.
+    """Return the devices of a run as HTML, after the number of processes if there are several: `4 processes on 4 x NVIDIA H200`.
 
-    An unknown part is left out; if both are unknown, return ""."""
+    If the devices or the number of processes are unknown, that part is left out; if both are unknown, return ""."""
     devices, world = record.get("devices"), record.get("world_size")
     if isinstance(devices, list):
         names = sorted(set(map(str, devices)))
@@ -97,7 +97,9 @@ def _devices(record: Mapping[str, Any]) -> str:
 
 def _key_figures(run: RunFiles) -> str:
     """Return HTML cards with the main figures of a run: top-1 accuracy of the two finest tasks, validation loss, number of updates, wall
-    time. Unknown figures are left out. They are the summary for a workload that has no section with `lead` set."""
+    time.
+
+    Unknown figures are left out. The cards are the summary for a workload that has no section with `lead` True."""
     passes, tasks = passes_and_tasks(run.final)
     figures: list[tuple[str, str, str]] = []
     metrics = [*(f"{task}/top1" for task in tasks[:-3:-1]), "loss"] if passes else []
@@ -128,10 +130,10 @@ def best_value(run: RunFiles) -> str:
 
 
 def _picture(run: RunFiles) -> str:
-    """Return schedule.svg of the run as HTML; "" if it does not exist.
+    """Return schedule.svg of the run as HTML; "" if the file does not exist.
 
-    Only the `<svg>` element is used, because the document type declaration contains a web address. For safety, return "" also if it
-    contains an element that can run a script, set styles, link or load a file, such as `script`, `style`, `a` or `image`."""
+    Only the `<svg>` element is used, because the document type declaration contains a web address. For safety, return "" also if the
+    picture contains an element that can run a script, set styles, link or load a file, such as `script`, `style`, `a` or `image`."""
     text = run.text("schedule.svg")
     start, end = text.find("<svg"), text.find("</svg>")
     if start < 0 or end < 0 or re.search(r"<(script|foreignobject|image|use|a|style|meta|iframe)\b", text, re.IGNORECASE):

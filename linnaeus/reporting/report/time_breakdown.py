@@ -1,4 +1,4 @@
-"""Make the section of the time of a run: its parts as a bar and a table, and the speed of training."""
+"""Make the section about the time of a run: the parts of the time as a bar and a table, and the speed of training."""
 
 from html import escape
 
@@ -44,11 +44,10 @@ def time_breakdown(run: RunFiles) -> str:
 
 
 def time_parts(timings: dict[str, float]) -> dict[str, float]:
-    """Return the seconds of the last launch in each part: key of `PARTS` -> seconds.
+    """Return the seconds that the last launch spent on each part: {key of `PARTS`: seconds}; {} without training time.
 
-    Parts that were not measured are left out. Return {} without training time. timings: `RunFiles.last_timings`.
-
-    `time/training_seconds` includes waiting and reports, which are subtracted here, so the parts add up to the time of the launch."""
+    timings: `RunFiles.last_timings`. Parts that were not measured are left out. `time/training_seconds` includes waiting and reports, which
+    are subtracted here, so that the parts add up to the time of the launch."""
     training = timings.get("time/training_seconds")
     if not training:
         return {}

@@ -1,7 +1,7 @@
 """Destinations of `linnaeus replay`: one module each, imported only when its rows are sent.
 
-A target reads the rows that its destination contains, and sends the missing ones. After that the destination has each row of the run once,
-even if the target is called several times. Destinations that are files in the run directory are replaced by complete ones instead.
+A target reads the rows that its destination contains, and sends the missing rows. After that the destination has each row of the run once,
+even if the target is called several times. Destinations that are files in the run directory are replaced by complete files instead.
 """
 
 from typing import Any, Protocol
@@ -28,9 +28,9 @@ class Target(Protocol):
 
 
 def open_target(name: str, run: SavedRows, **options: Any) -> Target:
-    """Return the target `name` for a run. Options: `uri` (mlflow), `project` (wandb, trackio), `offline` (wandb).
+    """Return the target `name` for a run. options: `uri` (mlflow), `project` (wandb, trackio), `offline` (wandb).
 
-    Raise `ImportError` if its package is not installed."""
+    Raise `ImportError` if the package of the target is not installed."""
     if name == "mlflow":
         from linnaeus.reporting.targets.mlflow_run import MlflowRun
 

@@ -1,8 +1,8 @@
-"""Target MLflow: a run in the MLflow experiment with the name of `run.experiment`. Its tag `linnaeus.run_id` identifies it.
+"""MLflow as a target: a run in the MLflow experiment `run.experiment`, identified by the tag `linnaeus.run_id`.
 
-All values (name, step, value) of the run are read from the server, and those that are missing there are sent, so a replay completes an
-interrupted one. The server may have a value of a metric that metrics.jsonl no longer has, if the run continued from an older checkpoint;
-then its run is deleted, and all rows are sent to a new one. Values that are not numbers are left out, because an MLflow metric is a number.
+All values (name, step, value) are read from the server, and missing values are sent, so a replay completes an interrupted replay. If the
+run continued from an older checkpoint, the server may have values that metrics.jsonl no longer has. Then the MLflow run is deleted, and all
+rows are sent to a new MLflow run. Values that are not numbers are left out, because an MLflow metric is a number.
 """
 
 import logging
@@ -22,8 +22,9 @@ Value = tuple[str, int, float | str]
 
 
 class MlflowRun:
-    """MLflow run for `run`, at a server or in a local database. It is created if none has the tag `linnaeus.run_id`. `uri`: address of the
-    server or database; None: the address in MLFLOW_TRACKING_URI, otherwise MLflow's default."""
+    """MLflow run for `run`, at a server or in a local database. It is created if no MLflow run has the tag `linnaeus.run_id`.
+
+    uri: address of the server or database; None: the address in MLFLOW_TRACKING_URI, otherwise MLflow's default."""
 
     def __init__(self, run: SavedRows, uri: str | None) -> None:
         logging.getLogger("alembic").setLevel(logging.WARNING)  # 60 lines when it makes a database
@@ -81,7 +82,7 @@ class MlflowRun:
 
 
 def _values(run: SavedRows) -> Iterator[tuple[Value, float]]:
-    """Yield ((name, step, value), seconds since 1970) for each number in the rows of `run`. The value is the result of `_comparable`."""
+    """Yield ((name, step, value), seconds since 1970) for each number in the rows of `run`, with the value as `_comparable` returns it."""
     for (_, _, row), seconds in run.timed():
         for name, value in row.items():
             if name != "global_step" and (value is None or isinstance(value, (int, float))):
@@ -89,7 +90,7 @@ def _values(run: SavedRows) -> Iterator[tuple[Value, float]]:
 
 
 def _comparable(value: float) -> float | str:
-    """Return the value in a form in which values of the run and of the server can be compared.
+    """Return `value` in a form in which a value of the run equals its copy on the server.
 
     The server stores an infinity as the largest float64, so an infinity becomes that number. NaN becomes the text "nan", because NaN is not
     equal to NaN."""

@@ -10,7 +10,7 @@ from linnaeus.reporting.tensorboard_logger import add_row, open_writer
 
 
 class CsvFiles:
-    """Tables csv/metrics.csv and csv/timings.csv of a run. `send` replaces both by tables with every row."""
+    """Target for the CSV tables csv/metrics.csv and csv/timings.csv of a run. `send` replaces both by tables with every row."""
 
     def __init__(self, run: SavedRows) -> None:
         self.place = str(run.path / FOLDER)
@@ -24,8 +24,9 @@ class CsvFiles:
 
 
 class EventFiles:
-    """Folder tensorboard/ of a run. `send` replaces it by a folder with one event file that contains every row, with the time at which the
-    row was logged (`SavedRows.timed`)."""
+    """Target for the folder tensorboard/ of a run. `send` replaces the folder by one with a single event file that contains every row.
+
+    Each row has the time at which it was logged (`SavedRows.timed`)."""
 
     def __init__(self, run: SavedRows) -> None:
         self.place = str(run.path / "tensorboard")

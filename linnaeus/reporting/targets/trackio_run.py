@@ -1,8 +1,8 @@
-"""Target trackio: a run of a local project, in trackio's own database (its dashboard: `trackio show`). `trackio sync` uploads the project.
+"""trackio as a target: a run of a local project in trackio's database. `trackio show` is the dashboard; `trackio sync` uploads the project.
 
-The rows of the run are read from the database, and those that are missing there are added. If the database has a row that the run no longer
-has, its run is deleted, and all rows are added to a new one. trackio's public functions do not accept many rows with their steps and times
-in one call, so its class `SQLiteStorage` is called, as trackio's own CSV import does; pyproject.toml pins the release.
+The rows of the run are read from the database, and missing rows are added. If the database has a row that the run no longer has, the
+trackio run is deleted, and all rows are added to a new trackio run. trackio's public functions do not accept many rows with their steps and
+times in one call, so its class `SQLiteStorage` is called, as trackio's own CSV import does; pyproject.toml pins the release.
 """
 
 import math
@@ -17,7 +17,7 @@ OWN = ("step", "timestamp", "global_step")  # what trackio adds to a row that it
 
 
 class TrackioRun:
-    """trackio run for `run`, with the same id, in the local trackio project `project`."""
+    """trackio run for `run`, with the id `run.run_id`, in the local trackio project `project`."""
 
     def __init__(self, run: SavedRows, project: str) -> None:
         from trackio.sqlite_storage import SQLiteStorage
@@ -59,7 +59,6 @@ class TrackioRun:
 
 
 def _identity(row: dict[str, Any]) -> str:
-    """Return a text that identifies a row by its step and values. It is the same for a row of the run and for the copy of this row in
-    trackio's database."""
+    """Return a text that identifies a row by its step and values. A row of the run and its copy in trackio's database have equal texts."""
     step = row.get("global_step", row.get("step"))
     return f"{step} " + to_json({name: row[name] for name in sorted(row) if name not in OWN}, None)

@@ -1,7 +1,7 @@
-"""Target W&B: pass every row of the run to the sender that is used in training (`wandb_logger`).
+"""W&B as a target: pass every row of the run to the sender that is also used in training (`wandb_logger`).
 
 Online, rows that a launch or an earlier replay has sent are not sent again (wandb/sent.json). Offline, one folder with every row replaces
-the earlier ones; `wandb sync` uploads it.
+the folders written before; `wandb sync` uploads it.
 """
 
 from linnaeus.errors import RunFailed
@@ -10,7 +10,7 @@ from linnaeus.reporting.wandb_logger import SentRows, WandbLogger
 
 
 class WandbRun:
-    """W&B run for `run`, with the same id as in training. `mode`: online or offline. Raise `ImportError` without the package wandb."""
+    """W&B run for `run`, with the id that it had in training. mode: online or offline. Raise `ImportError` without the package wandb."""
 
     def __init__(self, run: SavedRows, project: str, mode: str) -> None:
         import wandb  # noqa: F401  its absence is an error of the user here, not a warning
@@ -24,8 +24,8 @@ class WandbRun:
         return max(0, len(run.rows) - self._before)
 
     def close(self, status: str) -> None:
-        """Wait until the queued rows are sent, and end the W&B run, as failed if `status` is `failed`. Raise `RunFailed` if W&B did not
-        take every row."""
+        """Wait until the queued rows are sent, and end the W&B run; with `status` "failed" as failed. Raise `RunFailed` if W&B did not take
+        every row."""
         self._logger.drain()
         self._logger.close(exit_code=int(status == "failed"))
         if not self._logger.complete:

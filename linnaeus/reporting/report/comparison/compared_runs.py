@@ -32,10 +32,10 @@ IGNORED = (
 
 
 def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
-    """Return the runs in `paths`, without duplicates. Each path is a run directory or a sweep directory. A sweep directory stands for the
-    runs of its trials.
+    """Return the runs in `paths`, without duplicates. A path is a run directory, or a sweep directory, which stands for the runs of its
+    trials.
 
-    Raise `ConfigError` for a path that is neither of them, and for a sweep without runs."""
+    Raise `ConfigError` for any other path, and for a sweep without runs."""
     found: dict[Path, RunFiles] = {}
     for path in paths:
         for run in _trials(path) if (path / "sweep.json").exists() else [open_run(path)]:
@@ -44,9 +44,9 @@ def find_runs(paths: Sequence[Path]) -> list[RunFiles]:
 
 
 def _trials(path: Path) -> list[RunFiles]:
-    """Return the runs of the sweep directory `path`. Trials without a run.json are left out. Raise `ConfigError` if no run is left.
+    """Return the runs of the sweep directory `path`. Trials without a run.json are left out. Raise `ConfigError` if no run remains.
 
-    The directory of a trial in sweep.json is first tried as written, then relative to `run.root`, which is two folders above `path`."""
+    sweep.json has the directory of each trial. It is tried as written first, then relative to `run.root`, two folders above `path`."""
     trials = (read_json(path / "sweep.json") or {}).get("trials")
     folders = [trial.get("run_dir") or trial.get("directory") for trial in trials or () if isinstance(trial, dict)]
     candidates = [[Path(str(f)), path.resolve().parents[1] / str(f)] for f in folders if f]
@@ -62,7 +62,9 @@ def _trials(path: Path) -> list[RunFiles]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs whose configurations differ only in `SEEDS` (seed and data fold) and in `IGNORED` keys. `name`: label on the page."""
+    """Runs whose configurations differ only in `SEEDS` (seed and data fold) and in `IGNORED` keys: repetitions of one experiment.
+
+    name: label on the page."""
 
     name: str
     runs: tuple[RunFiles, ...]
@@ -83,18 +85,19 @@ class Group:
 
     @property
     def seconds(self) -> float | None:
-        """Return the mean training time of the runs in seconds, see `_training_seconds`. Runs with an unknown time are left out. Return
-        None if no time is known."""
+        """Return the mean training time of the runs in seconds (see `_training_seconds`); None if no time is known.
+
+        Runs with an unknown time are left out."""
         found = [_training_seconds(run) for run in self.runs]
         known = [seconds for seconds in found if seconds]
         return fmean(known) if known else None
 
 
 def _training_seconds(run: RunFiles) -> float | None:
-    """Return the training time of a run in seconds, without validation and saving, summed over all launches.
+    """Return the training time of a run in seconds, summed over all launches, without validation and saving; None if unknown.
 
-    The sum is computed from timings.jsonl, because `time/training_seconds` restarts at 0 in each launch. Without it, return the training
-    time of the last launch, otherwise its wall time. Return None if no time is known."""
+    It is computed from timings.jsonl, because `time/training_seconds` restarts at 0 in each launch. Without timings.jsonl, return the
+    training time of the last launch, otherwise the wall time of the run."""
     curve, before, total = run.timings.get("time/training_seconds"), 0.0, 0.0
     for _, seconds in curve.points if curve is not None else ():
         total, before = total + (seconds - before if seconds >= before else seconds), seconds
@@ -102,19 +105,19 @@ def _training_seconds(run: RunFiles) -> float | None:
 
 
 class Compared:
-    """Runs of a comparison, in groups. The first group is the reference: the other groups are compared with it."""
+    """Runs of a comparison, divided into groups. The first group is the reference, with which the other groups are compared."""
 
     def __init__(self, runs: Sequence[RunFiles]) -> None:
         self.runs = list(runs)
 
     @cached_property
     def configurations(self) -> list[dict[str, str]]:
-        """Return one dict per run: dotted key of the configuration -> value as text. Keys in `IGNORED` are left out."""
+        """Return the configuration of each run: {dotted key: value as text}. Keys in `IGNORED` are left out."""
         return [{key: shown(value) for key, value in flatten(run.config).items() if not _ignored(key)} for run in self.runs]
 
     @cached_property
     def differing(self) -> list[str]:
-        """Return the keys of `configurations` that do not have the same value in all runs."""
+        """Return the configuration keys whose values differ between the runs."""
         keys = dict.fromkeys(key for own in self.configurations for key in own)
         return [key for key in keys if len({own.get(key) for own in self.configurations}) > 1]
 
@@ -129,11 +132,11 @@ class Compared:
         return [Group(name, tuple(runs)) for name, runs in zip(names, folded.values(), strict=True)]
 
     def _name(self, keys: Sequence[str], values: Sequence[str | None], runs: Sequence[RunFiles]) -> str:
-        """Return the label of a group, such as `head.name=linear`. `keys`: keys that differ between groups. `values`: values of the group
-        for these keys; None for a key that it lacks. `runs`: runs of the group.
+        """Return the label of a group, such as `head.name=linear`.
 
-        If a key ends in `.name`, only such keys are in the label. Return the directory name of the first run instead if the label would
-        have more than 3 keys or more than 60 characters, or if it would not distinguish the groups."""
+        keys: configuration keys that differ between groups. values: the group's values for these keys; None for a key that the group lacks.
+        runs: runs of the group. If one of the keys ends in `.name`, the label has only keys that do. If the label would have more than 3
+        keys or more than 60 characters, or would not distinguish the groups, return the directory name of the first run."""
         own = [f"{key}={value}" for key, value in zip(keys, values, strict=True) if value is not None]
         short = [text for text in own if text.partition("=")[0].endswith(".name")] or own
         text = " ".join(short[:3])
@@ -148,24 +151,28 @@ class Compared:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Return the keys of the final metrics that have a value in more than half of the runs. Runs without any final metrics are not
-        counted. Metrics of passes with masked metadata are left out."""
+        """Return the keys of the final metrics that have a value in more than half of the runs.
+
+        Runs without any final metric are not counted. Metrics of passes with masked metadata are left out."""
         validated = [run.final for run in self.runs if run.final]
         keys = dict.fromkeys(key for final in validated for key in final if "_mask_" not in key)
         return [key for key in keys if sum(final.get(key) is not None for final in validated) > len(validated) / 2]
 
     @property
     def main_metric(self) -> str:
-        """Return the key of the main metric. This is the top-1 accuracy of the last (finest) task. Without such a metric, it is the
-        monitored metric of the first run that has one, otherwise `val/loss`."""
+        """Return the key of the main metric: the top-1 accuracy of the last (finest) task.
+
+        Without a top-1 accuracy, it is the monitored metric of the first run that has a monitored metric, otherwise `val/loss`."""
         top = [key for key in self.metrics if key.endswith("/top1") and "/with_" not in key and key.count("/") == 2]
         monitor = next((name for run in self.runs for name in run.summary.get("best") or {}), "val/loss")
         return top[-1] if top else monitor
 
 
 def _distinct(names: Sequence[tuple[str, Path]]) -> list[str]:
-    """Return one name per (name, run directory) pair, in the same order, without duplicates. A name that occurs more than once is replaced
-    by the last two parts of its path. If these are not unique either, it is replaced by the whole path."""
+    """Return a unique name for each (name, run directory), in this order.
+
+    A name that occurs more than once is replaced by the last two parts of the run's path. If these are not unique either, it is replaced by
+    the whole path."""
     texts = [name for name, _ in names]
     for longer in (lambda path: " / ".join(path.parts[-2:]), str):
         texts = [longer(path) if texts.count(text) > 1 else text for text, (_, path) in zip(texts, names, strict=True)]
@@ -177,6 +184,6 @@ def _ignored(key: str) -> bool:
 
 
 def same_data(runs: Sequence[RunFiles]) -> bool:
-    """Return True if all runs have the same data fingerprint; False if a run has no fingerprint."""
+    """Return True if all runs have one data fingerprint in common; False if they differ or if a run has no fingerprint."""
     prints: set[Any] = {run.record.get("data_fingerprint") for run in runs}
     return len(prints) == 1 and None not in prints

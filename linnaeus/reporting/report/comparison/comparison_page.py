@@ -1,8 +1,8 @@
-"""Write comparison.html: several runs, or the runs of a sweep, in one page.
+"""Write comparison.html: several runs, or the runs of a sweep, on one page.
 
-Runs that differ only in seed or fold form a group: one row with the mean and the standard deviation. The first group is the reference. The
-page shows the difference of each other group from the reference. If the tables of samples are saved, the differences have 95 % intervals,
-paired by sample.
+Runs that differ only in seed or fold form a group: one row with the mean and the standard deviation. The first group is the reference, and
+the page shows the differences of the other groups from it. If the tables of samples are saved, the differences have 95 % intervals, paired
+by sample.
 """
 
 import math
@@ -31,8 +31,8 @@ HEADLINE = 5  # columns of the first table
 
 
 def comparison_path(arguments: Sequence[Path]) -> Path:
-    """Return the default path of comparison.html. With one argument, it is in that directory, otherwise in the deepest directory that
-    contains all `arguments`."""
+    """Return the default path of comparison.html: in the directory `arguments[0]` if there is only one argument, otherwise in the deepest
+    directory that contains all `arguments`."""
     folder = arguments[0] if len(arguments) == 1 else Path(os.path.commonpath([path.resolve().parent for path in arguments]))
     return folder / "comparison.html"
 
@@ -44,7 +44,7 @@ def write_comparison(runs: Sequence[RunFiles], path: Path) -> Path:
 
 
 def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
-    """Return the HTML document comparison.html. Links to report.html of each run are relative to `folder`, the directory of the page."""
+    """Return the HTML document comparison.html. folder: directory of the page, to which links to report.html of each run are relative."""
     compared, pairs = Compared(runs), PairedRows()
     first = compared.groups[0]
     paired = any(pairs.table(run) for run in first.runs)
@@ -71,8 +71,8 @@ _AGGREGATE = "Only aggregate results are saved, so there are no paired intervals
 
 
 def _headline(compared: Compared) -> list[str]:
-    """Return the keys of the metrics in the first table, at most `HEADLINE`. Order: main metric, top-1 accuracies of the tasks (finest task
-    first), losses, other metrics over all tasks."""
+    """Return the metric keys of the first table, at most `HEADLINE`: main metric, top-1 accuracies of the tasks (finest task first),
+    losses, then other metrics over all tasks."""
     passes, tasks = passes_and_tasks({key: 0 for key in compared.metrics})
     wanted = [compared.main_metric]
     wanted += [f"{p}/{task}/top1" for p in passes for task in reversed(tasks)] + [f"{p}/loss" for p in passes]
@@ -100,14 +100,15 @@ def _title(key: str) -> str:
 
 
 def _short_title(key: str) -> str:
-    """Return the title of a metric for a narrow column, such as `right species` for `val/species/top1`."""
+    """Return the title of a metric for a narrow column, such as `right species` for the key `val/species/top1`."""
     parts = key.split("/")
     return f"right {parts[1]}" if len(parts) == 3 and parts[2] == "top1" else _title(key)
 
 
 def _best(compared: Compared, key: str) -> str | None:
-    """Return the name of the group with the best mean of the metric `key`. Return None if neither a higher nor a lower value is better, or
-    if fewer than two groups have a mean."""
+    """Return the name of the group with the best mean of the metric `key`.
+
+    Return None if neither a higher nor a lower value is better, or if fewer than two groups have a mean."""
     sign = direction(key)
     means = {group.name: mean for group in compared.groups if (mean := group.mean(key)) is not None}
     return max(means, key=lambda name: sign * means[name]) if sign and len(means) > 1 else None
@@ -134,11 +135,10 @@ def _pareto(compared: Compared) -> str:
 
 
 def _differences(compared: Compared, pairs: PairedRows) -> str:
-    """Return an HTML table with one row per metric. The column of the first group (the reference) has its values. The column of each other
-    group has its differences from the reference.
+    """Return an HTML table with one row per metric: values of the first group (the reference), then for each other group its difference.
 
-    Ends of intervals and the metrics `many`, `medium` and `few` are left out. With one group, return a message that all runs differ in
-    their seed only."""
+    Metrics that are ends of intervals and the metrics `many`, `medium` and `few` are left out. With one group, return a message that all
+    runs differ in their seed only."""
     first, *others = compared.groups
     if not others:
         return empty("All runs differ in their seed only.")
@@ -200,8 +200,9 @@ def _curves(compared: Compared) -> str:
 
 
 def _configurations(compared: Compared) -> str:
-    """Return an HTML table of the configuration keys whose values differ between the runs: a row per key, a column per run. Without such
-    keys, return a sentence that says so."""
+    """Return an HTML table of the configuration keys whose values differ between the runs: a row per key, a column per run.
+
+    If no key differs, return a sentence that says so."""
     rows = []
     for key in compared.differing:
         values = [own.get(key, "–") for own in compared.configurations]
@@ -211,8 +212,9 @@ def _configurations(compared: Compared) -> str:
 
 
 def _runs(compared: Compared, folder: Path) -> str:
-    """Return an HTML table with a row per run: name, group, status, number of updates, wall time, commit and devices. The name is a link to
-    report.html of the run if this file exists, relative to `folder`."""
+    """Return an HTML table with a row per run: name, group, status, number of updates, wall time, commit and devices.
+
+    The name is a link to report.html of the run, relative to `folder`, if this file exists."""
     rows = []
     for group in compared.groups:
         for run in group.runs:

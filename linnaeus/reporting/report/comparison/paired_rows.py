@@ -1,10 +1,10 @@
 """Compute paired differences between two groups of runs, from the tables of samples of their last validations.
 
-A table of samples has one row per sample. In a column with the name of a metric, each row has the value of one sample, and the mean of the
-column is the metric. For a group with several runs, the value of a sample is its mean over the runs.
+A table of samples has one row per sample. In a column with the name of a metric, a row has the value for one sample; the mean of the column
+is the metric. For a group with several runs, the value for a sample is its mean over the runs.
 
-Samples of the two groups are paired by name. The 95 % interval is from a cluster bootstrap of the pairwise differences. Difficulty of
-samples that is the same for both groups cancels in the differences, so it does not widen the interval.
+Samples of the two groups are paired by name. The 95 % interval is from a cluster bootstrap of the pairwise differences. A sample that is
+difficult for both groups changes no difference, so it does not widen the interval.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ class Difference(NamedTuple):
 
 
 class PairedRows:
-    """Paired differences of metrics between groups of runs, sample by sample. The table of samples of each run is read once."""
+    """Calculator of paired differences of metrics between groups of runs, sample by sample. Each table of samples is read once."""
 
     def __init__(self) -> None:
         self._tables: dict[RunFiles, dict[str, dict[str, str]]] = {}
 
     def table(self, run: RunFiles) -> dict[str, dict[str, str]]:
-        """Return the table of samples of `run`: sample name -> row (column -> text). Return {} if there is no table, or if sample names are
-        not unique."""
+        """Return the table of samples of `run`: {sample name: {column: text}}; {} if there is no table, or if sample names are not
+        unique."""
         if run not in self._tables:
             rows: Rows = run.table("samples")
             named = {row["sample"]: row for row in rows}
@@ -47,10 +47,10 @@ class PairedRows:
         return self._tables[run]
 
     def difference(self, first: Group, other: Group, key: str) -> Difference | None:
-        """Return the difference of the metric `key`, `other` minus `first`. Return None if a group has no value of the metric.
+        """Return the difference of the metric `key`, `other` minus `first`; None if a group has no value of the metric.
 
-        If some samples have a value of the metric in the tables of all runs of both groups, only these samples are compared, in pairs.
-        Otherwise return the difference of the means of the final metrics, without an interval."""
+        Samples that have a value in the tables of all runs are compared in pairs, and other samples are ignored. Without such samples,
+        return the difference of the means of the final metrics, which has no interval."""
         a, b = first.mean(key), other.mean(key)
         if a is None or b is None:
             return None
@@ -65,8 +65,9 @@ class PairedRows:
 
 
 def _common_names(tables: Sequence[dict[str, dict[str, str]]], column: str) -> list[str]:
-    """Return the names of the samples that have a value in `column` of every table, in the order of the first table. Return [] if a table
-    is empty or lacks the column. `tables`: results of `PairedRows.table`."""
+    """Return the names of the samples that have a value in `column` of every table, in the order of the first table.
+
+    Return [] if a table is empty or lacks the column. tables: results of `PairedRows.table`."""
     if any(not table or column not in next(iter(table.values())) for table in tables):
         return []
     return [name for name in tables[0] if all(table.get(name, {}).get(column) not in (None, "") for table in tables)]
@@ -77,8 +78,10 @@ def _groups(table: dict[str, dict[str, str]], names: Sequence[str]) -> np.ndarra
 
 
 def _interval(differences: np.ndarray, group: np.ndarray | None) -> tuple[float, float]:
-    """Return (lower end, upper end) of the 95 % interval of the mean of `differences`; NaN with fewer than two groups. differences: one
-    value per sample, [N]. group: group number of each sample, [N]; None if each sample is a group of its own."""
+    """Return (lower end, upper end) of the 95 % interval of the mean of `differences`; NaN with fewer than two groups of samples.
+
+    differences: [N], one value per sample. group: [N], number of the group of each sample, such as its observation; None: each sample is a
+    group."""
     from linnaeus.metrics.bootstrap import group_sums, intervals
 
     terms = (differences, np.ones(len(differences)))

@@ -1,5 +1,7 @@
-"""Draw a metric of groups of runs over their training time, with the Pareto front: the groups whose metric is better than the metric of
-every other group with the same or a shorter training time."""
+"""Draw a metric over the training time, with a dot for each group of runs and the Pareto front.
+
+The front has the groups whose metric is better than the metric of every other group with an equal or a shorter training time.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,8 +15,10 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 290, 66, 20, 16, 38
 
 
 class Entry(NamedTuple):
-    """Group of runs in the chart. `name`: label. `cost`: mean training time in seconds. `quality`: mean of the metric. `deviation`:
-    standard deviation of the metric over the runs; None for one run."""
+    """Group of runs as a dot in the chart.
+
+    name: label. cost: mean training time in seconds. quality: mean of the metric. deviation: standard deviation of the metric over the
+    runs; None for one run."""
 
     name: str
     cost: float
@@ -23,9 +27,10 @@ class Entry(NamedTuple):
 
 
 def frontier(entries: Sequence[Entry], higher: bool) -> list[Entry]:
-    """Return the entries on the Pareto front in ascending order of cost. An entry is on the front if its quality is better than the quality
-    of every other entry with the same or a lower cost. Of entries with equal cost and quality, only the first is returned. `higher`: True
-    if a higher quality is better."""
+    """Return the entries on the Pareto front, in ascending order of cost. higher: True if a higher quality is better.
+
+    An entry is on the front if its quality is better than the quality of every other entry with an equal or a lower cost. Of entries with
+    equal cost and quality, only the first is returned."""
     best: list[Entry] = []
     for entry in sorted(entries, key=lambda e: (e.cost, -e.quality if higher else e.quality)):
         if not best or (entry.quality > best[-1].quality if higher else entry.quality < best[-1].quality):

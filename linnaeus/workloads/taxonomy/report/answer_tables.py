@@ -1,4 +1,4 @@
-"""Define `AnswerTables`, through which the sections of the report read the tables of the last validation of a taxonomy run."""
+"""Define `AnswerTables`, which reads the tables of the last validation of a taxonomy run for the sections of report.html."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -11,10 +11,11 @@ from linnaeus.workloads.taxonomy.report.sample_table import Sample, read_samples
 
 
 class Taxon(NamedTuple):
-    """Class of a taxonomic rank.
+    """Class at a taxonomic rank, with its counts.
 
-    `name`: last part of `lineage`. `training`: number of training labels of the class. `samples`: number of validation samples with this
-    label. `right`: number of these samples whose prediction at this rank is right. `predicted`: number of predictions of the class."""
+    lineage: names from the root to the class. name: last part of `lineage`. training: number of training labels of the class. samples:
+    number of validation samples with this label. right: number of these samples whose prediction at this rank is right. predicted: number
+    of predictions of the class."""
 
     rank: str
     name: str
@@ -31,11 +32,11 @@ class Taxon(NamedTuple):
 
 
 class AnswerTables:
-    """Tables of the last validation and final metrics of a taxonomy run, which needs a validation metric of at least one rank.
+    """Tables of the last validation and final metrics of a taxonomy run. The run needs a validation metric of at least one rank.
 
-    `final`: metric key -> final value. `ranks`: names of the taxonomic ranks, the coarsest first. `finest`: the last of `ranks`. `passes`:
-    names of the validation passes, the normal pass first. `normal`: name of the normal pass. A pass with EMA weights is called `val_ema...`
-    in metric keys, but `val...` in file names."""
+    final: metric key -> final value. ranks: names of the taxonomic ranks, the coarsest first. finest: the last of `ranks`. passes: names of
+    the validation passes, the normal pass first. normal: name of the normal pass. A pass with EMA weights is called `val_ema...` in metric
+    keys, but `val...` in file names."""
 
     def __init__(self, run: RunFiles) -> None:
         self.run, self.final = run, run.final
@@ -56,12 +57,12 @@ class AnswerTables:
 
     @cached_property
     def taxa(self) -> dict[str, Taxon]:
-        """Return lineage -> `Taxon` for the classes of all ranks, coarse ranks first; {} without the table of classes."""
+        """Return {lineage: `Taxon`} for the classes of all ranks, coarse ranks first; {} without the table of classes."""
         return {row["lineage"]: _taxon(row) for row in self.run.table("classes")}
 
     @cached_property
     def parents(self) -> dict[str, str]:
-        """Return lineage -> lineage of the parent taxon, for each taxon in `taxa`; "" for a root."""
+        """Return {lineage: lineage of the parent taxon} for each taxon in `taxa`; the parent of a root is ""."""
         return {lineage: self._above(lineage) for lineage in self.taxa}
 
     def _above(self, lineage: str) -> str:
@@ -72,7 +73,7 @@ class AnswerTables:
         return ""
 
     def path(self, lineage: str) -> list[str]:
-        """Return the lineages of the taxa on the path from the root to the taxon `lineage`, both included; [] for ""."""
+        """Return the lineages of the taxa from the root down to the taxon `lineage`, both included; [] for ""."""
         found = []
         while lineage:
             found.append(lineage)
@@ -81,8 +82,8 @@ class AnswerTables:
 
     @cached_property
     def baselines(self) -> dict[str, dict[str, float]]:
-        """Return metric, such as `species/top1` -> {"constant": value, "shuffled": value}, the values of two trivial baselines; {} without
-        the table of baselines.
+        """Return {metric, such as `species/top1`: {"constant": value, "shuffled": value}}, two trivial baselines; {} without the table of
+        baselines.
 
         constant: always predict the most frequent class. shuffled: assign the model's predictions to the samples in random order."""
         rows = self.run.table("baselines")
@@ -94,9 +95,9 @@ class AnswerTables:
         return self.run.json(FILE)
 
     def photograph(self, key: str) -> Mapping[str, Any]:
-        """Return name, metadata and image of a photograph from photographs.json; {} if the file has no such photograph.
+        """Return name, metadata and image of a photograph in photographs.json; {} if the file does not have it.
 
-        `key`: `validation/<number>` or `training/<lineage>`."""
+        key: `validation/<number>` or `training/<lineage>`."""
         return self.examples.get("photographs", {}).get(key, {})
 
 

@@ -1,4 +1,6 @@
-"""Make the section of the tree of taxa: nested lists, which open on a click, with the accuracy in each clade."""
+"""Make the section with the tree of taxa: nested lists, which open on a click, with the accuracy in each clade (a taxon with all taxa
+below).
+"""
 
 from html import escape
 
@@ -10,10 +12,10 @@ MOST = 4000  # taxa on the page; of a larger tree the finest ranks are left out,
 
 
 def clade_counts(tables: AnswerTables) -> dict[str, tuple[int, int]]:
-    """Return lineage -> (samples, right) for the taxa of all ranks that have validation samples.
+    """Return {lineage: (samples, right)} for the taxa of all ranks that have validation samples.
 
-    samples: number of validation samples in the taxon that have a label at the finest rank. right: number of these whose prediction at the
-    finest rank is right."""
+    samples: number of validation samples in the taxon that have a label at the finest rank. right: number of these samples whose prediction
+    at the finest rank is right."""
     counts: dict[str, list[int]] = {}
     for taxon in tables.taxa.values():
         if taxon.rank == tables.finest and taxon.samples:
@@ -25,8 +27,9 @@ def clade_counts(tables: AnswerTables) -> dict[str, tuple[int, int]]:
 
 
 def clade_tree(tables: AnswerTables) -> str:
-    """Return the HTML of the section with the tree of taxa: nested lists with the accuracy at the finest rank in each taxon. Return "" if
-    no class of the finest rank has validation samples, or without the table of classes."""
+    """Return the section with the tree of taxa as HTML: nested lists with the accuracy at the finest rank in each taxon.
+
+    Return "" without the table of classes, or if no class of the finest rank has validation samples."""
     counts = clade_counts(tables)
     if not counts:
         return ""

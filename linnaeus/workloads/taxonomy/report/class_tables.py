@@ -1,4 +1,6 @@
-"""Make the section of the accuracy by class: by buckets of training labels, as a scatter plot, and the classes with the lowest accuracy."""
+"""Make the section about the accuracy by class: a table by number of training labels, a scatter plot, and the classes with the lowest
+accuracy.
+"""
 
 from html import escape
 
@@ -15,8 +17,10 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 270, 66, 14, 14, 36
 
 
 def class_tables(tables: AnswerTables) -> str:
-    """Return the HTML of the section about the accuracy by class: a table by buckets of training labels, a scatter plot, and a table of the
-    classes with the lowest accuracy. Return "" without the table of classes and metrics by bucket."""
+    """Return the HTML of the section about the accuracy by class; "" if the table of classes and the metrics by bucket are missing.
+
+    It has a table by buckets (classes with many, medium or few training labels), a scatter plot, and a table of the classes with the lowest
+    accuracy."""
     own = [taxon for taxon in tables.taxa.values() if taxon.rank == tables.finest and taxon.samples]
     return f'<div class="columns">{_buckets(tables)}{_picture(tables, own)}</div>{_worst(tables, own)}' if own else _buckets(tables)
 
@@ -24,7 +28,7 @@ def class_tables(tables: AnswerTables) -> str:
 def _buckets(tables: AnswerTables) -> str:
     """Return an HTML table of the mean accuracy over classes; "" without values.
 
-    A row is a rank. A column is a bucket of classes with many, medium or few training labels."""
+    A row is a taxonomic rank. A column is a bucket: classes with many, medium or few training labels."""
     shown = [b for b in BUCKETS if any(tables.value(f"{rank}/{b}") is not None for rank in tables.ranks)]
     rows = []
     for rank in reversed(tables.ranks):

@@ -1,4 +1,4 @@
-"""Make the section of the most frequent confusions, with photographs and the lowest common taxon of both classes."""
+"""Make the section about the most frequent confusions of two classes, with photographs and the lowest common taxon of the two classes."""
 
 from html import escape
 
@@ -11,7 +11,9 @@ MOST = 300  # rows of the table
 
 
 def confused_pairs(tables: AnswerTables) -> str:
-    """Return the HTML of the section with the most frequent confusions: figures with photographs, and a table of at most `MOST` pairs.
+    """Return the HTML of the section about the most frequent confusions: figures with photographs, and a table of at most `MOST` pairs of
+    classes.
+
     Return "" without confusions."""
     rows = tables.run.table("confusions")
     pictures = "".join(_pair(tables, pair, row) for pair, row in zip(tables.examples.get("pairs", ()), rows, strict=False))
@@ -45,9 +47,9 @@ def _common(tables: AnswerTables, lineage: str) -> str:
 
 
 def _pair(tables: AnswerTables, pair: dict, row: dict[str, str]) -> str:
-    """Return a figure of a confusion: at most two confused validation samples, and a training photograph of each of the two classes.
+    """Return a figure of a confusion of two classes: at most two confused validation samples, and a training photograph of each class.
 
-    `pair`: entry of `pairs` in photographs.json. `row`: row of the same confusion in the table of confusions."""
+    pair: entry of `pairs` in photographs.json. row: row of this confusion in the table of confusions."""
     label, predicted = taxon_name(pair["label"]), taxon_name(pair["predicted"])
     photos = [_photo(tables, f"validation/{n}", f"a photograph of {label}, predicted as {predicted}", "confused") for n in pair["samples"]]
     photos += [

@@ -29,8 +29,8 @@ GROUPS = ("Right predictions, drawn at random", "Wrong predictions, drawn at ran
 def save_examples(folder: Path, source: Source, training: np.ndarray, validation: np.ndarray, ceilings: Mapping[str, float]) -> None:
     """Write photographs.json to `folder`, the directory of the last validation. Write nothing without the table of samples.
 
-    `training`, `validation`: row numbers in `source` of the training and validation observations, int64 arrays in the order of the
-    datasets. `ceilings`: metric -> best possible accuracy; {} if unknown."""
+    training, validation: row numbers in `source` of the training and validation observations, int64 arrays in the order of the datasets.
+    ceilings: metric -> best possible accuracy; {} if unknown."""
     finest = source.tree.ranks[-1]
     samples = read_samples(read_table(folder / "val-samples.csv"), finest)
     if not samples:
@@ -46,10 +46,10 @@ def save_examples(folder: Path, source: Source, training: np.ndarray, validation
 
 
 def _groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
-    """Return title -> indices of at most `PER_GROUP` samples, for the titles in `GROUPS`. Samples without a label at the finest rank are
-    left out.
+    """Return {title of a gallery: indices of at most `PER_GROUP` samples}, for the titles in `GROUPS`.
 
-    The random order depends only on the number of samples, so that the pages of different runs show mostly the same photographs."""
+    Samples without a label at the finest rank are left out. The random order depends only on the number of samples, so that the pages of
+    different runs show mostly the same photographs."""
     order = hashes(key(0, BOOTSTRAP, len(samples)), np.arange(len(samples), dtype=np.uint64))
     shuffled = sorted((s for s in samples if s.right is not None), key=lambda s: int(order[s.number]))
     wrong = [s for s in shuffled if not s.right]
@@ -58,20 +58,20 @@ def _groups(samples: Sequence[Sample]) -> dict[str, list[int]]:
 
 
 def _pair(row: Mapping[str, str], samples: Sequence[Sample]) -> dict[str, Any]:
-    """Return the entry for a confusion in `pairs` of photographs.json: `label` and `predicted` (lineages), and `samples`, the indices of
-    the at most two samples of this confusion with the highest confidence.
+    """Return an entry of `pairs` in photographs.json: `label` and `predicted` (lineages), and `samples`, indices of at most two samples.
 
-    `row`: row of the table of confusions. `samples`: all validation samples."""
+    These are the samples of the confusion with the highest confidence. row: row of the table of confusions. samples: all validation
+    samples."""
     own = [s for s in samples if s.label == row["label"] and s.predicted == row["predicted"]]
     numbers = [s.number for s in sorted(own, key=lambda s: -s.confidence)[:2]]
     return {"label": row["label"], "predicted": row["predicted"], "samples": numbers}
 
 
 def _reference_rows(source: Source, training: np.ndarray, lineages: Iterable[str]) -> dict[str, int]:
-    """Return `training/<lineage>` -> row number in `source` of the first training observation with this label.
+    """Return {`training/<lineage>`: row number in `source` of the first training observation with this label}.
 
-    `training`: row numbers in `source` of the training observations. `lineages`: taxa of the finest rank; those without a training
-    observation are left out."""
+    training: row numbers in `source` of the training observations. lineages: taxa of the finest rank; a taxon without a training
+    observation is left out."""
     index = {lineage: c for c, lineage in enumerate(source.tree.lineage_ids(len(source.tree.ranks) - 1))}
     labels, found = source.labels[training, -1], {}
     for lineage in sorted(lineages):
@@ -82,10 +82,9 @@ def _reference_rows(source: Source, training: np.ndarray, lineages: Iterable[str
 
 
 def _photograph(source: Source, row: int) -> dict[str, Any]:
-    """Return the value for an observation in `photographs` of photographs.json: `name`, `metadata` (known values only) and `webp`, the
-    result of `thumbnail`.
+    """Return an entry of `photographs` in photographs.json: `name`, `metadata` (known values only) and `webp`, the result of `thumbnail`.
 
-    `row`: row number in `source`. `webp` is None if the photograph cannot be read."""
+    row: row number of the observation in `source`. `webp` is None if the photograph cannot be read."""
     values = source.metadata.take(np.array([row]))
     place = {name: float(f"{float(value[0]):.6g}") for name, value in vars(values).items() if not np.isnan(value[0])}
     try:

@@ -14,8 +14,9 @@ MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def galleries(tables: AnswerTables) -> str:
-    """Return the HTML of the section with validation samples and their predictions: a gallery per group in photographs.json. Return ""
-    without this file."""
+    """Return the HTML of the section with validation samples and their predictions: a gallery for each group in photographs.json.
+
+    Return "" without photographs.json."""
     parts: list[str] = []
     for title, numbers in tables.examples.get("groups", {}).items():
         shown = "".join(_figure(tables, tables.samples[number]) for number in numbers if number < len(tables.samples))
@@ -44,9 +45,9 @@ def _probability(lineage: str, probability: float, true: bool) -> str:
 
 
 def _metadata(values: Mapping[str, Any]) -> str:
-    """Return the known metadata as HTML, such as `47.10° N, 8.50° E, 12 Jun, 14 h, 640 m`; `no place or date` if nothing is known.
+    """Return known metadata as HTML, such as `47.10° N, 8.50° E, 12 Jun, 14 h, 640 m`; `no place or date` if nothing is known.
 
-    `values`: any of latitude and longitude in degrees, day as a fraction of the year, hour, and elevation in metres."""
+    values: latitude and longitude in degrees, day as a fraction of the year, hour, and elevation in metres; each may be missing."""
     parts: list[str] = []
     if "latitude" in values and "longitude" in values:
         latitude, longitude = values["latitude"], values["longitude"]

@@ -1,5 +1,6 @@
-"""Make the section about metadata: accuracy without each component, and its difference from the accuracy with all inputs, paired by
-sample."""
+"""Make the section about metadata: accuracy without each component, such as the place, and its difference from the accuracy with all
+inputs, paired by sample.
+"""
 
 import math
 
@@ -11,8 +12,10 @@ from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 
 
 def metadata_ablation(tables: AnswerTables) -> str:
-    """Return the HTML of the section about metadata: a table of the accuracy at each rank, with a row per pass that masks metadata. Return
-    "" without such a pass."""
+    """Return the HTML of the section about metadata: a table of the accuracy at each rank, with a row per validation pass that masks
+    metadata.
+
+    Return "" without such a pass."""
     masking = [name for name in tables.passes if "_mask_" in name]
     ranks = list(reversed(tables.ranks))
     normal = tables.run.table("samples")
@@ -35,10 +38,9 @@ def metadata_ablation(tables: AnswerTables) -> str:
 
 
 def _concerned(rows: Rows, name: str) -> Cell:
-    """Return a table cell with the number of validation samples that have at least one of the metadata components that the pass `name`
-    masks.
+    """Return a table cell: the number of validation samples that have at least one of the metadata components masked in the pass `name`.
 
-    `name`: such as `val_mask_SPATIAL`; `val_mask_meta` masks all components. `rows`: table of samples; if empty, the cell is an en dash."""
+    name: such as `val_mask_SPATIAL`; `val_mask_meta` masks all components. rows: table of samples; if empty, the cell is an en dash."""
     masked = name.partition("_mask_")[2]
     names = None if masked == "meta" else set(masked.split("_"))
     own = [row["metadata"].split() for row in rows]
@@ -46,9 +48,10 @@ def _concerned(rows: Rows, name: str) -> Cell:
 
 
 def _cell(tables: AnswerTables, name: str, rank: str) -> Cell:
-    """Return the cell of the pass `name` at a rank: its accuracy, the difference from the normal pass, and the interval of this difference.
+    """Return a table cell for the pass `name` at a rank: the accuracy, its difference from the normal pass, and the interval of the
+    difference.
 
-    The difference and the interval are left out if they are not known."""
+    An unknown difference or interval is left out."""
     key = f"{name}/{rank}/top1"
     value, whole = tables.final.get(key), tables.value(f"{rank}/top1")
     html = number(key, value)

@@ -1,5 +1,6 @@
-"""Make the summary at the top of the report: accuracy by rank, with and without place and date, beside baselines, and the worst
-failures."""
+"""Make the summary at the top of the report: accuracy by rank, with and without place and date and beside baselines, and the worst
+failures.
+"""
 
 from html import escape
 
@@ -18,8 +19,9 @@ MASKED = "_mask_meta"  # end of the name of the pass that masks all metadata
 
 
 def overview(tables: AnswerTables) -> str:
-    """Return the HTML of the summary at the top of the report: a sentence, cards with the main figures, a plot of the accuracy by taxonomic
-    rank, and a list of weaknesses. Parts without values are left out."""
+    """Return the HTML of the summary at the top of the report. Parts without values are left out.
+
+    The parts are a sentence, cards with the main figures, a plot of the accuracy by taxonomic rank, and a list of weaknesses."""
     return _statement(tables) + f'<div class="columns"><div>{_cards(tables)}</div>{rank_plot(tables)}</div>' + _failures(tables)
 
 
@@ -56,8 +58,10 @@ def _groups(tables: AnswerTables, facts: dict) -> str:
 
 
 def _cards(tables: AnswerTables) -> str:
-    """Return the HTML of the cards with the main figures: the accuracies of the two finest ranks and, for the finest rank, the accuracy
-    without place and date, the mean accuracy over classes and the calibration error. Figures that were not computed are left out."""
+    """Return the HTML of the cards with the main figures; figures that were not computed are left out.
+
+    The figures are the accuracies of the two finest ranks and, for the finest rank, the accuracy without place and date, the mean accuracy
+    over classes and the calibration error."""
     figures = []
     for rank in reversed(tables.ranks[-2:]):
         key = f"{tables.normal}/{rank}/top1"
@@ -79,11 +83,10 @@ def _cards(tables: AnswerTables) -> str:
 
 
 def rank_plot(tables: AnswerTables) -> str:
-    """Return the HTML of a figure with a row per rank, the finest first.
+    """Return the HTML of a figure with a row per taxonomic rank, the finest first. Values that do not exist are left out.
 
     A row has two dots with 95 % intervals: the accuracy with all inputs, and the accuracy without place and date. It has two vertical
-    lines: the accuracy of always predicting the most frequent class and, for generated data, the best possible accuracy. Values that do not
-    exist are left out."""
+    lines: the accuracy of always predicting the most frequent class and, for generated data, the best possible accuracy."""
     ranks = list(reversed(tables.ranks))
     height = ROW * len(ranks) + 34
     chart = Chart(Scale(0, 1, LEFT, WIDTH - RIGHT), Scale(0, 1, height - 26, 6))
@@ -131,9 +134,10 @@ def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> 
 
 
 def _failures(tables: AnswerTables) -> str:
-    """Return an HTML list of weaknesses of the model: the clade with the lowest accuracy, the classes that are never right (or the class
-    with the lowest accuracy), the most frequent confusion, and the number of wrong predictions with a confidence of 90 % or more. Return ""
-    if none of these can be computed."""
+    """Return an HTML list of weaknesses of the model; "" if none can be computed.
+
+    These are the clade with the lowest accuracy, the classes that are never right (or the class with the lowest accuracy), the most
+    frequent confusion, and the number of wrong predictions with a confidence of 90 % or more."""
     items = [*_worst_clade(tables), *_worst_class(tables), *_worst_pair(tables), *_confident(tables)]
     return f'<h3>Weaknesses</h3><ul class="fails">{"".join(f"<li>{item}</li>" for item in items)}</ul>' if items else ""
 

@@ -1,4 +1,4 @@
-"""Make the reliability diagrams, one per rank: the share of right predictions (y) against the stated confidence (x)."""
+"""Make the reliability diagrams, one per taxonomic rank: the share of right predictions (y) over the stated confidence (x)."""
 
 from collections.abc import Sequence
 from html import escape

@@ -1,4 +1,4 @@
-"""Read the CSV table that `metrics/sample_answers.py` writes: the prediction for each validation sample."""
+"""Read the CSV table of samples, written by `metrics/sample_answers.py`: the prediction for each validation sample."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,15 @@ Row = Mapping[str, str]
 class Sample(NamedTuple):
     """Label and prediction of a validation sample.
 
-    `number`: index of the sample in the validation dataset. `name`: name of the sample, such as the path of the photograph. `label`,
-    `predicted`: lineages of the finest known label and the finest predicted class; "" for none. `confidence`: probability of `predicted`.
-    `best`: (lineage, probability) of the three most probable classes of the finest rank (fewer if there are fewer classes), in descending
-    order. `metadata`: names of the metadata components that the sample has. `right`: True if the prediction at the finest rank is right.
-    `height`: number of ranks from the prediction up to the lowest taxon that contains label and prediction. `right` and `height` are None
-    without a label at the finest rank."""
+    number: index of the sample in the validation dataset. name: name of the sample, such as the path of the photograph.
+    label, predicted: lineage of the finest known label, and of the finest predicted class; "" for none.
+    confidence: probability of `predicted`.
+    best: (lineage, probability) of the three most probable classes of the finest rank, in descending order; fewer if there are fewer
+      classes.
+    metadata: names of the metadata components that the sample has.
+    right: True if the prediction at the finest rank is right; None without a label at the finest rank.
+    height: number of ranks from the prediction up to the lowest taxon that contains label and prediction; None without a label at the
+      finest rank."""
 
     number: int
     name: str
@@ -29,7 +32,8 @@ class Sample(NamedTuple):
 
 
 def read_samples(rows: Sequence[Row], finest: str) -> list[Sample]:
-    """Return a `Sample` for each row of the table of samples. `finest`: name of the finest rank; `right` is read from `<finest>/top1`."""
+    """Return a `Sample` for each row of the table of samples. finest: name of the finest rank; `right` is read from the column
+    `<finest>/top1`."""
     return [_sample(number, row, finest) for number, row in enumerate(rows)]
 
 
@@ -42,7 +46,7 @@ def _sample(number: int, row: Row, finest: str) -> Sample:
 
 
 def taxon_name(lineage: str) -> str:
-    """Return the last part of a lineage (parts are separated by `|`), such as `Rosa canina`, without escape characters. Return "no answer"
-    for ""."""
+    """Return the last name in a lineage (names are separated by `|`), such as `Rosa canina`, without escape characters; "no answer" for
+    ""."""
     last = re.split(r"(?<!\\)(?:\\\\)*\|", lineage)[-1] if "\\" in lineage else lineage.rpartition("|")[2]
     return re.sub(r"\\(.)", r"\1", last) or "no answer"

@@ -1,4 +1,4 @@
-"""List the sections of the taxonomy workload in report.html. Each is made by a module of this package from the files of the run."""
+"""List the sections of the taxonomy workload in report.html. Each section is made by a module of this package from the files of the run."""
 
 from linnaeus.reporting.report.html_parts import Section
 from linnaeus.reporting.report.metric_names import passes_and_tasks
@@ -14,8 +14,9 @@ from linnaeus.workloads.taxonomy.report.reliability import reliability
 
 
 def taxonomy_sections(run: RunFiles) -> list[Section]:
-    """Return the sections of report.html for the taxonomy run `run`; [] without a metric of a rank, as before the first validation.
-    Sections without content, such as those whose files are missing, are left out."""
+    """Return the sections of report.html for a taxonomy run; [] without a metric of a rank, as before the first validation.
+
+    Sections without content are left out, such as a section whose files are missing."""
     if not passes_and_tasks(run.final)[1]:
         return []
     tables = AnswerTables(run)

@@ -8,9 +8,8 @@
     python main.py --help                            every key with its type, value and meaning
     python main.py --cfg job                         the configuration as YAML
 
-If a run is killed at any instant, the same command continues it. This file is the table of contents: it builds the parts in the order
-in which they depend on each other and runs the epochs. The loop is `linnaeus/train/loop.py`.
-"""
+If a run is killed at any instant, the same command continues the run. This file is the table of contents: it builds the parts in the order
+of their dependencies and runs the epochs. The loop is `linnaeus/train/loop.py`."""
 
 from __future__ import annotations
 

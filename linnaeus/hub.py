@@ -1,4 +1,4 @@
-"""Downloads from the Hugging Face hub. If the server cannot be reached, they fail at once instead of waiting."""
+"""Downloads from the Hugging Face hub. If the server cannot be reached, downloads fail at once instead of waiting."""
 
 import contextlib
 import logging

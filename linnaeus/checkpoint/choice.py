@@ -1,4 +1,4 @@
-"""Choose a checkpoint of a run to load: the newest, the best by the monitored validation metric, or that of a given step."""
+"""Choose a checkpoint of a run to load: the newest, the best by the monitored validation metric, or the checkpoint of a given step."""
 
 import math
 from pathlib import Path

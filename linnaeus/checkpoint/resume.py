@@ -151,7 +151,8 @@ def _newest_valid(found: list[tuple[int, Path]]) -> ResumePoint:
 
 
 def _load_named(path: Path) -> ResumePoint:
-    """Return the checkpoint at `path`, or the newest valid one of a run directory at `path`. Raise `ConfigError` if there is none."""
+    """Return the checkpoint at `path`. If `path` is a run directory, return its newest valid checkpoint. Raise `ConfigError` if there is
+    none."""
     if exists(path / MANIFEST) or _STEP.fullmatch(path.name):
         try:
             return ResumePoint(load_checkpoint(path))
@@ -168,9 +169,9 @@ def _load_named(path: Path) -> ResumePoint:
 
 
 def _on_all_ranks(find: Callable[[], ResumePoint], is_master: bool, broadcast_object: Broadcast | None) -> ResumePoint:
-    """Call `find` on rank 0, with retries, and load the checkpoint that it found on every rank.
+    """Call `find` on rank 0, with retries. Then load the checkpoint that rank 0 found, on every rank.
 
-    An error of `find` is raised on every rank."""
+    If `find` raises an error, the error is raised on every rank."""
     if broadcast_object is None:
         return read_or_refuse(find)
     point, outcome = ResumePoint(None), {}

@@ -1,9 +1,8 @@
 """Delete old checkpoints: keep the last `keep_last` and the best `keep_best` intact ones.
 
-Nothing is deleted before a newer checkpoint is committed. When a run resumes from an older checkpoint, the newer ones (damaged, or
-abandoned by a rollback) are renamed to `step-N.aside`, so that no resume finds them. They are deleted once the run has committed a
-checkpoint of the same or a later step.
-"""
+Nothing is deleted before a newer checkpoint is committed. When a run resumes from an older checkpoint, the newer checkpoints (damaged, or
+abandoned by a rollback) are renamed to `step-N.aside`, so that no resume finds them. The renamed checkpoints are deleted once the run has
+committed a checkpoint of the same or a later step."""
 
 import math
 import os

@@ -153,7 +153,8 @@ class CheckpointWriter:
         )
 
     def _newest_intact(self) -> str:
-        """Return a sentence for the log that names the checkpoint a restart would use: the newest one whose files have the right sizes."""
+        """Return a sentence for the log that names the checkpoint from which a restart would continue: the newest checkpoint whose files
+        have the right sizes."""
         try:
             for step, path in reversed(list_checkpoints(self.directory)):
                 if intact_manifest(path) is not None:

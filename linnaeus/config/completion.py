@@ -1,8 +1,8 @@
-"""Tab completion of settings in bash, zsh and fish, for `python main.py`, `linnaeus` and `torchrun`. These commands switch it on:
+"""Tab completion of settings in bash, zsh and fish, for `python main.py`, `linnaeus` and `torchrun`. One of these commands switches it on:
 
-eval "$(python main.py --shell-completion bash)"        also zsh
-python main.py --shell-completion fish | source
-"""
+- bash: eval "$(python main.py --shell-completion bash)"
+- zsh: eval "$(python main.py --shell-completion zsh)"
+- fish: python main.py --shell-completion fish | source"""
 
 from __future__ import annotations
 

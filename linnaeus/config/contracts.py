@@ -20,11 +20,11 @@ T = TypeVar("T")
 def check_members(instance: T, base: type, origin: str = "", pending: Sequence[str] = ()) -> T:
     """Return `instance`, after checking that it implements `base`, an abstract class or a `Protocol`. Raise `ConfigError` if it does not.
 
-    An error is: a class, None or a plain value instead of an object; a class that does not extend `base` (not required for a `Protocol`); a
-    missing member; a method with other arguments than in `base`; a public member whose name is similar to an optional member of `base`,
-    which is probably misspelt. Required members are the annotated attributes of `base` without a value, and the methods of a protocol.
-    `pending`: required members that are set later. `origin`: the beginning of the message, such as "loss.name=focal: the builder returns".
-    """
+    `instance` is refused if it is a class, None or a plain value; if its class does not extend `base` (not required for a `Protocol`); if a
+    required member is missing; if a method has other arguments than in `base`; or if the name of a public member is similar to an optional
+    member of `base`, which is probably misspelt. Required members are the annotated attributes of `base` without a value, and the methods
+    of a protocol. `pending`: required members that are set later. `origin`: the beginning of the message, such as "loss.name=focal: the
+    builder returns"."""
     cls, is_protocol = type(instance), getattr(base, "_is_protocol", False)
     if origin and (cls.__module__ == "builtins" or isinstance(instance, type)):
         raise ConfigError(f"{origin} {described(instance)}, not a {class_name(base)}")

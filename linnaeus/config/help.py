@@ -90,7 +90,7 @@ def _variants(config_dir: str | None) -> list[str]:
 def help_text(config: Config, config_dir: str | None = None) -> str:
     """Return the complete help page: usage, every key with its value in `config`, the files of every group, and the metrics.
 
-    The files of groups include those in the folder `config_dir`; the metrics include those of the workload and of plugins."""
+    The page also lists the files of groups in the folder `config_dir`, and the metrics of the workload and of plugins."""
     lines = [
         "linnaeus: train classifiers of species, and other research programs",
         "",

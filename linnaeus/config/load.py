@@ -51,8 +51,8 @@ def compose(overrides: Sequence[str] = (), config_dir: Path | str | None = None,
 def compose_tree(overrides: Sequence[str] = (), config_dir: Path | str | None = None, missing_ok: bool = False) -> dict[str, Any]:
     """Return `conf/config.yaml` with the settings `overrides` applied by Hydra, as plain values that `typed_config` has not checked yet.
 
-    A value from the environment remains the text `${oc.env:...}`. `config_dir` is a folder with further config groups. With
-    `missing_ok=True` a required key that is not given has the value `???`; otherwise it raises an error."""
+    A value from the environment remains the text `${oc.env:...}`. `config_dir`: a folder with further config groups. `missing_ok`: True to
+    give a required key without a value the value `???`; False to raise an error for such a key."""
     from linnaeus.config.environment import plain_tree
 
     composed, variants = _composed(overrides, config_dir)
@@ -95,7 +95,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
 
 
 def _check_group_names(overrides: Sequence[str], config_dir: Path | str | None) -> None:
-    """Raise `ConfigError` if a group is set to a list that contains anything but names. Hydra would raise a TypeError."""
+    """Raise `ConfigError` if a setting gives a group a list with entries that are not names. (Hydra would raise a TypeError.)"""
     groups = group_files(config_dir)
     for override in parsed(overrides):
         value = override.value() if override.key_or_group in groups else None
@@ -113,7 +113,8 @@ def group_files(config_dir: Path | str | None = None) -> dict[str, list[Path]]:
 
 
 def variants_of(workload: str) -> dict[str, dict[str, type]]:
-    """Return {group: {option: dataclass}} for a workload: the groups of the program, those of the workload, and parts of imported plugins.
+    """Return {group: {option: dataclass}} for a workload. It contains the groups of the program, the groups of the workload, and parts of
+    imported plugins.
 
     Raise `ConfigError` if the workload cannot be imported or does not define its groups."""
     try:

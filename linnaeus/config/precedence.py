@@ -80,10 +80,11 @@ def typed(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def empty_given_whole(config: DictConfig, variants: Variants, overrides: Sequence[str]) -> bool:
-    """Empty each mapping that the command line replaces, so that Hydra's merge has nothing to merge with. Return True if there is any.
+    """Empty each mapping that the command line gives in braces, so that `apply_typed` can set it without the values of the YAML files.
+    Return True if there is such a mapping.
 
-    Such a mapping has names chosen by the user and is given in braces on the command line. Mappings inside the braces are included:
-    `schedule.phases.late={data: {...}}` empties `schedule.phases.late.data`."""
+    Only mappings with names chosen by the user are emptied. Mappings inside the braces are included: `schedule.phases.late={data: {...}}`
+    empties `schedule.phases.late.data`."""
     from omegaconf import OmegaConf
 
     braces = [(override.key_or_group, override.value()) for override in parsed([text for text in overrides if _BRACES.match(text)])]

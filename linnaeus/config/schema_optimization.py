@@ -97,7 +97,7 @@ class WeightingConfig:
 
 @dataclass(frozen=True)
 class MovingWeightsConfig(WeightingConfig):
-    """Keys that all weightings have which update the task weights at intervals."""
+    """Keys common to all weightings that change the task weights during the run, at intervals."""
 
     every: Durations = setting("when the task weights are updated; dwa averages the losses over this interval", duration="update")
     warmup: str = setting("task weights are not updated before this", duration="update")

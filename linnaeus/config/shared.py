@@ -1,5 +1,5 @@
-"""Give all process ranks one configuration: rank 0 composes it, the other ranks receive it, and every rank compares its hash with rank
-0."""
+"""Give all process ranks one configuration: rank 0 composes it and sends it to the other ranks. Every rank checks that the hash of its
+configuration equals the hash on rank 0."""
 
 import dataclasses
 import hashlib

@@ -71,14 +71,14 @@ def _pair_samples(shuffled: np.ndarray, groups: np.ndarray) -> tuple[np.ndarray,
 def _pair_distinct(samples: np.ndarray, groups: np.ndarray, *stream: int) -> tuple[np.ndarray, np.ndarray]:
     """Return as many pairs [P, 2] as possible of two different samples of the same group, and the samples left over [S].
 
-    samples: int64 [N], with copies. groups: int64 [size], the group of each sample; samples of group -1 are not paired.
-    stream: key of the random permutations.
+    samples: int64 [N], with copies. groups: int64 [size], the group of each sample; samples of group -1 are not paired. stream: key of the
+    random permutations.
 
-    The T elements of a group are in random order, with the copies of a sample adjacent. Let c be the larger of ceil(T / 2) and the
-    largest number of copies of one sample. Elements c to T - 1 are permuted, except copies of the sample at index c.
-    Then element i is paired with element c + i, for i < T - c. Elements T - c to c - 1 are left over.
-    Only the sample at index c can be on both sides of c. Its copies end the first part and begin the second.
-    There are at most c of them, so it is never paired with itself."""
+    The T elements of a group are in random order, with the copies of a sample adjacent. Let c be the larger of ceil(T / 2) and the largest
+    number of copies of one sample. Elements c to T - 1 are permuted, except copies of the sample at index c. Then element i is paired with
+    element c + i, for i < T - c. Elements T - c to c - 1 are left over. Only the sample at index c can be on both sides of c. Its copies
+    end the first part and begin the second. As a sample has at most c copies, element i and element c + i are never copies of the same
+    sample."""
     copies = np.bincount(samples, minlength=len(groups))
     present = np.flatnonzero((copies > 0) & (groups >= 0))
     present = present[permutation(key(*stream, 3), len(present))]

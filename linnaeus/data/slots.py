@@ -109,7 +109,7 @@ class _TensorPickler(pickle.Pickler):
 
 
 def _tensor(data: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """Return the tensor with this dtype, shape and stride whose memory is the buffer `data`."""
+    """Return a tensor with the given dtype, shape and stride. Its memory is the buffer `data`."""
     if 0 in shape:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(data, dtype=dtype).as_strided(shape, stride)

@@ -89,7 +89,7 @@ class Watchdog:
     def find_cause(self) -> str | None:
         """Return a line about the process that caused a connection error; None if no such process is found.
 
-        This takes at most 19 s, because a launcher kills processes that have not ended about 30 s after it has asked them to end."""
+        This takes at most 19 s, because a launcher asks the other processes to end and kills them about 30 s later."""
         if not self._threads:
             return None
         return _run_within(LOST_AFTER_DISCONNECT + 4 * STATUS_INTERVAL, self._poll_for_cause, self._store_lost)
@@ -169,7 +169,7 @@ class Watchdog:
         self._store.set(f"status/{self.context.rank}", json.dumps({**self._status(), "time": time.time()}))
 
     def _store_lost(self) -> str:
-        """Return a line about the loss of the store.
+        """Return a line for the log that says what is known about the loss of the connection to the store.
 
         The store is in the launcher of the first node, so the launcher, the node or the network has failed."""
         line, status = "the launcher's store cannot be reached: the first node has failed", self.statuses.get(0)

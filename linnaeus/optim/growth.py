@@ -94,7 +94,8 @@ class Growth:
 
     @torch.no_grad()
     def mask_weights(self) -> int:
-        """Set the unconnected weights to 0, after weights were loaded. Return how many of them were not 0. This waits for the device."""
+        """Set the unconnected weights to 0, after weights were loaded. Return the number of unconnected weights that were not 0. This waits
+        for the device."""
         lost = sum(int(m.parameter.mul(m.mask == 0).count_nonzero()) for m in self._partial)
         for m in self._partial:
             m.parameter.masked_fill_(m.mask == 0, 0.0)

@@ -1,7 +1,7 @@
 """Measure the update ratio of each parameter group: the norm of the change of its weights, divided by the norm of its weights.
 
-About 0.001 is usual in the middle of a run; at a ratio near 1 an update replaces the weights. The ratio is measured only at updates that
-are logged, on a part of each weight tensor, so that no second copy of the model is needed."""
+About 0.001 is usual in the middle of a run; at a ratio near 1 an update replaces the weights. The ratio is measured only at some of the
+logged updates, on a part of each weight tensor, so that no second copy of the model is needed."""
 
 from __future__ import annotations
 

@@ -87,8 +87,7 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return `value` with tuples converted to lists and mappings to dicts. Writing `value` as YAML or JSON and reading it has the same
-    effect."""
+    """Return `value` as it would be after writing it as YAML or JSON and reading it: tuples become lists, mappings become dicts."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (list, tuple)) else value

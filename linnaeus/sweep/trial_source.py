@@ -1,4 +1,5 @@
-"""Provide the trials of a sweep in their order. `Grid` composes all trials in advance; the other source is in `optuna_study.py`."""
+"""Provide the trials of a sweep in their order. `Grid` composes all trials in advance; `OptunaStudy` (`optuna_study.py`) composes them one
+by one."""
 
 import dataclasses
 import hashlib

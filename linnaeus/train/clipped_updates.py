@@ -21,8 +21,8 @@ class ClippedUpdates:
     def add(self, norm: float, limit: float | None) -> None:
         """Add `norm`, a gradient norm before clipping. Call this once per row of metrics, with the norm of the newest update.
 
-        With the norm number `ROWS`, log the proposal if more than the fraction `MOST` of all norms is above `limit`. Later calls do
-        nothing. `limit`: `trainer.max_grad_norm`; with None the call does nothing."""
+        The call number `ROWS` logs the proposal if more than the fraction `MOST` of all norms is above `limit`. Later calls do nothing.
+        `limit`: `trainer.max_grad_norm`; with None the call does nothing."""
         if limit is None or len(self._norms) == ROWS:
             return
         self._norms.append(norm)

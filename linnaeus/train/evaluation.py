@@ -105,7 +105,7 @@ def _rows(scored: Scored, split: str) -> str:
 
 
 def _write(scored: Scored, folder: Path, record: dict[str, Any]) -> list[str]:
-    """Write metrics.json and the tables to `folder`. Return their paths. `record`: further entries of metrics.json.
+    """Write metrics.json and the tables to `folder`. Return the paths of the written files. `record`: further entries of metrics.json.
 
     Raise `ConfigError` if the folder cannot be written."""
     from linnaeus.reporting.results import strict

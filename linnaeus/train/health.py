@@ -26,7 +26,8 @@ def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
     updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    `train/clip_rate` is left out without `trainer.max_grad_norm` or without updates. If `logger.alarms` is off, the other two are left out.
+    `train/clip_rate` is left out without `trainer.max_grad_norm` or without updates. `train/update_ratio/<group>` and `train/alarms` are
+    left out if `logger.alarms` is off.
 
     Call this once per row, on all ranks. It waits for the device, and it clears the kept gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
@@ -122,10 +123,11 @@ def _mean_of_present(means: Sequence[float]) -> float:
 
 
 def settled(t: Training, first_step: int, count: int) -> list[bool]:
-    """Return a bool for each of `count` updates from `first_step` on: True if its losses are comparable with those of earlier updates.
+    """Return a bool for each of `count` updates from `first_step` on: True if the losses of the update are comparable with those of earlier
+    updates.
 
-    They are comparable if the batch has at least half of the global batch size, and if the share of each data source in the curriculum
-    differs by less than `SAME_MIXTURE` from its share `WINDOW` updates before."""
+    Losses are comparable if the batch has at least half of the global batch size, and if the share of each data source in the curriculum
+    differs by less than `SAME_MIXTURE` from the share of this source `WINDOW` updates before."""
     half = t.sampler.global_batch_size / 2
     whole = [t.sampler.samples_in(step) >= half for step in range(first_step - 1, first_step - 1 + count)]
     if t.ops.resolved.phases is None or not t.workload.sources:

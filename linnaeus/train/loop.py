@@ -153,8 +153,8 @@ def seed_micro_batch(t: Training, step: int, number: int) -> None:
 def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> None:
     """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the losses of task t).
 
-    w_t is the weight of the task, N_t the number of its valid labels in the global batch. `scales` [T] is W / N_t for W processes, because
-    DDP averages gradients over them. Raise `ConfigError` if the losses do not have a gradient."""
+    w_t is the weight of task t, N_t the number of valid labels of task t in the global batch. `scales` [T] is W / N_t for W processes,
+    because DDP averages gradients over processes. Raise `ConfigError` if the losses do not have a gradient."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)

@@ -5,8 +5,8 @@ Element-wise operations, norms and softmax are not counted, as in the usual form
 tensors in place of its weights. So nothing is computed, and the model, its gradients and the random generators are not changed.
 
 With activation checkpointing, the backward repeats parts of the forward. HFU (hardware FLOPs utilisation) includes these repeated
-operations, MFU does not. They are recognised by `torch.is_grad_enabled()`, which during the backward is True in repeated operations only.
-"""
+operations, MFU (model FLOPs utilisation) does not. A repeated operation is recognised by `torch.is_grad_enabled()`, which during the
+backward is True only in repeated operations."""
 
 from __future__ import annotations
 

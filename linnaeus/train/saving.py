@@ -18,7 +18,7 @@ from linnaeus.train.state import Training
 def save(t: Training) -> None:
     """Copy the state at this step to host memory and start to write a checkpoint in a thread of rank 0. Call this on all ranks.
 
-    The rows of metrics up to this step are on the disk before the checkpoint counts as complete."""
+    The rows of metrics up to this step are on the disk before the checkpoint is committed."""
     activity, t.watchdog.activity = t.watchdog.activity, "saving"
     step, output = t.progress.global_step, t.output
     with t.clock.measure("saving"):

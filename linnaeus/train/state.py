@@ -1,8 +1,7 @@
 """Define `Training` (all parts of a run) and `RunState` (running, interrupted or stopped).
 
-Only functions of this package take a `Training`. They read values from its parts and pass them to other parts. No code here depends
-on a particular workload: data, model and losses are reached through `workloads.base.Workload`.
-"""
+Only functions of this package take a `Training`. Such a function reads values from parts of the `Training` and passes them to other parts.
+No code here depends on a particular workload: data, model and losses are reached through `workloads.base.Workload`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """End each step: the only module that logs, saves, validates or stops.
 
-At the end of most steps nothing is due. What is due is done in this order, on which a resume depends: write the training row, add due
-validation passes to the pending ones, report, check for a stop, save, run the validation passes and apply their results, save. The report
-of the last step comes after its validation passes. What is due is a function of `global_step`, so a resumed run does the same.
-"""
+At the end of most steps nothing is due. Otherwise the due actions are done in this order, on which a resume depends: write the training
+row, add due validation passes to the pending ones, report, check for a stop, save, run the validation passes and apply their results, save.
+The report of the last step comes after its validation passes. Which actions are due is a function of `global_step`, so a resumed run does
+the same."""
 
 from __future__ import annotations
 

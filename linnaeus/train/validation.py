@@ -1,9 +1,8 @@
 """Run validation passes. Results are the same to the last digit on any number of processes.
 
-Process b mod W runs batch b. The float64 sums of each batch are stored in their own row of a tensor (a slot). The slots are all-reduced,
-which does not round because only one process writes each of them, and added in the order of the batches. The model runs without the DDP
-wrapper, after rank 0 has broadcast its buffers, so processes may run different numbers of batches.
-"""
+With W processes, process b mod W runs batch b. A tensor has a row for each batch, which contains the float64 sums of this batch. The tensor
+is all-reduced, which does not round because only one process writes each row. Then the rows are added in the order of the batches. The
+model runs without the DDP wrapper, after rank 0 has broadcast its buffers, so processes may run different numbers of batches."""
 
 from __future__ import annotations
 

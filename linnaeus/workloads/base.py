@@ -66,7 +66,7 @@ class Model(nn.Module, ABC):
         return None
 
     def maskable_parameters(self) -> list[str]:
-        """Return the names of the weight matrices whose connections can grow (`growth=linear`)."""
+        """Return the names of the weight matrices that may start sparse and become denser while the model trains (`growth=linear`)."""
         return []
 
     def flops_per_sample(self) -> float | None:
@@ -111,7 +111,7 @@ class Workload(ABC):
 
     @abstractmethod
     def build_model(self) -> Model:
-        """Return the network. torch's generators are seeded before the call by `config.seed`."""
+        """Return the network. Before the call, torch's generators are seeded with `config.seed`."""
 
     @abstractmethod
     def valid_counts(self, batch: Batch) -> Tensor:
@@ -187,7 +187,7 @@ class Workload(ABC):
         return {}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return a stable name for each of the dataset indices `samples` of the training set."""
+        """Return a stable name for each training sample in `samples`, indices into the training set."""
         return [str(sample) for sample in samples]
 
     def save_dataset_record(self, directory: Path) -> None:

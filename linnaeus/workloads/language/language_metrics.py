@@ -24,8 +24,8 @@ COLUMNS = {"loss": "nats/token", "perplexity": "perplexity", "bits_per_byte": "b
 
 
 class LanguageTrainingMetrics(TrainingMetrics):
-    """Metrics of training rows: `loss`, `perplexity` and `bits_per_byte`. `top1` is not computed: the argmax over 50,257 logits costs 1 %
-    of a step."""
+    """Metrics of the training rows of metrics.jsonl: `loss`, `perplexity` and `bits_per_byte`. `top1` is not computed: the argmax over
+    50,257 logits costs 1 % of a step."""
 
     def __init__(self, byte_lengths: np.ndarray | None, device: torch.device) -> None:
         """`byte_lengths` int64 [V]: number of bytes of each token; None: unknown, so `bits_per_byte` is NaN."""
@@ -41,7 +41,7 @@ class LanguageTrainingMetrics(TrainingMetrics):
 
 
 class LanguageMetrics(Metrics):
-    """Metrics of next-token prediction in one validation pass."""
+    """Metrics of next-token prediction in one validation pass, as the module lists them."""
 
     def __init__(
         self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()

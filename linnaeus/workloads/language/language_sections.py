@@ -14,7 +14,7 @@ HARD = 6.0  # nats; tokens with this loss or more have the darkest colour
 
 
 def language_sections(run: RunFiles) -> list[Section]:
-    """Return the sections that have content; [] before the first validation."""
+    """Return the sections for report.html that have content; [] before the first validation."""
     passes = passes_and_tasks(run.final)[0]
     if not passes:
         return []

@@ -48,7 +48,8 @@ class Mixture:
         return draw_sources(self.seed, epoch, mixture, resolved.global_batch_size, self.positions)
 
     def draws_before(self, epoch: int) -> np.ndarray:
-        """Return the number of draws from each source in the mixed epochs before `epoch`, int64 [S]."""
+        """Return the number of draws from each source in all earlier epochs (before `epoch`) in which the schedule mixes sources, int64
+        [S]."""
         while len(self._draws_before) <= epoch:
             source = self.epoch_sources(len(self._draws_before) - 1)
             drawn = 0 if source is None else np.bincount(source, minlength=len(self.window_counts))

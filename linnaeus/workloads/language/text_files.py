@@ -24,7 +24,7 @@ INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages,
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """Text files to read, in reading order: by source, then by name relative to `folder`."""
+    """Text files to read, in reading order: sorted by source, then by name relative to `folder`."""
 
     folder: Path
     paths: list[Path]
@@ -33,7 +33,7 @@ class FoundFiles:
     notes: list[str] = field(default_factory=list)  # a line per key with patterns that match nothing
 
     def name(self, path: Path) -> str:
-        """Return the path relative to `folder`, as printable text."""
+        """Return the path relative to `folder`, as text that any file can store (`printable`)."""
         return _name(path, self.folder)
 
 

@@ -23,7 +23,7 @@ CHUNK = 1 << 20  # bytes read at once
 
 
 def reading_progress(activity: str, total: int) -> PreparationProgress:
-    """Return the progress display of an activity that reads `total` bytes."""
+    """Return a progress display, labelled `activity`, for reading `total` bytes."""
     return PreparationProgress(activity, total, f"{total / 1e6:.0f} MB")
 
 

@@ -24,7 +24,7 @@ MOST_TOKENS = 20_000_000  # of a split, for frequencies
 
 
 def save_texts(folder: Path, store: TokenStore, model: GPT) -> None:
-    """Write texts.json to `folder`. Text is left out if the meaning of the tokens is unknown."""
+    """Write texts.json to `folder`. Texts are left out if the store has no tokenizer, so that the meaning of the tokens is unknown."""
     training, validation = (split.read(np.arange(min(split.size, MOST_TOKENS))) for split in (store.train, store.validation))
     content: dict[str, Any] = unigram(training, validation, store.vocabulary_size)
     length, own = min(SHOWN, model.block), min(PROMPT, model.block)

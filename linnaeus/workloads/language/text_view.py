@@ -1,4 +1,4 @@
-"""Show windows of text on a page about single samples, with marked tokens."""
+"""Show windows of text on an HTML page about single samples, with marked tokens."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True)
 class TokensInMemory:
-    """Tokens of a text that is not stored on disk."""
+    """Tokens of a text that are in memory only, not stored on disk."""
 
     tokens: np.ndarray
     source_sizes: tuple[int, ...] = ()

@@ -91,7 +91,7 @@ def _patterns(config: TokensConfig) -> dict[str, list[str] | None]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key by which part 2 precedes part 10."""
+    """Return a sort key under which numbers in names are compared as numbers: part2.bin precedes part10.bin."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path.as_posix())]
 
 

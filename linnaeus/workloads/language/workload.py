@@ -123,7 +123,8 @@ class LanguageWorkload(Workload):
         return TextView(self.store.tokenizer, self.store.vocabulary_size, lambda sample: f"window-{sample}")
 
     def save_dataset_record(self, directory: Path) -> None:
-        """Write dataset.json and, for text generation, tokenizer.json and dimensions.json."""
+        """Write dataset.json to the run directory. Also write tokenizer.json and dimensions.json (weights of the dimensions) for text
+        generation, if the run has a tokenizer and dimensions."""
         write_atomic(directory / "dataset.json", to_json(self.store.facts))
         if self.store.tokenizer is not None:
             write_atomic(directory / "tokenizer.json", to_json(self.store.tokenizer.to_dict(), None))

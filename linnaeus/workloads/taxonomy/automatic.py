@@ -43,7 +43,7 @@ MOST_EPOCHS = {"cpu": 300, "cuda": 100}
 
 @dataclass(frozen=True)
 class Facts:
-    """Properties of the data and the device on which the choices depend."""
+    """Properties of the data and the device from which the `auto` settings are chosen."""
 
     rows: int  # training photographs
     ranks: tuple[str, ...]  # predicted taxonomic ranks, coarse to fine
@@ -107,7 +107,7 @@ def find_device(config: Config) -> str:
 
 
 def find_facts(config: Config, source: Source, device: str) -> Facts:
-    """Return the facts about a data source and a device, "cuda" or "cpu"."""
+    """Return the properties of a data source and a device that the rules read. `device`: "cuda" or "cpu"."""
     import numpy as np
     import torch
 

@@ -47,7 +47,7 @@ def encode(metadata: Metadata, components: Sequence[str]) -> tuple[np.ndarray, n
 
 
 def presence(metadata: Metadata, components: Sequence[str]) -> np.ndarray:
-    """Return bool [N, M]: True where a component of an observation is known."""
+    """Return bool [N, M] for N observations and M components: True where the component is known."""
     present = np.zeros((len(metadata.latitude), len(components)), bool)
     for m, name in enumerate(components):
         present[:, m] = _PRESENCE[name](metadata)

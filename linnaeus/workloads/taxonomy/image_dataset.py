@@ -32,7 +32,7 @@ from linnaeus.workloads.taxonomy.transforms import Transforms, build_transforms,
 
 
 class _BatchIndices(NamedTuple):
-    """Fields of B `SampleIndex` objects, as arrays int64 [B]."""
+    """Epoch, position and other fields of B `SampleIndex` objects, each field as an array int64 [B]."""
 
     epoch: np.ndarray
     position: np.ndarray
@@ -283,7 +283,7 @@ def build_blocks(config: Config) -> Blocks | None:
 
 
 def blocks_note(blocks: Blocks, size: int) -> str:
-    """Return a line of text that describes the block order for a training set of `size` samples."""
+    """Return a line for the user that describes the order of data.order=blocks for a training set of `size` samples."""
     count = -(-size // blocks.records)
     number, windows = counted(count, "block"), -(-count // blocks.window)
     return (

@@ -63,7 +63,7 @@ class LeftOut(dict[str, int]):
         self._texts += other._texts
 
     def write(self, path: Path) -> None:
-        """Write the lines to a CSV file, atomically."""
+        """Write the lines of left_out.csv to `path`, atomically."""
         temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
         with temporary.open("w", encoding="utf-8", newline="") as file:
             file.write(HEADER)

@@ -1,15 +1,15 @@
 """Mask metadata in training, so that one model works with any of its components missing, and convert missing labels to null labels.
 
 For each sample, all components are masked with probability `schedule.meta_mask_prob`; otherwise, with probability
-`schedule.partial_meta_mask_prob`, one combination of components is masked, drawn from a list by weight. Draws are keyed by (seed,
-global_step, position) and applied after mixing, on the device. Validation passes mask the same components for all samples.
+`schedule.partial_meta_mask_prob`, one combination of components is masked, drawn from a list by weight. Draws are functions of
+(seed, global_step, position) and applied after mixing, on the device. Validation passes mask the same components for all samples.
 
 A missing label (-1) is ignored, or converted to a null label, the label of the null class "not known at this rank". The null class is the
 last class of a rank, with the number C_r. `head.nulls` selects the treatment:
 
     ignore     missing labels are not trained on; there is no null class
-    phase_in   in training a missing label becomes a null label with probability 1 - `schedule.null_mask_prob`, keyed by (seed, global_step,
-               position), and is ignored otherwise
+    phase_in   in training a missing label becomes a null label with probability 1 - `schedule.null_mask_prob`, and is ignored otherwise;
+               the draw is a function of (seed, global_step, position)
     predict    every missing label becomes a null label at every step; `schedule.null_mask_prob` must keep its default
 
 In heads that are one distribution on the tree, the null class is a child of every taxon that has children. A missing label below a taxon
@@ -88,7 +88,7 @@ def component_mask(names: Sequence[str], components: Sequence[str], key: str) ->
 
 
 def ramp_used(ramp: RampConfig) -> bool:
-    """Return True if the ramp is above 0 at any time."""
+    """Return True if the scheduled value (a ramp from `start` to `end`) is above 0 at any time."""
     return ramp.start > 0 or ramp.end > 0
 
 

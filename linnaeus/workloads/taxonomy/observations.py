@@ -52,7 +52,7 @@ class Metadata:
 
 @dataclass(frozen=True)
 class Source:
-    """N observations, of training and validation, with the numbers 0 to N - 1."""
+    """Data of a run: N observations, for training and validation, with the numbers 0 to N - 1."""
 
     tree: TaxonomyTree
     ids: Names  # [N]: stable names of the observations (file path, or generator index)

@@ -1,4 +1,4 @@
-"""Show photographs on a page about single samples, with a heat map, and their classes."""
+"""Show photographs with a heat map and the name of a taxon on an HTML page about single samples."""
 
 from __future__ import annotations
 

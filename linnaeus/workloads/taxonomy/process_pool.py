@@ -1,4 +1,4 @@
-"""Run a function on many items in several processes."""
+"""Run a function on many items in several processes (`each_in_processes`)."""
 
 import multiprocessing
 import os

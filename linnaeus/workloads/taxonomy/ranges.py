@@ -112,7 +112,7 @@ class Blocks:
         return x.gather(1, self.ends.flatten(1)).view(self.ends.shape)
 
     def sums(self, x: Tensor) -> Tensor:
-        """Return the sums [B, K] of x [B, C] over each range."""
+        """Return the sums of x [B, C] over the K ranges of each sample, [B, K]."""
         whole = torch.where(self.covered, self.reduce(x, torch.sum), 0).sum(1)
         return whole + torch.where(self.in_ends, self.at_ends(x), 0).sum(2)
 

@@ -168,6 +168,6 @@ class _GroupMembers:
         return self.between.sums((values * self.sizes).t()) + sum(ends.chunk(2, 1))
 
     def gradient(self, values: Tensor) -> Tensor:
-        """Return the gradient [G, B] of `sums` for the output gradient `values` [B, K]."""
+        """Return the gradient of `sums` with respect to its argument, [G, B]. `values`: [B, K], the output gradient."""
         found = self.between.gradient(values).mul_(self.sizes.t())
         return found.scatter_add_(1, self.ends, values.repeat(1, 2) * self.at_ends).t()

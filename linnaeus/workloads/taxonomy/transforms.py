@@ -14,7 +14,7 @@ from linnaeus.workloads.taxonomy.masking import ramp_used
 
 
 class Transforms(NamedTuple):
-    """Parts of a dataset that depend on the size of its images."""
+    """Parts of a dataset that depend on the size of the images: pipelines and the mixing of pairs."""
 
     pipeline: Pipeline
     at_end: Pipeline | None  # pipeline for the last part of the run (`augment.off_last`)

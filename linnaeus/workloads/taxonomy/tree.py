@@ -254,7 +254,7 @@ class TaxonomyTree:
 
 
 def _anchors(values: Sequence[int]) -> np.ndarray:
-    """Return anchors as int64 [C]. Raise `ValueError` for other values."""
+    """Return the anchors (nodes of nearest known ancestors) `values` as int64 [C]. Raise `ValueError` for values that are not integers."""
     found = np.asarray(values)
     if found.ndim != 1 or (len(found) and found.dtype != np.int64):
         raise ValueError("the anchors of a taxonomy must be integers")

@@ -19,7 +19,7 @@ from linnaeus.workloads.language.config import GPTConfig
 
 
 class Dimensions(nn.Module):
-    """Gated adapters of all dimensions in one block."""
+    """Adapters of all dimensions (named adapters, see module) in one block, with the gates of the adapters."""
 
     def __init__(self, width: int, number: int, adapter_width: int, bias: bool) -> None:
         super().__init__()

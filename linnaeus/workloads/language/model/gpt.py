@@ -132,7 +132,7 @@ class GPT(SeededModel):
         return self.norm(x)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Return logits [..., rows of the embedding] from features [..., width]."""
+        """Return logits [..., rows of the embedding] from `features` [..., width]. Some last rows may only pad the embedding."""
         return F.linear(features, self.token.weight)
 
     def shared_parameters(self) -> list[nn.Parameter]:

@@ -88,14 +88,14 @@ def write_folder(model: LanguageModel, folder: Path, metrics: Mapping[str, Any])
 
 
 def save_weights(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write weights as a safetensors file with the metadata that transformers expects."""
+    """Write weights as a safetensors file with the metadata that transformers expects (format: pt)."""
     from safetensors.torch import save_file
 
     save_file(dict(state), path, {"format": "pt"})
 
 
 def texts_of(model: LanguageModel, metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Return the content of each text file of the folder, by name."""
+    """Return file name -> content of each text file of the folder."""
     end = model.tokenizer.end
     tokens = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.network.block, "clean_up_tokenization_spaces": False}
     return {

@@ -103,7 +103,8 @@ def _bytes(content: Mapping[str, Any]) -> Tokenizer | None:
 
 
 def _check_numbers(content: Mapping[str, Any], words: list[str]) -> None:
-    """Raise `ValueError` if the ids of `words` and then of the end marker are not 0, 1, 2, ..."""
+    """Raise `ValueError` if the ids of `words`, in this order, are not 0, 1, 2, ..., or if the next id does not belong to the end marker,
+    the only further token."""
     numbers = [content["model"]["vocab"][word] for word in words]
     added = [(token["content"], token["id"]) for token in content["added_tokens"]]
     if numbers != list(range(len(words))) or added not in ([], [(END, len(words))]):

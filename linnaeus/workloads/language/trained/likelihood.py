@@ -20,7 +20,7 @@ from linnaeus.workloads.language.token_array import TokensInMemory
 
 
 class TextScore(NamedTuple):
-    """Metrics of a text. Its first token is not predicted and does not count."""
+    """Metrics of a text. The first token of the text is not predicted, so the metrics leave it out."""
 
     loss: float  # nats per token
     perplexity: float

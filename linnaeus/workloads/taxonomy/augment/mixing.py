@@ -16,7 +16,7 @@ from linnaeus.workloads.taxonomy.config import AugmentConfig
 
 @dataclass(frozen=True)
 class MixDraws:
-    """Random parameters of mixing for a batch of B samples with M metadata components."""
+    """Random parameters of mixup and cutmix for a batch of B samples with M metadata components."""
 
     share: np.ndarray  # float32 [B], the share that a sample keeps of itself; 1 if it is not mixed
     box: np.ndarray  # int64 [B, 4] (top, left, bottom, right), the region taken from the partner; all 0 for mixup

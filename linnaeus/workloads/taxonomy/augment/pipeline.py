@@ -77,7 +77,7 @@ class AugmentationPipelineFactory:
 
 
 class ValidationPipeline:
-    """Pipeline that resizes the central square of each photograph; the keys are not used."""
+    """Pipeline for validation images: it resizes the central square of each photograph. The argument `keys` is not used."""
 
     def __init__(self, image_size: int) -> None:
         self.image_size = image_size

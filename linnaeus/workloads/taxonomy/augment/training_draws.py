@@ -26,7 +26,7 @@ class TrainingDraws:
         return draws.uniform_draws(keys, draws.FLIP, 2) < probabilities
 
     def colours(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the matrices and grey factors of `colour.colour_maps`; None if colours are not changed."""
+        """Return colour maps, the matrices and grey factors of `colour.colour_maps`; None if colours are not changed."""
         strengths = (self.config.brightness, self.config.contrast, self.config.saturation, self.config.hue)
         return colour.colour_maps(draws.uniform_draws(keys, draws.COLOUR, 4), *strengths) if any(strengths) else None
 

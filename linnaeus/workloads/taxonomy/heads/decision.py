@@ -1,4 +1,4 @@
-"""Choose the predicted path of a sample from the probabilities of all taxa."""
+"""Choose the predicted path of a sample (a class at each rank) from the probabilities of all taxa."""
 
 from collections.abc import Sequence
 from itertools import pairwise

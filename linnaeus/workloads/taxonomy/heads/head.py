@@ -149,8 +149,8 @@ class LinearScores(Scores):
         return self._log_probs
 
     def path(self) -> Tensor:
-        """Return the most probable class of each rank, chosen for each rank separately, int64 [B, R]. Of equal classes the lowest index is
-        taken."""
+        """Return the most probable class of each rank, int64 [B, R]. Ranks are independent: the classes may not be on one path. Of equal
+        classes the lowest index is taken."""
         return torch.stack([argmax(z[:, :size]) for z, size in zip(self.logits, self.tree.sizes, strict=True)], 1)
 
     def adjusted(self, priors: Priors, strength: float) -> LinearScores:

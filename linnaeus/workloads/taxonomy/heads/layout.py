@@ -34,7 +34,7 @@ def path_table(tree: TaxonomyTree, device: torch.device) -> Tensor:
 
 
 class Tables(nn.Module):
-    """Module with constant tables, as buffers that move with the module and are not saved."""
+    """Module with constant tables. The tables are buffers, so they move with the module to a device; they are not saved."""
 
     def register(self, **tables: np.ndarray) -> None:
         for name, table in tables.items():
@@ -70,7 +70,7 @@ class Layout(Tables):
     sizes: Tensor  # int64 [R]: classes of each rank
 
     def __init__(self, tree: TaxonomyTree, null: bool) -> None:
-        """`null`: True adds null nodes."""
+        """`null`: True to add null nodes ("not known at finer ranks", see module)."""
         super().__init__()
         self.tree = tree
         taxa, ranks = tree.offsets[-1], len(tree.ranks)
@@ -103,7 +103,7 @@ class Layout(Tables):
         return path_table(self.tree, self.level.device)
 
     def table(self, name: str, number: int) -> Tensor:
-        """Return the table `<name><number>` of a level or rank, such as `group2`."""
+        """Return the buffer `<name><number>`, a table of the level or rank `number`, such as `group2`."""
         return self.get_buffer(f"{name}{number}")
 
     def nodes(self, label: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ class MarginalScores(Scores):
 
 
 class MarginalHead(Head):
-    """Head with one linear classifier over the leaves, which reads the feature of the finest rank."""
+    """Head with one linear classifier over the leaves. It reads the feature of the finest rank."""
 
     def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
         super().__init__()

@@ -34,7 +34,7 @@ WORKSPACE = 2**23  # elements of a float64 table [samples, T + 1]; for a large t
 
 
 class BatchView:
-    """Quantities of a prepared validation batch and its scores; B samples, R ranks."""
+    """Quantities of a prepared validation batch and its scores that several metrics need, each computed once. B samples, R ranks."""
 
     label: Tensor  # int64 [B, R], -1 where missing
     known: Tensor  # bool [B, R]: the sample has a label at the rank
@@ -81,7 +81,8 @@ def _class_log_probs(scores: Scores, sizes: tuple[int, ...]) -> list[Tensor]:
 
 
 class Decisions(NamedTuple):
-    """Finest classes chosen for each of B samples by two rules, and the probabilities along a path."""
+    """Finest classes chosen for each of B samples by two rules (most probable, least risk; see module), and the probabilities of the taxa
+    on a path."""
 
     most_probable: Tensor  # int64 [B, min(k, C)]: finest classes by descending probability
     least_risk: Tensor  # int64 [B, min(k, C)]: finest classes by ascending expected height

@@ -1,14 +1,16 @@
 """Measure the quality of the confidence of predictions: calibration error, and the error rate among confident predictions.
 
-`<rank>/ece`: expected calibration error (Guo et al., ICML 2017). It is the mean over 15 bins of equal width, weighted by their samples, of
-|share right - mean confidence|. The confidence is the probability of the rank's most probable class. Bins are (i/15, (i+1)/15].
+`<rank>/ece`: expected calibration error (Guo et al., ICML 2017). It is the mean of |share right - mean confidence| over 15 bins of
+equal width, weighted by the number of samples in each bin. The confidence is the probability of the rank's most probable class. Bins are
+(i/15, (i+1)/15].
 
 `hierarchical_aurc`: area under the curve of risk against coverage (after Goren et al., NeurIPS 2024, "Hierarchical selective
 classification"). For a threshold, the answer is the deepest taxon on the predicted path whose probability is at least the threshold. The
 risk is the share of wrong answers; an answer is wrong if it is neither the true taxon nor one of its ancestors. The coverage of an answer
 is 1 - log2(leaves at or below it) / log2(all leaves): 1 for a leaf, 0 for the virtual root, which is never wrong. Between the lowest and
 the highest threshold the mean coverage takes all values from 1 to 0, so the area (by trapezoids) is the mean risk, without normalisation.
-Probabilities are those of the finest rank summed up the tree (`batch_view.py`), for samples labelled at that rank."""
+The probability of a taxon is the sum of the probabilities of the finest classes below it (`batch_view.py`), for samples labelled at the
+finest rank."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -25,7 +25,7 @@ class PhotographTable:
         self.best_log_p = np.full((size, ranks), np.nan, np.float32)  # log-probability of the most probable class
 
     def count(self, view: BatchView) -> None:
-        """Store the results of the samples of a batch. This waits for the device."""
+        """Store the results of the samples of a batch. The call waits for the device."""
         paths = [log_p.gather(1, view.path[:, r : r + 1].clamp(min=0))[:, 0] for r, log_p in enumerate(view.log_probs)]
         columns = {
             "real": view.real,

@@ -89,10 +89,10 @@ class Answers:
         return found
 
     def _lineages(self) -> list[str]:
-        """Return the lineage id of each node, after "" for no node."""
+        """Return the lineage ids in a list with index node + 1: first "" for no node, then the id of each node."""
         return ["", *(lineage for r in range(len(self.tables.ranks)) for lineage in self.tables.tree.lineage_ids(r))]
 
 
 def _short(value: float) -> float:
-    """Return a probability with six significant digits."""
+    """Return a probability rounded to six significant digits."""
     return float(f"{value:.6g}")

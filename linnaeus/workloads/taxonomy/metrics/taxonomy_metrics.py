@@ -25,7 +25,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class MetricPart(Protocol):
-    """A group of metrics with their own counts."""
+    """Metrics that are computed from counts of their own. `TaxonomyMetrics` consists of such parts."""
 
     counts: dict[str, Tensor]  # int64, on the device; names are unique over all parts
 
@@ -33,7 +33,7 @@ class MetricPart(Protocol):
         """Add a batch to `counts`."""
 
     def compute(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the results by name, from counts on the host, summed over all processes."""
+        """Return metric name -> result. `counts`: the counts of this part on the host, summed over all processes."""
 
 
 class TaxonomyMetrics(Metrics):
@@ -110,11 +110,12 @@ class TaxonomyMetrics(Metrics):
         return results
 
     def compute_at_end(self, counts: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the confidence intervals, which take longer than all other metrics."""
+        """Return metric name -> bound of its confidence interval. Intervals take longer than all other metrics, so they are computed only
+        in the last validations of a run."""
         return self.record.intervals(counts, self.groups)
 
     def class_rows(self, counts: Mapping[str, Tensor]) -> list[dict[str, Any]]:
-        """Return the rows of the table `classes`."""
+        """Return the rows of the table `classes` (`ClassAccuracy.rows`)."""
         return self.classes.rows(self.tree, counts)
 
     def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:

@@ -22,8 +22,8 @@ UNIT = 2.0**32
 
 
 class TaxonomyTrainingMetrics(TrainingMetrics):
-    """Metrics of training rows: `loss`, `<rank>/loss`, `<rank>/top1` (a mixed sample is compared with the label of the larger share), and
-    `masked/<COMPONENT>`: of the samples in which the component is known, the share in which it was masked."""
+    """Metrics of the training rows of metrics.jsonl: `loss`, `<rank>/loss`, `<rank>/top1` (a mixed sample is compared with the label of the
+    larger share), and `masked/<COMPONENT>`: of the samples in which the component is known, the share in which it was masked."""
 
     def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = ()) -> None:
         super().__init__(tree.ranks)
@@ -79,7 +79,7 @@ def zero_counts(device: torch.device, *shape: int) -> Tensor:
 
 
 def ratio(hits: Tensor, total: Tensor) -> Tensor:
-    """Return hits / total, float64; NaN for a total of 0."""
+    """Return hits / total, float64, elementwise; NaN for a total of 0."""
     return hits.double() / torch.where(total > 0, total.double(), torch.nan)
 
 

@@ -13,7 +13,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class TreeTables:
-    """Tables of `tree` on `device`; T taxa, R ranks."""
+    """Integer tables of `tree` on `device` (see module). T taxa, R ranks."""
 
     def __init__(self, tree: TaxonomyTree, device: torch.device) -> None:
         self.tree, self.ranks, self.sizes = tree, tree.ranks, tree.sizes

@@ -44,7 +44,7 @@ class Classifier(Model):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Initialise every parameter from torch's default generator, except pretrained weights."""
+        """Initialise every parameter from torch's default generator, except parameters with pretrained weights."""
         self.trunk.init_weights()
         nn.init.ones_(self.norm.weight)
         nn.init.zeros_(self.norm.bias)
@@ -98,7 +98,7 @@ class MetadataEncoder(nn.Module):
         self.missing = nn.Parameter(torch.empty(len(sizes), width))
 
     def init_weights(self) -> None:
-        """Initialise the learned tokens of missing components."""
+        """Initialise the learned tokens, which stand for missing components."""
         nn.init.trunc_normal_(self.missing, std=TOKEN_STD)
 
     def forward(self, meta: Tensor, present: Tensor) -> Tensor:

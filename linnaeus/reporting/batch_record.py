@@ -25,9 +25,9 @@ class BatchRecord(RowWriter):
         self.names, self.rank, self.world_size = names, rank, world_size
 
     def truncate_after(self, global_step: int) -> int:
-        """Remove the rows of updates after `global_step` from the file of this process and return their number.
+        """Remove the rows of updates after `global_step` from the file of this process, and return the number of rows removed.
 
-        Rank 0 also removes them from the files of ranks >= `world_size`, which an earlier launch with more processes wrote."""
+        Rank 0 also removes such rows from the files of ranks >= `world_size`, which an earlier launch with more processes wrote."""
         if self.rank == 0:
             kept = {self.path.with_name(f"batches-rank{rank}.jsonl") for rank in range(self.world_size)}
             for path in set(self.path.parent.glob("batches-rank*.jsonl")) - kept:

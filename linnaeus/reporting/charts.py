@@ -49,10 +49,10 @@ class Scale:
 
     @classmethod
     def around(cls, values: Collection[float], start: float, end: float, log: bool = False, margin: float = 0.04) -> Scale:
-        """Return a scale from pixel `start` to pixel `end` that contains all `values`, with a margin at both ends.
+        """Return a scale from pixel `start` to pixel `end` that contains all `values`, with a margin at each end.
 
-        `margin`: fraction of the range of `values`, with `log` of the range of their logarithms. It is not used if all values are equal:
-        a linear scale then adds half the absolute value (0.5 if it is 0) at each end, a logarithmic scale a factor of 3."""
+        margin: fraction of the range of `values`; with `log`, of the range of their logarithms. If all values are equal, `margin` is not
+        used: a linear scale then adds half the absolute value at each end (0.5 for the value 0), a logarithmic scale a factor of 3."""
         low, high = min(values), max(values)
         if log:
             factor = (high / low) ** margin if high > low else 3.0

@@ -148,7 +148,7 @@ def is_terminal() -> bool:
 
 
 def attach_log_file(path: Path | str) -> None:
-    """Write the lines logged so far and all later ones to the end of the file `path`. Ranks other than 0 do nothing."""
+    """Write the lines logged so far and all later lines to the end of the file `path`. Ranks other than 0 do nothing."""
     for handler in LOGGER.handlers:
         if isinstance(handler, _LogFileHandler):
             handler.attach(Path(path))

@@ -3,7 +3,7 @@
     python -m linnaeus.reporting.demo --max-iters 100
     python -m linnaeus.reporting.demo --max-iters 50000 --every 5% --sections progress,loss,time,rates
 
-Reports are printed at 0 %, at the interval `--every` (a value of `schedule.report`), and at the last iteration: by default 101 of them for
+Reports are printed at 0 %, at the interval `--every` (a value of `schedule.report`), and at the last iteration: by default 101 reports for
 100 iterations or more. Time is simulated: 0.1 s per iteration, a slower first one, and a validation every 25 %.
 """
 

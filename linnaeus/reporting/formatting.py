@@ -88,7 +88,7 @@ def fit(texts: Sequence[str], width: int) -> str:
 
 def sparkline(values: Sequence[float], width: int) -> str:
     """Return a line chart as text: one of the characters `BARS` for each finite value, the lowest character for the least value; "" without
-    one.
+    finite values.
 
     With more than `width` values, each of `width` characters shows the mean of consecutive values."""
     finite = [value for value in values if math.isfinite(value)]

@@ -165,9 +165,10 @@ class RunReports:
         return {f"recent/{name}_ms_per_step": 1000 * recent[math.ceil(share * len(recent)) - 1] for name, share in shares.items()}
 
     def report(self, data: ReportData, keep: bool) -> None:
-        """Show the report `data` on the console, log it in full to train.log, and append its row to reports.jsonl if `keep` is True.
+        """Show the report `data` on the console, and log it in full to train.log.
 
-        `keep` is False for reports due by wall time, because their steps differ between equal runs."""
+        keep: True: also append its row to reports.jsonl. False for reports due by wall time, because their steps differ between equal
+        runs."""
         text, row = describe_report(self.sections, data)
         log.debug(text)
         self.display.report(data)

@@ -55,7 +55,7 @@ def slowest(table: Sequence[Sequence[float]]) -> Slow | None:
 
 
 class SlowRank:
-    """Decides in a launch when to warn about a slow process.
+    """Rules for the warnings about slow processes in a launch, and the state that they need.
 
     A process causes a warning if it is slow in the same section in two successive reports. In the section `data`, another process may be
     slow in the second report; the warning is about the process of the second report. While this process stays slow, the next warning

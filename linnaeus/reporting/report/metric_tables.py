@@ -124,10 +124,10 @@ def _table(
 
 
 def _cell(final: Final, key: str, normal_key: str, beside: _Beside) -> Cell:
-    """Return a table cell for `final[key]`: the value, its difference from `final[normal_key]`, and its interval, as far as known.
+    """Return a table cell for `final[key]`: the value, its difference from `final[normal_key]`, and its interval.
 
-    Without a value the cell is an en dash. normal_key: key of this metric in the normal pass. If it equals `key`, there is no
-    difference."""
+    An unknown difference or interval is left out; without a value the cell is an en dash. normal_key: key of this metric in the normal
+    pass. If it equals `key`, there is no difference."""
     value, normal = final.get(key), final.get(normal_key)
     html = number(key, value)
     if value is not None and normal is not None and key != normal_key:

@@ -149,8 +149,8 @@ class PlantedDictionary:
         return self._normals_of_rows(use, torch.arange(rows, device=self.device), columns).cpu().double()
 
     def _weights(self, use: int, number: int) -> tuple[Tensor, Tensor]:
-        """Return (weights of the common factors in `number` scores, float32 [number, rank]; 1 / standard deviation of the rest of each
-        score, [number]).
+        """Return (weights of the common factors in `number` scores, float32 [number, rank]; 1 / (standard deviation of the rest of each
+        score), float32 [number]).
 
         use: stream of random numbers. Weights and factors are divided by a step and rounded to whole numbers, so that sums are exact. Set
         `_step`: the common part of a score is the sum of weight x factor, times `_step`."""

@@ -60,7 +60,9 @@ def _choose(probabilities: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def make_world(seed: int, weapons: int) -> World:
-    """Return a random world with `weapons` weapons. The seed determines the archetypes, preferences and frequencies of the weapons."""
+    """Return a random `World` (distribution of builds) with `weapons` weapons.
+
+    The seed determines the archetypes, the preferences of the weapons and the frequencies of the weapons."""
     draw = Draw(seed, SYNTHETIC, WORLD)
     styles = [_style(draw) for _ in range(ARCHETYPES)]
     rank = np.argsort([draw.uniform() for _ in range(weapons)])

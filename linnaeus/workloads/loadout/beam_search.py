@@ -1,8 +1,8 @@
 """Find probable builds by a beam search, which adds one slot at a time. Given gear is kept.
 
-The model returns the probabilities of at least 1, 2, ... further slots of each item (tails). Their sum is the expected number of further
-slots of the item. This number, divided by its sum over all items that fit the same kind of slot (main or sub), is the probability that the
-next free slot of this kind has the item.
+The model returns the probabilities of at least 1, 2, ... further slots of each item (tails). The sum of an item's tails is the expected
+number of further slots of the item. Divide this number by its sum over all items that fit this kind of slot (main or sub): the quotient is
+the probability that the next free slot of this kind has the item.
 
 The log-probability of a build is the sum of the logarithms of these probabilities over the added slots, main slots first. The order of the
 slots has no meaning, so the logarithm of the number of orders within each kind is added.

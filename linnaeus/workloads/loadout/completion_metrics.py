@@ -183,7 +183,7 @@ def calibration_error(number: np.ndarray, right: np.ndarray, probability: np.nda
 def _token_results(number: np.ndarray, positive: np.ndarray) -> dict[str, float]:
     """Return precision, recall and F1 at a probability of 0.5, and average precision; NaN for a metric that is undefined.
 
-    number: int64 [BINS], tokens in each bin of predicted probability. positive: int64 [BINS], those of them that the build has."""
+    number: int64 [BINS], tokens in each bin of predicted probability. positive: int64 [BINS], tokens in each bin that the build has."""
     taken, found = number[::-1].cumsum(), positive[::-1].cumsum()  # with at least the probability of the bin, from the highest
     half, total = BINS // 2 - 1, found[-1]
     precision, recall = _mean(found[half], taken[half]), _mean(found[half], total)

@@ -1,9 +1,9 @@
 """Compute the exact posterior of the missing slots of generated builds (`archetypes.World`), from which the best completion follows.
 
-Given the archetype z, the sub slots are independent draws, so the missing ones are multinomial. A standard ability in a main slot does not
-show its piece, so the likelihood of the main slots is a sum over the assignments of the observed main abilities to pieces. The probability
-of at least j more of each item is the mean of P(at least j | z, assignment), weighted by P(z, assignment | observed). The values P(at least
-j | z, assignment) are computed once for every weapon.
+Given the archetype z, the sub slots are independent draws, so the counts in the missing sub slots are multinomial. A standard ability in a
+main slot does not show its piece, so the likelihood of the main slots is a sum over the assignments of the observed main abilities to
+pieces. The probability of at least j more of each item is the mean of P(at least j | z, assignment), weighted by P(z, assignment |
+observed). The values P(at least j | z, assignment) are computed once for every weapon.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Weapons:
         return next(row.name for row in self.rows if row.key == self.keys[index])
 
     def to_dict(self) -> list[list[str]]:
-        """Return plain values from which `weapons_from` makes the same vocabulary."""
+        """Return [[key, number, name, key of the reference weapon], ...], from which `weapons_from` makes an equal vocabulary."""
         return [[row.key, row.number, row.name, row.reskin_of] for row in self.rows]
 
 

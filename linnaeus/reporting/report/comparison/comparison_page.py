@@ -135,7 +135,8 @@ def _pareto(compared: Compared) -> str:
 
 
 def _differences(compared: Compared, pairs: PairedRows) -> str:
-    """Return an HTML table with one row per metric: values of the first group (the reference), then for each other group its difference.
+    """Return an HTML table with one row per metric: the value of the first group (the reference), then the difference of each other group
+    from it.
 
     Metrics that are ends of intervals and the metrics `many`, `medium` and `few` are left out. With one group, return a message that all
     runs differ in their seed only."""
@@ -175,7 +176,7 @@ def _curves(compared: Compared) -> str:
     last = float(max((run.step or 0 for run in compared.runs), default=0))
 
     def lines(key: str) -> Mapping[str, Curve]:
-        """Return group name -> curve of the metric `key` in the first run of the group. Groups whose first run lacks the metric are left
+        """Return {group name: curve of the metric `key` in the first run of the group}. A group whose first run lacks the metric is left
         out."""
         found = {group.name: group.runs[0].metrics.get(key) for group in groups}
         return {name: curve for name, curve in found.items() if curve is not None and curve.count}

@@ -9,7 +9,8 @@ from linnaeus.config.setting import setting
 class DictionaryConfig:
     """Settings that all variants of a dictionary share.
 
-    Coefficients of losses refer to scaled activations: the scale makes their mean distance from the geometric median sqrt(width)."""
+    Coefficients of losses refer to scaled activations. The scale makes the mean distance of the activations from their geometric median
+    sqrt(width)."""
 
     name: str = setting(
         "variant of the dictionary", choices=("relu", "gated", "topk", "batch_topk", "jumprelu", "matryoshka")

@@ -1,7 +1,7 @@
 """Define `DictionarySet`: one dictionary, or several that are trained on the same activations in one pass (`model.frontier`).
 
-The dictionaries have no common parameters. Each dictionary is a task of the run. It gets the same weights as in a run with this dictionary
-alone.
+The dictionaries have no common parameters. Each dictionary is a task of the run. A dictionary gets the weights that it would get in a run
+with this dictionary alone.
 """
 
 from __future__ import annotations

@@ -172,9 +172,9 @@ class SparseDictionary(Model):
     def fit_scale(self, sample: Tensor) -> None:
         """Fit the scale and the bias to a sample of activations [N, d]. Raise `ConfigError` for an empty sample.
 
-        The bias becomes the geometric median of the scaled activations. The scale makes their mean distance from it sqrt(d); it is 1 if all
-        activations are equal. The mean norm is not used: for activations far from the origin it says nothing about the deviations, which
-        the features explain."""
+        The bias becomes the geometric median of the scaled activations. The scale makes the mean distance of the scaled activations from
+        the bias sqrt(d); if all activations are equal, the scale is 1. The mean norm is not used: for activations far from the origin it
+        says nothing about the deviations, which the features explain."""
         if not len(sample):
             raise ConfigError("data: no activation counts in the blocks from which the scale is estimated; the samples cannot be decoded")
         median = geometric_median(sample.double())
@@ -216,7 +216,7 @@ class SparseDictionary(Model):
         self._fired[-1] += real.sum()
 
     def _auxiliary_loss(self, scaled: Tensor, error: Tensor, decoder: Tensor, pre: Tensor | None = None) -> Tensor:
-        """Return the auxiliary loss of dead features, [N]: the squared distance of the error from a reconstruction of it by dead features.
+        """Return the auxiliary loss of dead features, [N]: dead features reconstruct `error`, and the loss is their squared error.
 
         error: reconstruction error [N, d]. For each sample the dead features with the largest pre-activations are used, at most
         `auxiliary_features`. If fewer features are dead, the loss is reduced in proportion; if none is dead, it is 0. pre: pre-activations

@@ -42,7 +42,7 @@ class SetTransformer(SeededModel):
     """Network that predicts the V tokens of a `TokenCode` for W weapons.
 
     `model(batch)` reads `tokens` int64 [B, L], padded with `PAD`, and `weapon` int64 [B]; it returns logits [B, V]. The tokens are sorted
-    first, so the result does not depend on their order, to the last bit."""
+    first, so that their order does not change the result, not even in the last bit."""
 
     def __init__(self, config: SetTransformerConfig, code: TokenCode, weapons: int) -> None:
         super().__init__()

@@ -62,7 +62,7 @@ def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice],
 
 
 def choice_lines(config: Config) -> list[str]:
-    """Return a line for the log for each value that was chosen in place of `auto`."""
+    """Return lines for the log, one for each value that replaced `auto`."""
     return [str(choice) for choice in config.choices]
 
 

@@ -51,7 +51,7 @@ class NewConnections(NamedTuple):
 
 
 class Growth:
-    """Masks of the parameters whose connections grow. `notes`: lines to log at the start of a run."""
+    """Masks of the parameters whose number of connected (non-zero) weights grows. `notes`: lines to log at the start of a run."""
 
     def __init__(
         self, indices: Mapping[str, int], params: Sequence[Tensor], ops: OpsSchedule, by: str, seed: int, num_unmasked: int
@@ -147,7 +147,7 @@ class Growth:
         return dict(self._row)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return {"masks": {parameter name: its mask packed as bits, uint8}}."""
+        """Return {"masks": {parameter name: mask of this parameter, packed as bits, uint8}}."""
         if self._packed is None:
             self._packed = {m.name: pack(m.mask.bool()) for m in self.masked}
         return {"masks": dict(self._packed)}

@@ -106,7 +106,7 @@ class Plateau(LRSchedule):
 
 
 def scaled_lr(config: OptimizerConfig, global_batch_size: int) -> tuple[float, str]:
-    """Return (the base learning rate for this global batch size by the rule `lr_scaling`, a line about it for the log)."""
+    """Return (base learning rate for `global_batch_size`, a line about it for the log). The rule is `config.lr_scaling`."""
     ratio = global_batch_size / config.lr_reference_batch
     lr = config.lr * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[config.lr_scaling]
     if config.lr_scaling == "none":

@@ -39,9 +39,9 @@ class Metric:
 class TrialResult:
     """Result of a trial.
 
-    `value`: value of the metric; `step`: the step at which it was measured. Both are None unless the run ended well and measured the
-    metric. `seconds`: wall time of all starts of the run. `error`: one line. `columns`: the values of `sweep.columns` in summary.json, None
-    for NaN."""
+    `value`: value of the metric; None unless the run ended well and measured the metric. `step`: step of this value, or the last step of an
+    interrupted run; None if unknown. `seconds`: wall time of all starts of the run. `error`: one line. `columns`: the values of
+    `sweep.columns` in summary.json, None for NaN."""
 
     status: str
     value: float | None = None

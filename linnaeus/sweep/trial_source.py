@@ -57,7 +57,7 @@ class TrialSource:
         return sorted(self.rows(), key=lambda row: (self.metric.rank(row[1].value), row[0].number))
 
     def record(self) -> list[dict[str, Any]]:
-        """Return the rows of the trials for sweep.json."""
+        """Return the list `trials` of sweep.json: a row for each trial composed so far."""
         return [
             {
                 "trial": trial.number,

@@ -151,10 +151,10 @@ def close(t: Training) -> None:
 
 
 def record_failure(t: Training, error: BaseException) -> None:
-    """Record in summary.json that the run ended by `error`: status `failed` with the reason, or `interrupted` for a request to stop.
+    """Record in summary.json that `error` ended the run: status `failed` with the reason, or `interrupted` for a request to stop.
 
-    Do nothing if the files of the run are not open yet. Raise `ProcessLost` if `error` only reports a broken connection and the watchdog
-    finds the process that caused it."""
+    Do nothing if the files of the run are not open yet. If `error` only reports a broken connection and the watchdog finds the process that
+    broke it, raise `ProcessLost`."""
     if not hasattr(t, "output"):
         return
     summary = t.output.directory.path / "summary.json"

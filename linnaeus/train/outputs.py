@@ -1,7 +1,7 @@
 """`Outputs`: the files and loggers of one run. The methods of `Outputs` take values, not parts of a `Training`.
 
-Only rank 0 writes. Other ranks construct the same object to take part in its broadcasts; the only files they write are records of
-batches."""
+Rank 0 writes all files, except that each rank writes its own records of batches. Other ranks construct the same object to take part in its
+broadcasts."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class Sections:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Time the block of a `with` statement as the part `name`. After the block, the enclosing part continues. A block within validation
-        or saving is not timed separately: its time counts as validation or saving."""
+        """Return a context manager that times its block as the part `name`. After the block, the enclosing part continues. A block within
+        validation or saving is not timed separately: its time counts as validation or saving."""
         outer = self._marks[-1][0]
         if outer in ASIDE:
             yield

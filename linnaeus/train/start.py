@@ -28,7 +28,7 @@ BUSY = 0.5  # cores used by other processes
 
 
 def join_group(config: Config) -> DistributedContext:
-    """Join the process group if a launcher started this process as part of one, and choose the device. Return the context."""
+    """Choose the device, and join the process group if a launcher started this process as part of a group. Return the context."""
     return DistributedContext().initialize(device=config.trainer.device, timeout=Duration.parse(config.trainer.startup_timeout).seconds)
 
 

@@ -215,7 +215,8 @@ def draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
 
 
 def _draw_numbers(seed: int, prompts: Sequence[Sequence[int]], length: int) -> Tensor:
-    """Return one uniform number for each new token of each row, float64 [B, length] in [0, 1)."""
+    """Return uniform numbers in [0, 1), one for each new token of each prompt, float64 [prompts, length]. Number n of a prompt is a hash of
+    (seed, the prompt, its index among equal prompts, n)."""
     copies: Counter[tuple[int, ...]] = Counter()
     lines = []
     for prompt in prompts:

@@ -53,10 +53,10 @@ def adapt_weights(weights: InitialWeights, model: GPT, config: Config, tokens: s
 
 
 def check_tokens(path: Path, tokens: str) -> list[str]:
-    """Compare the tokens of a run with the tokens of this run. Return messages for the user.
+    """Compare the tokens of the run at `path` with the tokens of this run. Return messages for the user.
 
-    `path` is the run directory or a path in it. `tokens` is the identity (kind, size and hash) of this run's tokens. Raise `ConfigError` if
-    the tokens of the two runs differ."""
+    `path` is the directory of the other run, or a path in it. `tokens` is the identity (kind, size and hash) of this run's tokens. Raise
+    `ConfigError` if the tokens of the two runs differ."""
     found = ((folder, read_json(folder / "dataset.json")) for folder in (path, *path.resolve().parents[:3]))
     run, trained = next(((folder, facts.get("identity")) for folder, facts in found if facts is not None), (path, None))
     if not isinstance(trained, str) or trained == tokens:

@@ -98,7 +98,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 def _split_facts(files: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the entry of a split in dataset.json, from the entries of its files.
 
-    If the split has one file in nanoGPT's layout, the hash of the split is the hash of the file."""
+    If the split has one file in nanoGPT's layout (uint16, no header), the hash of the split is the hash of the file."""
     plain = len(files) == 1 and (files[0]["dtype"], files[0]["offset"]) == (DTYPES["uint16"], 0)
     digest = files[0]["sha256"] if plain else text_digest(json.dumps([[file["dtype"], file["sha256"]] for file in files]))
     return {"tokens": sum(file["tokens"] for file in files), "sha256": digest, "files": files}

@@ -104,8 +104,8 @@ class LanguageWorkload(Workload):
     def label_counts(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Return {"tokens": (counts in the training text, counts in the validation text)}, each int64 [vocabulary].
 
-        A long text is counted in samples of it (`token_counts`). Return {} if the data have named sources, because phases of the schedule
-        change the mixture of the sources."""
+        Of a long text only some stretches are counted (`token_counts`). Return {} if the data have named sources, because phases of the
+        schedule change the mixture of the sources."""
         if self.sources:
             return {}
         training, validation = (token_counts(split, self.store.vocabulary_size) for split in (self.store.train, self.store.validation))

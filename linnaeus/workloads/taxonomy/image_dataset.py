@@ -100,7 +100,7 @@ class TaxonomyDataset(PositionedDataset):
         return self._resampling
 
     def record_blocks(self) -> Blocks | None:
-        """Return the block order of data.order=blocks; None for data.order=shuffle."""
+        """Return the order of data.order=blocks (blocks of neighbouring records are shuffled); None for data.order=shuffle."""
         return self._blocks
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:

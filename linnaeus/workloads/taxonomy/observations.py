@@ -17,7 +17,7 @@ TRAIN, VALIDATION = 0, 1
 
 
 class ImageReader(Protocol):
-    """Reader of photographs by observation number. Loader workers are forks of the process, so `read` must open the files, not the
+    """Reader of photographs by observation number. Loader workers are forks of the process, so files must be opened in `read`, not in the
     constructor."""
 
     def read(self, samples: np.ndarray) -> list[np.ndarray]:

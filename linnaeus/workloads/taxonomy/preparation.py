@@ -88,6 +88,7 @@ def mix_images(image: Tensor, share: Tensor, box: Tensor, other: Tensor) -> None
 
 
 def masking_counts(batch: Batch) -> Tensor:
-    """Return the number of real samples of a prepared batch in which each component is known, before and after masking, int64 [2, M]."""
+    """Return the number of real samples of a prepared batch that have each component, int64 [2, M]: before masking (row 0) and after
+    masking (row 1)."""
     real = (batch["weight"] > 0).unsqueeze(1)
     return torch.stack([(batch["available"] & real).sum(0), (batch["present"] & real).sum(0)])

@@ -178,7 +178,8 @@ class TaxonomyWorkload(Workload):
         return self.loss.valid_counts(batch)
 
     def check_batch(self, batch: Batch) -> None:
-        """Record the undecodable photographs of a host batch in the quarantine, and log each new one.
+        """Record the undecodable photographs of a host batch in the quarantine (the run's list of photographs not to read), and log each
+        new one.
 
         Raise `ConfigError` if more than `data.max_bad_fraction` of all photographs are unreadable."""
         if (batch["bad"] >= 0).any():

@@ -149,8 +149,9 @@ class GPT(SeededModel):
         return {name for name, parameter in self.named_parameters() if parameter.dim() < 2}
 
     def maskable_parameters(self) -> list[str]:
-        """Return the names of the matrices whose connections can grow: the matrices of attention, perceptron and adapters. Embedding,
-        positions and gates are excluded, because one of their weights affects a whole token, position or dimension."""
+        """Return the names of the matrices that may start sparse and become denser (`growth=linear`): the matrices of attention, perceptron
+        and adapters. Embedding, positions and gates are excluded, because one of their weights affects a whole token, position or
+        dimension."""
         return [name for name, _ in self.named_parameters() if name.endswith(MASKABLE)]
 
     def flops_per_token(self, length: int) -> int:

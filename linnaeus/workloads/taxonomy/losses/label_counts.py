@@ -42,7 +42,7 @@ class LabelCounts:
         return cls(tuple(ranks), np.bincount(finest, weights, minlength=tree.offsets[-1] + 1))
 
     def priors(self, dtype: torch.dtype) -> Priors:
-        """Return the logarithm of each count divided by the number of rows, in `dtype`."""
+        """Return log(count / number of rows) of each count, in `dtype`."""
         rows = self.finest.sum() or 1
         log_share = lambda counts: torch.from_numpy(np.log(np.where(counts > 0, counts, 1) / rows)).to(dtype)
         return Priors(tuple(log_share(counts) for counts in self.ranks), log_share(self.finest))

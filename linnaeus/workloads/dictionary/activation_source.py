@@ -44,7 +44,7 @@ class ActivationSource:
 
         samples: number of training samples to read, from the first one on; None or 0: all. channels: dimension of the channels of a feature
         map, "first" ([B, C, H, W]) or "last" ([B, H, W, C]). Raise `ConfigError` if the run has no training samples, if the module does not
-        exist, if its output cannot be read, or if `channels` is "last" and the output is no feature map."""
+        exist, if its output cannot be read, or if `channels` is "last" and the output is not a feature map."""
         self.run, self.name, self.source_batch, self.channels = run, name, source_batch, channels
         self.device = next(run.model.parameters()).device
         self.module = find_module(run.model, name)

@@ -30,6 +30,7 @@ from linnaeus.config.schema import Config
 from linnaeus.config.schema_schedule import RampConfig, ScheduleConfig
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.augment.draws import sample_keys, uniform_draws
+from linnaeus.workloads.taxonomy.heads import is_hierarchical
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 FULL_OR_PARTIAL, PHASE_IN = 1, 2  # the keys of both kinds of draws within the masking stream
@@ -113,7 +114,7 @@ class NullPolicy:
     def __init__(self, config: Config, tree: TaxonomyTree) -> None:
         self.seed, self.always = config.seed, config.head.nulls == "predict"
         self.null_class, self.offsets = np.array(tree.sizes), np.array(tree.offsets[:-1])
-        self.has_children = None if config.head.name == "linear" else tree.has_children  # None if the head is not one on the tree
+        self.has_children = tree.has_children if is_hierarchical(config.head) else None  # None if the head is not one on the tree
 
     @classmethod
     def from_config(cls, config: Config, tree: TaxonomyTree) -> NullPolicy | None:
@@ -158,8 +159,8 @@ class NullPolicy:
     def learnable(self, label: np.ndarray) -> np.ndarray:
         """Return bool [B, R], True for missing labels that can be learnt as null labels. `label`: int64 [B, R].
 
-        With head=linear every missing label can be learnt. With other heads, a missing label can be learnt at the ranks finer than the
-        finest known taxon, if this taxon has children."""
+        With head=linear and heads of plugins every missing label can be learnt. With the other heads, a missing label can be learnt at the
+        ranks finer than the finest known taxon, if this taxon has children."""
         if self.has_children is None:
             return label < 0
         nodes = np.where(label >= 0, label + self.offsets, -1)

@@ -143,7 +143,7 @@ def same_module(directory: Path) -> list[tuple[str, tuple[list[str], dict[str, f
 def _reads(directory: Path) -> tuple[str, str, list[str]] | None:
     """Return what a dictionary run is about: (path of the run whose activations are read, module name, names of the dictionaries).
 
-    Return None if `directory` is no dictionary run."""
+    Return None if `directory` is not a dictionary run."""
     from linnaeus.errors import ConfigError
     from linnaeus.workloads.dictionary.model.dictionary_set import members
     from linnaeus.workloads.run_weights import run_configuration

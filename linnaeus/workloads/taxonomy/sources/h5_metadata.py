@@ -263,7 +263,7 @@ def _date_and_time(raw: str, month: int, day: int, hour: int) -> tuple[str, str]
     clock = hour_of_day(raw) if ":" in raw else ""
     if hour < 0:
         return text, raw if agrees and ":" in raw else ""
-    same = agrees and ((isinstance(clock, float) and int(clock) == hour) or clock == "time in UTC, not local")
+    same = agrees and isinstance(clock, float) and int(clock) == hour
     return text, raw if same else f"{hour:02d}:00"
 
 

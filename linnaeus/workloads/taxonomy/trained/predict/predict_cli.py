@@ -101,9 +101,10 @@ def predict(options: argparse.Namespace) -> list[str]:
     asked = model.asked(options.top, options.precision, options.coverage)
     for note in (*inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
         print(note)
+    kind = "photograph" if sequences is None else "sequence"
     if options.out is None:
         rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads, sequences) for row in batch]
-        return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(len(rows))
+        return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(kind, len(rows))
     FORMATS[options.format].check(inputs.columns)
     if sequences is not None and options.format == "camtrap_dp":
         check_events(inputs.columns, sequences)
@@ -118,12 +119,13 @@ def predict(options: argparse.Namespace) -> list[str]:
             journal.append(batch)
         seconds = time.monotonic() - start
         failed = sum("error" in row for row in journal.rows())
+        single = sum(len(row["unreadable"]) for row in journal.rows() if "unreadable" in row and "error" not in row)
         named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
         classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
         answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences)
         write_file(options.out, options.format, journal, answered)
-        kind, count = ("photograph", len(inputs)) if sequences is None else ("sequence", len(sequences))
-        return _account(options.out, kind, count, continued, failed, named, seconds)
+        count = len(inputs) if sequences is None else len(sequences)
+        return _account(options.out, kind, count, continued, failed, named, seconds) + _unreadable(single)
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
@@ -206,8 +208,13 @@ def _title(row: Row) -> str:
     return name if "sequence" not in row else f"{escaped(row['sequence'])} ({counted(len(row['photographs']), 'photograph')}): {name}"
 
 
-def _left_out(count: int) -> list[str]:
-    return [f"and {counted(count - SHOWN, 'more photograph')}; --out answers.csv writes all"] if count > SHOWN else []
+def _left_out(kind: str, count: int) -> list[str]:
+    return [f"and {counted(count - SHOWN, f'more {kind}')}; --out answers.csv writes all"] if count > SHOWN else []
+
+
+def _unreadable(count: int) -> list[str]:
+    """Return a line about `count` photographs that could not be read, of sequences that have an answer; [] for 0."""
+    return [f"{counted(count, 'photograph')} of these sequences could not be read"] if count else []
 
 
 def _account(out: Path, kind: str, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:

@@ -88,7 +88,7 @@ def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], 
 
     `label_shift` names all tasks whose `distance` is above `chance`. Its text and numbers are about the task in which `distance` - `chance`
     is largest. `shuffled_labels` is raised from the fraction `NO_SKILL_FROM` of the run on, if every task is at chance level; it is not
-    raised if a task has no statistics.
+    raised if a task has no statistics, or if the labels of every task are all of one class, so that there is nothing to learn.
 
     tasks: names of all tasks. labels: task -> statistics; tasks with unknown statistics are missing. results: results of the validation."""
     shifted = {task: own for task, own in labels.items() if own.distance > own.chance}
@@ -97,7 +97,8 @@ def label_problems(tasks: Sequence[str], labels: Mapping[str, LabelStatistics], 
         distance, chance = shifted[task].distance, shifted[task].chance
         text = f"training and validation labels of {task} differ in frequency: {100 * distance:.0f} % would have to be of another class"
         yield Alarm("label_shift", results.step, f"{text}, by chance at most {100 * chance:.0f} %", None, tuple(shifted), distance, chance)
-    if results.fraction >= NO_SKILL_FROM and all(_without_skill(labels.get(task), results, task) for task in tasks):
+    learnable = any(own.loss > 0 for own in labels.values())
+    if results.fraction >= NO_SKILL_FROM and learnable and all(_without_skill(labels.get(task), results, task) for task in tasks):
         loss, constant = results.losses[tasks[-1]], labels[tasks[-1]].loss
         text = f"the validation loss of {tasks[-1]} is {loss:.4g}, and the frequencies of the labels alone give {constant:.4g}"
         yield Alarm(SHUFFLED, results.step, f"{text}: nothing has been learned about the samples", None, (), loss, constant)

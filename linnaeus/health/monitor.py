@@ -171,4 +171,6 @@ class HealthMonitor:
 
 
 def _rise(name: str, spike: Spike) -> str:
+    if spike.usual == 0:
+        return f"{name} is {spike.value:.4g}, and usually 0"
     return f"{name} is {spike.value:.4g}, {spike.value / spike.usual:.1f} x the usual {spike.usual:.4g}"

@@ -29,8 +29,8 @@ class SpikeLimits:
 
     factor: multiple of the median. deviations: number of spreads above the median. log_deviations: number of spreads of the logarithms
     above the logarithm of the median, for noise with a long tail. over_highest: multiple of the highest value in the window. over_first:
-    multiple of the first median of the run, because a loss near 0 varies by large factors. `factor`, `log_deviations` and `over_first`
-    apply only if all values in the window are positive."""
+    multiple of the first median of the run, because a loss near 0 varies by large factors. `factor` and `over_first` apply only if no
+    value in the window is negative, `log_deviations` only if all are positive."""
 
     factor: float
     deviations: float
@@ -118,9 +118,10 @@ class RunningScale:
         lowest, median, highest = ordered.item(0), ordered.item(len(ordered) // 2), ordered.item(-1)
         spread = _spread(ordered - median, LEAST_SPREAD * abs(median))
         bounds = [median + limits.deviations * spread, self._above_highest(highest)]
-        if lowest > 0 and self._first is not None:
-            spread = _spread(np.log(ordered) - math.log(median), LEAST_SPREAD)
+        if lowest >= 0 and self._first is not None:
             bounds += [limits.over_first * self._first, limits.factor * median]
+        if lowest > 0:
+            spread = _spread(np.log(ordered) - math.log(median), LEAST_SPREAD)
             bounds.append(median * math.exp(min(50.0, limits.log_deviations * spread)))
         return median, max(bounds)
 

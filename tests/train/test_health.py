@@ -140,6 +140,13 @@ def compared(scale: RunningScale, step: int, value: float) -> list[Spike]:
     return list(scale._compare(step, [value], []))
 
 
+def test_losses_of_0_are_usual_or_too_small_to_be_checked():
+    """A loss is exactly 0 where all samples are certain in float32."""
+    (alarm,) = observed(HealthMonitor(["a"]), [*[0.0] * 100, 3.0], rows=10, norms=[1.0] * 101)
+    assert alarm.kind == "loss_spike" and "the loss is 3, and usually 0" in alarm.text
+    assert observed(HealthMonitor(["a"]), [*[2.5] * 64, *[0.0] * 200, 0.25], rows=10, norms=[1.0] * 265) == []
+
+
 def test_fp16_may_search_its_loss_scale():
     norms = [math.inf] * 8 + [1.0] * 20
     assert observed(HealthMonitor(["a"], scaled=True), [1.0] * 28, 10, norms=norms) == []

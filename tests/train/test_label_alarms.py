@@ -87,6 +87,12 @@ def test_results_of_the_label_frequencies(losses: dict, top1: dict, fraction: fl
     assert kinds(EVEN, losses, top1, fraction) == expected
 
 
+def test_a_single_class_has_nothing_to_learn() -> None:
+    one = {"a": ([500], [100])}
+    assert kinds(one, {"a": 0.0}, {"a": 1.0}) == []
+    assert kinds({**EVEN, "b": one["a"]}, {"a": LOSS, "b": 0.0}, {"a": 0.5, "b": 1.0}) == ["shuffled_labels"]
+
+
 def test_two_successive_early_validations_without_skill_are_needed() -> None:
     results = [
         ValidationNumbers(step, step / 100, None, {"a": loss * LOSS}) for step, loss in ((10, 1), (20, 1), (25, 0.8), (30, 1), (40, 1))

@@ -5,13 +5,17 @@ On a resume, alarms.jsonl is cut back to the checkpoint like metrics.jsonl. The 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from linnaeus.errors import counted
 from linnaeus.health import Alarm
 from linnaeus.reporting.rows import RowWriter, read_rows
+
+log = logging.getLogger("linnaeus")
 
 FILE = "alarms.jsonl"
 IN_SUMMARY = 20  # newest alarms in summary.json; alarms.jsonl has all
@@ -41,11 +45,14 @@ class AlarmLog:
         return {} if self.file is None else self.file.counters()
 
     def resume(self, global_step: int, saved: Mapping[str, int]) -> None:
-        """Cut the file back to the rows that it had when the checkpoint of `global_step` was saved.
+        """Cut the file back to the rows that it had when the checkpoint of `global_step` was saved. Log a
+        warning if rows are missing.
 
         saved: result of `counters` in this checkpoint; {} removes all rows."""
         if self.file is not None:
-            self.file.truncate(global_step, **(saved or {"rows": 0}))
+            missing = -self.file.truncate(global_step, **(saved or {"rows": 0}))
+            if missing > 0:
+                log.warning("%s lacks %s that the checkpoint counted", FILE, counted(missing, "row"))
 
     def summary(self) -> dict[str, Any]:
         """Return the entry for summary.json: `count`, the number of alarms; `kinds`, {kind: number of alarms}; `newest`, a list of the last

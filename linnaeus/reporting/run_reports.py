@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from linnaeus.config.schema import Config
+from linnaeus.errors import counted
 from linnaeus.files import from_finite
 from linnaeus.reporting.display import ProgressDisplay
 from linnaeus.reporting.progress_report import ReportData, describe_report
@@ -84,7 +85,7 @@ class RunReports:
         if self.file is not None:
             missing = -self.file.truncate(global_step, saved.get("reports", 0), saved.get("reports_of_step"))
             if missing > 0:
-                log.warning("reports.jsonl lacks %d rows that had been written when the checkpoint was saved", missing)
+                log.warning("reports.jsonl lacks %s that had been written when the checkpoint was saved", counted(missing, "row"))
 
     def defer(self, row: Mapping[str, Any]) -> None:
         """Set `pending`: the report of this step will be made after its validation passes.

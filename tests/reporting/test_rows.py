@@ -15,7 +15,9 @@ from unittest.mock import ANY, Mock, call
 
 import pytest
 
+from linnaeus.health import Alarm
 from linnaeus.reporting import LogSinks, RowWriter, rows
+from linnaeus.reporting.alarm_log import AlarmLog
 from linnaeus.reporting.rows import format_row, read_rows
 
 
@@ -224,6 +226,19 @@ def test_sinks_cut_metrics_by_rows_and_timings_by_step(tmp_path: Path) -> None:
     assert again.resume({"rows": 6}, 30) == ["metrics.jsonl lacks 2 rows that the checkpoint counted"]
     again.resume({}, 0)  # a new run
     assert read_rows(tmp_path / "metrics.jsonl") == read_rows(tmp_path / "timings.jsonl") == []
+
+
+def test_lost_alarms_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    alarms = AlarmLog(tmp_path)
+    for step in (10, 20):
+        alarms.log(step, Alarm("not_finite", step, "the loss is not finite"))
+    saved = alarms.counters()
+    alarms.close()
+    AlarmLog(tmp_path).resume(20, saved)
+    assert caplog.text == ""
+    (tmp_path / "alarms.jsonl").unlink()
+    AlarmLog(tmp_path).resume(20, saved)
+    assert "alarms.jsonl lacks 2 rows that the checkpoint counted" in caplog.text
 
 
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import no_follow
 
 TOUCH_INTERVAL = 10.0  # seconds
+STALE = 300.0  # seconds without a touch after which an owner on another machine counts as ended in a report, since clocks may differ
 EXIT_TIMEOUT = 5.0  # seconds until a killed owner has released the lock: its main thread ends before its files are closed
 
 
@@ -97,6 +98,20 @@ class RunLock:
             os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
         self._descriptor = None
+
+
+def owner_has_ended(path: Path) -> bool:
+    """Return True if the process that last had the lock file `path` has ended; False if it is alive, or without the file. An owner on
+    another machine counts as ended after `STALE` seconds without a touch.
+
+    Do not call this in the process that has the lock: to close the file would release it."""
+    try:
+        with open(path, "rb") as file:
+            owner, touched = _read_owner(file.fileno()), os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return False
+    alive = alive_here(owner) if owner is not None else None
+    return not alive if alive is not None else time.time() - touched > STALE
 
 
 def _try_lock(descriptor: int) -> bool:

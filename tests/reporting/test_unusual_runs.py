@@ -4,12 +4,15 @@ import base64
 import csv
 import hashlib
 import json
+import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from linnaeus.commands.report import main, sections_of
+from linnaeus.distributed.processes import identity
 from linnaeus.reporting import LogSinks
 from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.report import configuration
@@ -17,14 +20,17 @@ from linnaeus.reporting.report.comparison.compared_runs import Compared
 from linnaeus.reporting.report.comparison.comparison_page import comparison_page
 from linnaeus.reporting.report.metric_names import direction
 from linnaeus.reporting.report.pass_differences import paired_intervals
+from linnaeus.reporting.report.previous_best import previous_best
 from linnaeus.reporting.report.run_charts import by_task, learning_charts, speed_charts
 from linnaeus.reporting.report.run_files import RunFiles, read_table
-from linnaeus.reporting.report.run_report import report_page
+from linnaeus.reporting.report.run_report import best_value, report_page
 from linnaeus.reporting.report.time_breakdown import time_breakdown, time_parts
 from linnaeus.reporting.results import write_summary
 from linnaeus.workloads import report_sections
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 from linnaeus.workloads.taxonomy.report.clades import MOST, clade_tree
+from linnaeus.workloads.taxonomy.report.metadata_ablation import metadata_ablation
+from linnaeus.workloads.taxonomy.report.overview import overview
 from linnaeus.workloads.taxonomy.report.sample_table import taxon_name
 
 RANKS = ("order", "breed")  # not in the order of the alphabet
@@ -82,6 +88,63 @@ def test_a_run_in_progress_shows_its_own_numbers_and_not_those_of_the_launch_bef
     assert RunFiles(resumed).final == {"val/order/top1": 0.5} and RunFiles(resumed).step == 80
 
 
+@pytest.mark.parametrize(
+    "owner, touched, status",
+    [
+        ({}, 0, "running"),
+        ({"pid": 2**22 + 1}, 0, "killed"),
+        ({"boot": "another", "host": "elsewhere"}, 60, "running"),
+        ({"boot": "another", "host": "elsewhere"}, 600, "killed"),
+    ],
+)
+def test_a_killed_run_is_said_to_be_killed(resumed: Path, owner: dict, touched: int, status: str) -> None:
+    """Write the note of the last owner to `lock`. An owner touches the file while it is alive; `touched`: seconds since then."""
+    (resumed / "lock").write_text(json.dumps({**identity(), "since": "then", **owner}))
+    os.utime(resumed / "lock", (time.time() - touched,) * 2)
+    run = RunFiles(resumed)
+    text = report_page(run, sections_of(run))
+    assert f">{status}</span>70 of 80 updates" in text and run.final["val/loss"] == 0.75
+    assert ("<strong>killed:</strong>" in text) == (status == "killed")
+
+
+def test_the_best_earlier_run_of_a_run_in_progress_is_that_of_its_own_metric(tmp_path: Path) -> None:
+    for number, (loss, top1) in enumerate([(0.5, 0.25), (1.0, 0.75), (2.0, 0.5)]):
+        path = tmp_path / f"run{number}"
+        path.mkdir()
+        write_summary(path / "summary.json", "finished", 9, final={"val/loss": loss, "val/breed/top1": top1})
+        (path / "run.json").write_text(json.dumps({"data_fingerprint": "a", "created": f"2026-01-0{number + 1}"}))
+    (tmp_path / "now").mkdir()
+    (tmp_path / "now/run.json").write_text('{"data_fingerprint": "a", "created": "2026-02-01"}')
+    (tmp_path / "now/config.yaml").write_text("run: {}\nschedule: {best_monitor: val/breed/top1, best_mode: max}\n")
+    found = previous_best(RunFiles(tmp_path / "now"))
+    assert found is not None and found.name == "run1"
+
+
+def test_the_best_value_is_that_of_the_metric_that_is_monitored_now(resumed: Path) -> None:
+    (resumed / "config.yaml").write_text("run: {}\nschedule: {best_monitor: val/breed/top1}\n")
+    best = {"val/loss": {"value": 0.5, "global_step": 40}, "val/breed/top1": {"value": 0.25, "global_step": 60}}  # changed in between
+    write_summary(resumed / "summary.json", "finished", 80, best=best)
+    assert best_value(RunFiles(resumed)) == "best val/breed/top1 25.0 % at step 60"
+
+
+@pytest.mark.parametrize("trainer, shown", [("{}", " of 90 validation photographs"), ("{limit_validation_samples: 8}", "")])
+def test_the_accuracy_is_that_of_labelled_photographs(resumed: Path, trainer: str, shown: str) -> None:
+    """Before the tables of the last validation exist, the number of photographs is that of dataset.json."""
+    (resumed / "config.yaml").write_text(f"run: {{}}\ntrainer: {trainer}\n")
+    ranks = {"breed": {"classes": 4, "null": {"training": 0, "validation": 10}}}
+    (resumed / "dataset.json").write_text(json.dumps({"rows": {"training": 500, "validation": 100}, "ranks": ranks}))
+    assert f"</em>{shown}.</p>" in overview(AnswerTables(RunFiles(resumed)))
+
+
+def test_samples_that_were_not_validated_are_not_counted(resumed: Path) -> None:
+    """With trainer.limit_validation_samples, the table of samples has empty rows."""
+    folder = resumed / "validation/step-00000060"
+    (folder / "val-samples.csv").write_text("sample,metadata,answer_1\na,SPATIAL,x\nb,,x\nc,SPATIAL,\nd,SPATIAL,\n")
+    metrics = {f"{key}/breed/top1": 0.5 for key in ("val", "val_mask_SPATIAL")}
+    (folder / "val.json").write_text(json.dumps({"global_step": 60, "metrics": metrics}))
+    assert re.findall(r'<td data-v="(\d+)">', metadata_ablation(AnswerTables(RunFiles(resumed)))) == ["2", "1"]
+
+
 def test_directions_that_the_program_fills_in_are_not_listed_as_changes(resumed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configuration, "defaults_for", lambda config, folder: {"a": {"best_mode": "auto", "x": 1, "other": "auto"}})
     changed = configuration.changed_keys({"a": {"best_mode": "min", "x": 2, "other": "cpu"}})
@@ -114,6 +177,8 @@ def test_tables_of_an_earlier_validation_are_not_shown_beside_later_results(resu
     (resumed / "validation/step-00000040/val-baselines.csv").write_text(table)
     assert RunFiles(resumed).table("baselines") == [] and ">constant<" not in report_page(RunFiles(resumed), [])
     (resumed / "validation/step-00000060/val-baselines.csv").write_text(table)
+    (resumed / "validation/step-00000070").mkdir()
+    (resumed / "validation/step-00000070/.tmp-val.json-1-1").write_text("")  # of a killed process
     assert len(RunFiles(resumed).table("baselines")) == 1 and ">constant<" in report_page(RunFiles(resumed), [])
 
 

@@ -25,6 +25,8 @@ def incidents(run: RunFiles) -> str:
 
 
 def _end(run: RunFiles) -> str:
+    if run.status == "killed":
+        return "<p><strong>killed:</strong> the process has ended without writing a result; the same command continues.</p>"
     reason = next((run.summary[name] for name in ("error", "interrupted_by", "stop_reason") if run.summary.get(name)), "")
     reason = reason if run.ended else ""  # otherwise it is that of the launch before
     return f"<p><strong>{escape(run.status.replace('_', ' '))}:</strong> {escape(str(reason))}</p>" if reason else ""

@@ -23,8 +23,7 @@ def previous_best(run: RunFiles) -> Previous | None:
 
     A candidate is a run in the folder of `run` that was created before `run`, has an equal data fingerprint, and has the status `finished`
     or `stopped_early`. Only the first `MOST` directories by name are read."""
-    best = run.summary.get("best") or {}
-    monitor = next(iter(best), "val/loss")
+    monitor = run.monitor
     lower = (run.config.get("schedule") or {}).get("best_mode", "min") == "min"
     data, started = run.record.get("data_fingerprint"), str(run.record.get("created", ""))
     found = []

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
-from linnaeus.files import from_finite, read_json
+from linnaeus.files import TEMPORARY, from_finite, read_json
 from linnaeus.reporting.report.downsampling import Curve, read_curves
+from linnaeus.rundir.lock import owner_has_ended
 from linnaeus.rundir.saved_config import CONFIG, parse_config
 
 Rows = list[dict[str, str]]
@@ -84,18 +85,26 @@ class RunFiles:
         rows: Final = {name: curve.last[1] for name, curve in self.metrics.items() if name.startswith("val") and curve.count}
         return self.results[1] or rows or own
 
-    @property
+    @cached_property
     def status(self) -> str:
-        """Return the status in summary.json, one of `results.STATUSES`; `running` without a status."""
-        return str(self.summary.get("status", "running"))
+        """Return the status in summary.json, one of `results.STATUSES`; `running` without a status. Return `killed` instead of `running` if
+        the process of the last launch has ended."""
+        own = str(self.summary.get("status", "running"))
+        return "killed" if own == "running" and owner_has_ended(self.path / "lock") else own
 
     @property
     def ended(self) -> bool:
-        """Return True if the last launch has ended and written its results to summary.json, so that the status is not `running`.
+        """Return True if the last launch wrote its results to summary.json at its end: the status there is not `running`. During a launch,
+        and after a launch was killed, it is `running` and all other values in summary.json are from the launch before."""
+        return self.summary.get("status", "running") != "running"
 
-        During a launch, and after a launch was killed, the status is `running`, and all other values in summary.json are from the launch
-        before."""
-        return self.status != "running"
+    @property
+    def monitor(self) -> str:
+        """Return the key of the metric that selects the best checkpoint, `schedule.best_monitor`. If the run has no best value of it,
+        return the first metric with a best value in summary.json; without any, return `schedule.best_monitor`, otherwise `val/loss`."""
+        schedule, best = self.config.get("schedule"), self.summary.get("best") or {}
+        own = str((schedule.get("best_monitor") if isinstance(schedule, dict) else None) or "val/loss")
+        return own if own in best else next(iter(best), own)
 
     @property
     def step(self) -> int | None:
@@ -146,7 +155,7 @@ class RunFiles:
 
         Return None, too, if a later validation has results: the tables are then outdated."""
         files = self.path.glob("validation/step-[0-9]*/*")
-        found = [path.parent for path in files if path.suffix == ".csv" or not path.name.startswith("val")]
+        found = [path.parent for path in files if path.suffix == ".csv" or not path.name.startswith(("val", TEMPORARY))]
         newest = max(found, key=lambda folder: (len(folder.name), folder.name), default=None)
         return newest if newest is not None and int(newest.name.rpartition("-")[2]) >= self.results[0] else None
 

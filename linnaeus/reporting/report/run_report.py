@@ -123,10 +123,11 @@ def best_value(run: RunFiles) -> str:
     """Return the best value of the monitored metric as HTML, such as `best val/loss 0.91 at step 800`.
 
     Return "" if the run has not ended or has no best value."""
-    for monitor, best in (run.summary.get("best") or {}).items() if run.ended else ():
-        if isinstance(best, dict) and best.get("value") is not None:
-            return escape(f"best {monitor} {show_value(monitor, best['value'])} at step {best.get('global_step', 0):,}")
-    return ""
+    monitor = run.monitor
+    best = (run.summary.get("best") or {}).get(monitor) if run.ended else None
+    if not isinstance(best, dict) or best.get("value") is None:
+        return ""
+    return escape(f"best {monitor} {show_value(monitor, best['value'])} at step {best.get('global_step', 0):,}")
 
 
 def _picture(run: RunFiles) -> str:

@@ -18,7 +18,7 @@ def metadata_ablation(tables: AnswerTables) -> str:
     Return "" without such a pass."""
     masking = [name for name in tables.passes if "_mask_" in name]
     ranks = list(reversed(tables.ranks))
-    normal = tables.run.table("samples")
+    normal = [row for row in tables.run.table("samples") if row.get("answer_1") != ""]  # without those that were not validated
     rows = []
     for name in masking:
         cells = [text_cell(column_name(name)), _concerned(normal, name)]

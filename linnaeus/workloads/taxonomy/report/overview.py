@@ -33,7 +33,7 @@ def _statement(tables: AnswerTables) -> str:
     facts = read_json(tables.run.path / "dataset.json") or {}
     rows = facts.get("rows", {}) if isinstance(facts.get("rows"), dict) else {}
     classes = facts.get("ranks", {}).get(finest, {}).get("classes")
-    scored = sum(sample.right is not None for sample in tables.samples) or rows.get("validation")
+    scored = _scored(tables, facts)
     on = f" of {scored:,} validation photographs" if scored else ""
     text = f'<p class="statement">The {escape(finest)} is right for <em>{number(f"{tables.normal}/{finest}/top1", value)}</em>{on}.</p>'
     about = [f"Among {classes:,} {escape(finest)}; trained on {rows['training']:,} photographs." if classes and rows else ""]
@@ -48,6 +48,19 @@ def _statement(tables: AnswerTables) -> str:
         about.append(f"The best possible accuracy on these generated data is {100 * ceiling:.1f} %.")
     about.append(_groups(tables, facts))
     return text + f'<p class="about">{" ".join(filter(None, about))}</p>'
+
+
+def _scored(tables: AnswerTables, facts: dict) -> int | None:
+    """Return the number of validation samples from which the accuracy at the finest rank is computed: those with a label. None if unknown.
+
+    Before the tables of the last validation exist, the number is from dataset.json (`facts`); with `trainer.limit_validation_samples` it
+    is unknown."""
+    own = sum(sample.right is not None for sample in tables.samples)
+    trainer = tables.run.config.get("trainer")
+    if own or (isinstance(trainer, dict) and trainer.get("limit_validation_samples")):
+        return own or None
+    without = facts.get("ranks", {}).get(tables.finest, {}).get("null", {}).get("validation")
+    return None if without is None else facts["rows"]["validation"] - without
 
 
 def _groups(tables: AnswerTables, facts: dict) -> str:

@@ -71,7 +71,7 @@ _MEANINGS = (  # (pattern of the whole name of a metric, its meaning); the first
     (r"perplexity", "exp(loss): number of equally probable tokens among which a guess has the same loss."),
     (r"bits_per_byte", "Loss in bits per byte of text, which can be compared between tokenizers."),
     (r"score", "Loss in nats per token without this part of the model, minus the loss with it."),
-    (r"null_recall", "Share of the samples without a label at this rank for which the prediction is "no class"."),
+    (r"null_recall", 'Share of the samples without a label at this rank for which the prediction is "no class".'),
     (r"null_precision", "Share of the samples with a prediction of no class that have no label at this rank."),
     (r"grad_norm", "Norm of the gradient before clipping."),
     (r"weight", "Factor of a task's loss in the objective."),

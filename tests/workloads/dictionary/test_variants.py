@@ -221,6 +221,17 @@ def test_gradients_of_thresholds_have_their_closed_form():
     assert z.grad is None and threshold.grad.tolist() == [-2.5, -2.5, 0.0]
 
 
+def test_a_negative_pre_activation_is_not_near_a_small_threshold():
+    """Set to 0 before, it was: all samples in which a feature is not active changed its threshold while that was below half a bandwidth."""
+    model = build_dictionary(replace(CONFIGS["jumprelu"], threshold=0.1, bandwidth=1.0), WIDTH, 0)
+    pre = torch.tensor([[-3.0, 0.3, -0.2] + [3.0] * (FEATURES - 3)], requires_grad=True)
+    found = model.activities(pre)
+    found.sum().backward()
+    assert [round(value, 6) for value in found[0, :4].tolist()] == [0.0, 0.3, 0.0, 3.0]
+    slope = -0.1 * 3  # -theta / bandwidth, times the derivative of the threshold with respect to its parameter
+    assert model.slow_threshold.grad[:4].tolist() == pytest.approx([0.0, slope, slope, 0.0])
+
+
 @pytest.mark.parametrize(
     ("config", "line"),
     [

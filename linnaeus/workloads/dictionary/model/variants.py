@@ -185,7 +185,7 @@ class JumpReLUDictionary(SparseDictionary):
         nn.init.constant_(self.slow_threshold, self.config.threshold / THRESHOLD_SPEED)
 
     def activities(self, pre: Tensor) -> Tensor:
-        found: Tensor = Jump.apply(pre.relu(), self.threshold, self.config.bandwidth)
+        found: Tensor = Jump.apply(pre, self.threshold, self.config.bandwidth)
         return found
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.dictionary.reading.activity import Activity, FeatureTable, spread
+from linnaeus.workloads.dictionary.reading.activity import Activity, FeatureTable, feature_table, spread
 from linnaeus.workloads.dictionary.reading.dictionary_charts import Point, density_chart, frontier_chart
 from linnaeus.workloads.dictionary.reading.effects import effects
 from linnaeus.workloads.dictionary.reading.feature_classes import detectors
@@ -63,6 +63,28 @@ def test_a_detector_reads_one_of_few_places():
     assert (found[0].name, found[0].feature, found[0].place, found[0].f1) == ("a", 1, 2, 1.0)
     pooled = detectors((peaks.max(1, keepdims=True), labels), (peaks.max(1, keepdims=True), labels), {"kind": ["a", "b"]})
     assert max(one.f1 for one in pooled) < 0.7
+
+
+def test_what_cannot_be_decoded_has_no_class():
+    """A detector would count it as a sample of its class that it does not find."""
+    host = {"weight": torch.tensor([1.0, 0.0]), "sample": torch.tensor([0, 1])}
+    view = SimpleNamespace(labels=lambda batch: {"kind": torch.tensor([3, 4])}, classes={"kind"})
+    reader = SimpleNamespace(
+        run=SimpleNamespace(workload=SimpleNamespace(sample_view=lambda: view)),
+        trained=SimpleNamespace(features=9),
+        device=torch.device("cpu"),
+        read=lambda batch: Activity(torch.zeros(2, 1, 9), (), 1),
+    )
+
+    class Two:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitems__(self, indices: Any) -> Any:
+            return host
+
+    table = feature_table(reader, Two(), 2, keep_peaks=True)  # type: ignore[arg-type]
+    assert table.labels["kind"].tolist() == [3, -1]
 
 
 class Softmax:

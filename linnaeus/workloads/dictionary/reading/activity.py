@@ -97,7 +97,8 @@ class FeatureTable(NamedTuple):
     places in all samples.
 
     peaks: float32 [S, 1, F], maximum activity in each sample; for module outputs with at most `FEW` tokens float32 [S, P, F], the activity
-    at each token; None if not kept. labels: group -> class of each sample, int64 [S], -1 if unknown; {} if not kept."""
+    at each token; None if not kept. labels: group -> class of each sample, int64 [S], -1 if it is
+    unknown or the sample cannot be decoded; {} if not kept."""
 
     density: np.ndarray
     energy: np.ndarray
@@ -129,7 +130,8 @@ def feature_table(reader: Reader, dataset: PositionedDataset, most: int, keep_pe
         if keep_peaks:
             few = len(found.places) == 1 and found.places[0] <= FEW
             peaks.append((found.activities.float() if few else peak.unsqueeze(1)).cpu())
-            labels.append({group: label.cpu() for group, label in view.labels(host).items()})
+            decoded = host["weight"] > 0
+            labels.append({group: torch.where(decoded, label.cpu(), -1) for group, label in view.labels(host).items()})
     density, mean_square = ((total / max(places, 1)).cpu().numpy() for total in (active, energy))
     joined = {group: torch.cat([one[group] for one in labels]).numpy() for group in view.classes} if keep_peaks else {}
     kept = torch.cat(peaks).numpy() if keep_peaks else None

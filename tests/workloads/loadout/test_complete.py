@@ -104,7 +104,7 @@ def test_a_file_of_requests_is_answered_as_json(run, tmp_path, capsys):
     file = tmp_path / "requests.jsonl"
     entries = [{"weapon": "n_zap_85", "have": "comeback"}, {"weapon": "45", "points": {"swim_speed_up": 20}}]
     entries += [{"weapon": "splattershot", "have": "comeback, tenacity"}, {"weapon": "none"}]
-    file.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    file.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8-sig")  # as editors on Windows write it
     assert complete_cli.main([str(run), "--requests", str(file), "--json", "--top", "2"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [len(entry["builds"]) for entry in found] == [2, 2, 0, 0]

@@ -3,12 +3,12 @@
 Two threads run in every process of a group. One exchanges statuses over the launcher's store (`peer_status.py`) and detects:
 
     a process that is dead on this host                 after LAUNCHER_GRACE seconds: usually its launcher ends the group before
-    a process that has sent no status                   after LOST_AFTER seconds
+    a process whose last status is too old              after LOST_AFTER seconds
     a group in which no rank makes progress             after `trainer.timeout`
     an exception that another process has published     after LAUNCHER_GRACE seconds
 
-The other thread detects a store that does not answer. Time in which this process was suspended is not counted, nor is time in which the
-launcher is suspended whose process contains the store."""
+The other thread detects a store that does not answer. Time in which this process was suspended is not counted. The store is in the
+process of the launcher: if the launcher is suspended, the time is not counted either, up to `trainer.timeout`."""
 
 import contextlib
 import json

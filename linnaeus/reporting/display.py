@@ -57,8 +57,8 @@ class View:
 
 
 class ProgressDisplay:
-    """Display of the progress of a run, a context manager. Within `with`, a live panel is shown if `style` (`logger.console`) is auto or
-    live and stdout is a terminal.
+    """Display of the progress of a run, a context manager. Within `with`, a live panel is shown on rank 0 if `style` (`logger.console`) is
+    auto or live and stdout is a terminal.
 
     `due` is cheap enough to be called at every step: without a panel it returns at once, otherwise it reads a clock."""
 

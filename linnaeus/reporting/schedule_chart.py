@@ -146,7 +146,8 @@ class _Picture:
                 chart.area((start, start, end, end), AREA_COLOURS[i % 4], str(side))
 
     def _frame(self) -> None:
-        """Draw the title, the axes of epochs and steps, and the lines that mark 25, 50 and 75 % of the run and its last step."""
+        """Draw the title, the axes of epochs and steps, and the lines that mark 25, 50 and 75 % of the run, and its last step if it
+        ends early."""
         self.bottom += 24
         r, bottom, right = self.r, self.bottom, WIDTH - RIGHT
         epochs = Chart(Scale(0, r.total_steps / r.steps_per_epoch, LEFT, right), Scale(0, 1, TOP, 0))

@@ -67,7 +67,7 @@ def find_point(t: Training) -> ResumePoint:
 
 
 def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
-    """Load the checkpoint `found` into all parts of the run, continue the files of the run at the step of `found`, and log this step.
+    """Load the checkpoint `found` into all parts of the run, truncate the files of the run after the step of `found`, and log this step.
 
     If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
@@ -165,7 +165,8 @@ def finish_pending_validations(t: Training) -> None:
 
 
 def log_changes(t: Training) -> None:
-    """Log the steps that move because of an allowed change of the configuration, and write the table to launches/<n>/moved.txt."""
+    """Log which values of the schedule, such as the step of a validation, an allowed change of the configuration has moved. Write a table
+    of these values to launches/<n>/moved.txt. Do this on rank 0, and only if the configuration has changed."""
     directory = t.output.directory
     if t.context.is_master and directory.altered:
         sizes = t.workload.train_size, t.workload.components

@@ -28,7 +28,7 @@ Marks = list[tuple[str, Any]]  # (name of the part that begins, moment); the las
 
 
 def clock() -> float:
-    """Return the present time in seconds."""
+    """Return the seconds of a clock with an arbitrary start (`time.perf_counter`), for differences."""
     return time.perf_counter()
 
 

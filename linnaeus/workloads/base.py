@@ -148,8 +148,8 @@ class Workload(ABC):
         return model(batch)
 
     def reading_set(self) -> PositionedDataset:
-        """Return the training samples without augmentation, mixing and masking, as validation reads its samples. The program reads
-        activations of the model on them. Called after `build_datasets`. The default is the training set."""
+        """Return the samples on which a sparse dictionary reads activations of the model: the training samples, without augmentation,
+        mixing and masking. Called after `build_datasets`. The default is the training set as it is, for workloads that do not augment."""
         return self.train_set
 
     def real_positions(self, batch: Batch) -> Tensor | None:

@@ -16,9 +16,9 @@ FOLLOWED = ("mlflow", "trackio")  # targets that a process beside the run feeds 
 class Target(Protocol):
     """Destination of the rows of one run.
 
-    place: name of the destination, for a line of output. `send` changes the destination so that it contains exactly `run.rows`, and returns
-    the number of rows (MLflow: values) that were sent. `close` marks the run at the destination as ended with `status`, the status in
-    summary.json. Exceptions of the network, of a disk or of the package are not caught."""
+    place: name of the destination, for a line of output. `send` sends the rows of `run.rows` that the destination does not have yet, and
+    returns their number (MLflow: the number of values). `close` ends the connection with `status`, the status in summary.json, which a
+    destination shows if it can. Exceptions of the network, of a disk or of the package may be raised."""
 
     place: str
 

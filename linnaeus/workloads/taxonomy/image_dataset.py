@@ -236,8 +236,9 @@ def _pair_weights(weight: np.ndarray, share: np.ndarray) -> dict[str, np.ndarray
     """Return the entries `weight`, `share` and `blend` of a mixed batch, all [B]. Arguments [B]: the samples' own `weight`, and `share`,
     the share of the own image in the mixed image.
 
-    Each label of a pair counts by the weight of its own sample. So `weight` in the result is share x own weight + (1 - share) x partner's
-    weight, `share` is the first term divided by this sum (the share of the own label), and `blend` is the share of the own image."""
+    Each label of a pair counts by the weight of its own sample. The entry `weight` is share x own weight + (1 - share) x partner's weight.
+    The entry `share` is the share of the own label: share x own weight, divided by the entry `weight`. The entry `blend` is the argument
+    `share`."""
     own = share * weight
     total = own + (1 - share) * np.where(share < 1, weight[_partner_rows(len(weight))], np.float32(0))
     label_share = np.divide(own, total, out=share.copy(), where=total > 0)

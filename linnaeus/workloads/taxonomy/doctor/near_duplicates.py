@@ -50,7 +50,7 @@ def _shares(distance: int) -> list[int]:
 
 def _found_before(different: np.ndarray, shares: list[int]) -> np.ndarray:
     """Return bool [K], True for pairs that the search of an earlier band has found. `different`: uint64 [K], 1 for each bit that differs.
-    `shares`: entries of `_shares` for the earlier bands."""
+    `shares`: for each earlier band the largest number of different bits with which its search finds a pair, from `_shares`."""
     found = np.zeros(len(different), dtype=bool)
     for (first, bits), share in zip(BANDS, shares, strict=False):
         found |= np.bitwise_count(different & np.uint64(((1 << bits) - 1) << first)).astype(np.int64) <= share

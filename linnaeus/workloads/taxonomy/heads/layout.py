@@ -99,7 +99,8 @@ class Layout(Tables):
 
     @property
     def path(self) -> Tensor:
-        """Return the class at each rank on the path from each taxon to its root, int64 [T + 1, R]; see `path_table`."""
+        """Return the class at each rank on the path from each taxon to its root, int64 [T + 1, R]. The last row, all -1, is that of the
+        virtual root. See `path_table`."""
         return path_table(self.tree, self.level.device)
 
     def table(self, name: str, number: int) -> Tensor:

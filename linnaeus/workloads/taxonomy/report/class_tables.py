@@ -28,7 +28,7 @@ def class_tables(tables: AnswerTables) -> str:
 def _buckets(tables: AnswerTables) -> str:
     """Return an HTML table of the mean accuracy over classes; "" without values.
 
-    A row is a taxonomic rank. A column is a bucket: classes with many, medium or few training labels."""
+    A row is a taxonomic rank. A column is a bucket that has a value: classes with many, medium or few training labels."""
     shown = [b for b in BUCKETS if any(tables.value(f"{rank}/{b}") is not None for rank in tables.ranks)]
     rows = []
     for rank in reversed(tables.ranks):

@@ -212,8 +212,8 @@ class _Photographs:
         return without_long_values(table.take(rows))
 
     def _paths(self, rows: np.ndarray) -> Iterator[str]:
-        """Return the path of each photograph in `rows`, or "photograph " and its number if it has no path. `rows`: int64, rows over all
-        files."""
+        """Return the path of each photograph in `rows`, or "photograph " and its number if it has no path. `rows`: int64, numbers of the
+        photographs, counted through all files."""
         if not len(rows):
             return iter(())
         paths = self.cells["path"].column()

@@ -55,9 +55,9 @@ def answered_at(paths: Paths, threshold: float) -> tuple[float, ...]:
 def outcomes(paths: Paths, label: np.ndarray) -> np.ndarray:
     """Judge each taxon of each path as if it were the answer. Return RIGHT, WRONG or UNKNOWN, int8 [N, R].
 
-    `label`: int64 [N, R], -1 where missing. A taxon is wrong if it, or a coarser taxon of the path, differs from the label of the same
-    rank. Any other taxon is right if it equals the label, or if its label is missing and the taxon at the next finer rank is right. The
-    rest is unknown."""
+    `label`: int64 [N, R], -1 where missing. A taxon is WRONG if it, or a coarser taxon of the path, differs from the known label of its
+    rank. A taxon that is not WRONG is RIGHT if it equals the label of its rank, or if this label is missing and the next finer taxon of the
+    path is RIGHT. All others are UNKNOWN."""
     known = label >= 0
     same = known & (paths.path == label)
     wrong = np.logical_or.accumulate(known & (paths.path >= 0) & ~same, axis=1)

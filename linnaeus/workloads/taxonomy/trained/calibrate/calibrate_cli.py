@@ -196,7 +196,8 @@ def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
 
 
 def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
-    """Return, for each rank, the temperature under which the labels are most likely; 1.0 without readable photographs."""
+    """Return, for each rank, the temperature under which the labels are most likely; 1.0 without labels or readable photographs. With many
+    taxa only the first photographs are used, as many as fit into the memory limit `WORKSPACE`."""
     import numpy as np
     import torch
 

@@ -1,5 +1,5 @@
-"""Measure a calibration on labelled photographs: the calibration error of each rank after the temperatures, and the precision and share of
-rolled-up answers for each precision that the calibration states.
+"""Measure a calibration on labelled photographs: the calibration error of each rank after the temperatures, and, for
+each precision that the calibration promises, the measured precision of the rolled-up answers and the share of photographs that have one.
 
 A stated precision is for photographs of taxa that the model has. Answers for other photographs are counted in separate rows: such an answer
 is right if it is an ancestor of the true taxon."""

@@ -71,7 +71,8 @@ class MetricsTracker:
         place: tuple[int, int] = (0, 1),
     ) -> dict[str, float]:
         """Return a row of training metrics: means over all processes since the last row, weighted and smoothed losses, and the task weights
-        of the last update. Then set the sums to 0, unless `peek` is True. This waits for the device, so call it for log rows only. Call it on all ranks.
+        of the last update. Then set the sums to 0, unless `peek` is True. This waits for the device, so call it for log rows only.
+        Call it on all ranks.
 
         all_reduce: function that returns the sum of a tensor over all processes. total_loss: function `total_loss(sums, weights,
         denominators)`, all [T], that returns the weighted loss, a scalar tensor. weights: the task weights if they are constant, [T];

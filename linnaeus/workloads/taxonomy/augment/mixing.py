@@ -39,10 +39,10 @@ class PairMixing:
     ) -> MixDraws:
         """Return the draws of a batch of B samples with M metadata components.
 
-        A pair is two samples of one epoch at the positions 2k and 2k + 1, in rows i and i + 1 with i even. `epochs`, `positions`: int64 [B],
+        A pair is two samples of one epoch at positions 2k and 2k + 1, in rows i and i + 1 with i even. `epochs`, `positions`: int64 [B],
         epoch of each sample and its position in the training order. `probability`: float [B], probability that a pair is mixed. `allowed`:
-        bool [B], True for both samples of a pair that may be mixed, False for samples without a partner. `present`: bool [B, M], True for
-        the components that a sample has."""
+        bool [B], True for both samples of a pair that may be mixed, False for samples without a partner. `present`: bool [B, M], True
+        for the components that a sample has."""
         count = len(positions)
         out = MixDraws(np.ones(count, np.float32), np.zeros((count, 4), np.int64), np.zeros_like(present), np.zeros(count, bool))
         for i in range(0, count - 1, 2):

@@ -1,8 +1,7 @@
 """Read a table of the taxa of regions, for `--region NAME=FILE`: names as in a checklist (`checklist.py`), and the region of each row.
 
 The region is in one column of the table: the first of `region`, `countryCode` and `country` that has a value in some row. Rows without a
-value in this column are left out. A taxon of several regions has several
-rows."""
+value in this column are left out. A taxon of several regions has several rows."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import torch
 
 from linnaeus.workloads.dictionary.reading.activity import Activity, FeatureTable, feature_table, spread
 from linnaeus.workloads.dictionary.reading.dictionary_charts import Point, density_chart, frontier_chart
+from linnaeus.workloads.dictionary.reading.dictionary_sections import _points
 from linnaeus.workloads.dictionary.reading.effects import effects
 from linnaeus.workloads.dictionary.reading.feature_classes import detectors
 from linnaeus.workloads.dictionary.reading.feature_page import strongest
@@ -119,6 +120,13 @@ def test_the_strongest_features_have_the_most_energy_and_are_not_dense():
     strength = np.array([[3.0], [1.0], [1.0], [-1.0]])
     table = FeatureTable(density, energy, strength, np.zeros((4, 1), np.int64), 10, 10, None, {})
     assert strongest(table, 4) == [2, 1, 0] and strongest(table, 2) == [2, 1]
+    assert strongest(table, 3) == [2, 1, 0], "a feature that is never active takes no place"
+
+
+def test_a_value_of_zero_has_a_dot_and_a_missing_one_does_not():
+    found = {"val/k1/l0": 8.0, "val/k1/loss_recovered": 0.0, "val/k2/l0": 9.0, "val/k2/loss_recovered": None}
+    points = _points("run", ["k1", "k2"], found, "loss_recovered", True)
+    assert points[0].value == 0 and math.isnan(points[1].value)
 
 
 def test_samples_are_spread_over_the_data():

@@ -123,6 +123,13 @@ def test_ten_times_the_coefficient_halves_the_active_features(trained, name):
     assert active(strong, x) <= active(trained[name], x) / 2
 
 
+def test_the_ramp_is_a_factor_of_the_coefficient_only(trained):
+    model, x = copy.deepcopy(trained["gated"]).train(), activations(32)
+    whole, none = (model(batch_of(x) | {"ramp": torch.full((32,), ramp)}).losses for ramp in (1.0, 0.0))
+    assert whole["sparsity"].min() > 0 and (none["sparsity"] == 0).all()
+    assert torch.equal(none["gate"], whole["gate"]) and whole["gate"].min() > 0
+
+
 @VARIANT
 def test_padding_changes_neither_choices_nor_counts(name):
     x = activations(32)

@@ -89,7 +89,8 @@ class SparseDictionary(Model):
         raise NotImplementedError
 
     def penalties(self, pre: Tensor, activities: Tensor, scaled: Tensor, decoder: Tensor) -> dict[str, Tensor]:
-        """Return {name: penalty of each sample [N]}, to add to the loss; {} for a variant without a penalty. pre: pre-activations [N, F].
+        """Return {name: penalty of each sample [N]}, to add to the loss; {} for a variant without a penalty.
+        The penalty `sparsity` is multiplied by the ramp of its coefficient. pre: pre-activations [N, F].
         activities: [N, F]. scaled: scaled activations [N, d]. decoder: [F, d]."""
         return {}
 
@@ -117,8 +118,9 @@ class SparseDictionary(Model):
         found, losses = self.reconstruct(activities, scaled, decoder)
         if self.training:
             self._count(activities, weight)
-        ramp = batch.get("ramp", weight)
-        losses |= {name: ramp * loss for name, loss in self.penalties(pre, activities, scaled, decoder).items()}
+        losses |= self.penalties(pre, activities, scaled, decoder)
+        if "sparsity" in losses:
+            losses["sparsity"] = batch.get("ramp", weight) * losses["sparsity"]
         if self.config.usage_penalty and self.training:
             losses["usage"] = self.config.usage_penalty * self._usage_loss(pre)
         if self.config.auxiliary and self.training:

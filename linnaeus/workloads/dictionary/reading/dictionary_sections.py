@@ -120,8 +120,9 @@ def _points(run: str, names: list[str], final: Mapping[str, float], measure: str
     for name in names:
         first = f"{name}/" if len(names) > 1 else ""
         prefix = "val_ema" if f"val_ema/{first}l0" in final else "val"
-        l0, value = (final.get(f"{prefix}/{first}{key}", math.nan) for key in ("l0", measure))
-        found.append(Point(f"{run} {name}" if len(names) > 1 else run, run, float(l0 or math.nan), float(value or math.nan), here))
+        shown = [final.get(f"{prefix}/{first}{key}") for key in ("l0", measure)]
+        l0, value = (math.nan if one is None else float(one) for one in shown)
+        found.append(Point(f"{run} {name}" if len(names) > 1 else run, run, l0, value, here))
     return found
 
 

@@ -53,7 +53,7 @@ def strongest(table: FeatureTable, count: int) -> list[int]:
     Features that are active in more than 10 % of the places come last, because they are the least specific. Features that are never active
     are left out."""
     order = np.lexsort((-table.energy, table.density > DENSE))
-    return [int(i) for i in order[:count] if table.strength[i, 0] > 0]
+    return order[table.strength[order, 0] > 0][:count].tolist()
 
 
 def feature_cards(

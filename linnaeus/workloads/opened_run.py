@@ -22,8 +22,10 @@ FIXED = ("trainer.compile=false", "profile=null", "schedule.image_size.start=nul
 
 
 class OpenedRun(NamedTuple):
-    """A run with its datasets built and the weights of a checkpoint loaded. `model` is in evaluation mode, and its parameters do not
-    require gradients."""
+    """A run with its datasets built and the weights of a checkpoint loaded. `model` is in evaluation mode: call it in inference mode.
+
+    Its parameters require gradients as in training, because `torch.matmul` sums in another order if a weight does not: the validation loss
+    would differ from that of the run in the last bits."""
 
     path: Path
     config: Config
@@ -65,8 +67,7 @@ def open_run(
     workload.build_datasets(OpsSchedule(resolved), scratch)
     model = build_model(config, workload, device)
     load_run_weights(weights, workload, model)
-    model.requires_grad_(False).eval()
-    return OpenedRun(path, config, workload, model, weights)
+    return OpenedRun(path, config, workload, model.eval(), weights)
 
 
 def saved_configuration(run: Path, settings: Sequence[str] = ()) -> Config:

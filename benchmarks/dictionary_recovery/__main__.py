@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.dictionary_recovery.study import EXPORT, Measures, Size, Study, Variant
-from benchmarks.heads import Difference
+from benchmarks.dictionary_recovery.study import EXPORT, Size, Study, Variant
 from benchmarks.machine import describe_machine, write_numbers
+from benchmarks.saelens.trials import Measures, at_least, difference, held, means
 
 RESULTS = Path("benchmarks/results/dictionary_recovery.jsonl")
 SEEDS = 5  # fewer give no verdict
@@ -127,9 +127,8 @@ def judged(name: str, size: Size, rows: Rows) -> list[tuple[str, str]]:
     for variant in theirs:
         for column, bar in (("mcc", 0.01), ("f1", 0.02)):
             d = difference(ours[variant], theirs[variant], column)
-            found.append(
-                (f"{variant}, {column} {d.mean:+.4f} ({d.low:+.4f} to {d.high:+.4f}), bar -{bar}", at_least(d, -bar, len(ours[variant])))
-            )
+            text = f"{variant}, {column} {d.mean:+.4f} ({d.low:+.4f} to {d.high:+.4f}), bar -{bar}"
+            found.append((text, at_least(d, -bar, len(ours[variant]), SEEDS)))
     gaps = [row["evaluator_gap"] for measured in rows.values() for row in measured if "evaluator_gap" in row]
     if gaps:
         found.append((f"largest difference from SAELens' evaluator {max(gaps):.1e}, bar 1e-4", held(max(gaps) <= 1e-4)))
@@ -137,7 +136,7 @@ def judged(name: str, size: Size, rows: Rows) -> list[tuple[str, str]]:
         for column in ("mcc", "f1"):
             best = [max(side.values(), key=lambda one: np.mean([row[column] for row in one])) for side in (plain, theirs)]
             d = difference(best[0], best[1], column)
-            found.append((f"best {column} {d.mean:+.4f} ({d.low:+.4f} to {d.high:+.4f}), bar 0", at_least(d, 0.0, len(best[0]))))
+            found.append((f"best {column} {d.mean:+.4f} ({d.low:+.4f} to {d.high:+.4f}), bar 0", at_least(d, 0.0, len(best[0]), SEEDS)))
     moved = max(row["cosine_to_start"] for one in plain.values() for row in one)
     found.append((f"median cosine of vectors and their start, at most {moved:.2f}, bar {MOVED}", held(moved <= MOVED)))
     for variant, one in plain.items() if name == "small" else ():  # samples of the easy set may have fewer than k active features
@@ -154,26 +153,6 @@ def judged(name: str, size: Size, rows: Rows) -> list[tuple[str, str]]:
             good = mean["mcc"] >= 0.95 and mean["uniqueness"] >= 0.95 and mean["dead"] <= 0.01 and 0.99 <= mean["shrinkage"] <= 1.01
             found.append((f"{variant} on the easy set: {text}; bars 0.95, 0.95, 0.01, 0.99 to 1.01", held(good)))
     return found
-
-
-def at_least(d: Difference, bar: float, seeds: int) -> str:
-    """Return the verdict on a difference that should be at least `bar`: missed only if its whole interval is below."""
-    if seeds < SEEDS:
-        return f"no verdict under {SEEDS} seeds"
-    return "held" if d.low >= bar else "MISSED" if d.high < bar else "open: the interval covers the bar"
-
-
-def held(good: bool) -> str:
-    return "held" if good else "MISSED"
-
-
-def means(found: Sequence[Measures]) -> Measures:
-    """Return the mean of each measure over the seeds."""
-    return {key: float(np.mean([row[key] for row in found])) for key in found[0]}
-
-
-def difference(ours: Sequence[Measures], theirs: Sequence[Measures], column: str) -> Difference:
-    return Difference.of(*([row[column] for row in rows] for rows in (ours, theirs)))
 
 
 def compared(ours: Sequence[Measures], theirs: Sequence[Measures], column: str) -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
 
-import main as program
 from benchmarks.dictionary_recovery.controls import CONTROLS, measure_control
-from linnaeus.config.load import compose
+from benchmarks.saelens.child import read_folder, run_saelens
+from benchmarks.saelens.trials import Measures, TrialFile, train
 from linnaeus.workloads.dictionary.model.variants import build_dictionary
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.planted_config import SETS
@@ -28,11 +22,10 @@ from linnaeus.workloads.dictionary.recovery import measure_recovery
 from linnaeus.workloads.dictionary.trained.export_dictionary import write_folder
 from linnaeus.workloads.dictionary.trained.load_dictionary import load_model
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTED = 1 << 40  # number of the first sample that is evaluated; training has the first ones
 CHUNK = 8192
 EXPORT = "export"  # trials of our dictionaries as SAELens loads and evaluates them
-Measures = dict[str, float]
+SHOWN = ("mcc", "f1", "l0", "evaluator_gap")
 
 
 class Size(NamedTuple):
@@ -106,18 +99,11 @@ class Study:
         )
 
     def find(self, who: str, name: str, seed: int) -> Measures | None:
-        trial = self.trial(who, name, seed)
-        for line in self.results.read_text().splitlines() if self.results.exists() else []:
-            finished = json.loads(line)
-            if all(finished.get(key) == value for key, value in trial.items()):
-                return finished["measures"]
-        return None
+        return TrialFile(self.results).find(self.trial(who, name, seed))
 
     def add(self, who: str, name: str, seed: int, measures: Measures) -> None:
-        with self.results.open("a") as file:
-            file.write(json.dumps(self.trial(who, name, seed) | {"measures": measures}) + "\n")
-        figures = ", ".join(f"{key} {measures[key]:.3g}" for key in ("mcc", "f1", "l0", "evaluator_gap") if key in measures)
-        print(f"{self.size.planted} {who} {name} {seed}: {figures}", file=sys.stderr, flush=True)
+        title = f"{self.size.planted} {who} {name} {seed}"
+        TrialFile(self.results).add(self.trial(who, name, seed), measures, title, SHOWN)
 
     # -- trials ----------------------------------------------------------------------------------------------------------------
 
@@ -138,7 +124,9 @@ class Study:
     def check_exports(self, exports: Mapping[str, Path], seed: int, planted: PlantedDictionary) -> None:
         """Let SAELens load and evaluate our dictionaries. exports: variant -> folder."""
         arrays = self.write_arrays(planted)
-        for folder in self.run_saelens([{"action": "evaluate", "folder": str(folder), **arrays} for folder in exports.values()]):
+        jobs = [{"action": "evaluate", "folder": str(folder), **arrays} for folder in exports.values()]
+        assert self.saelens is not None
+        for folder in run_saelens(self.saelens, jobs, self.root):
             name = next(name for name, one in exports.items() if one == folder)
             measures = self.find("linnaeus", name, seed)
             assert measures is not None
@@ -161,8 +149,12 @@ class Study:
             settings = {key: settings[key] for key in variant.shared} | dict(variant.theirs)
             training = {"action": "train", "folder": str(folder), "architecture": variant.architecture, "settings": settings, **common}
             jobs += [training, {"action": "evaluate", "folder": str(folder), **arrays}]
-        for folder in self.run_saelens(jobs):
-            measures = asdict(measure_recovery(*read_folder(folder), planted, TESTED, size.tested))
+        assert self.saelens is not None
+        for folder in run_saelens(self.saelens, jobs, self.root):
+            if not (folder / "evaluation.json").exists():  # it was only trained
+                continue
+            model = read_folder(folder)
+            measures = asdict(measure_recovery(model.encode, model.decode, model.decoder, planted, TESTED, size.tested))
             measures |= {**json.loads((folder / "cost.json").read_text()), "evaluator_gap": gap(measures, folder)}
             self.add("SAELens", folder.name.removeprefix("saelens-").removesuffix(f"-{seed}"), seed, measures)
         data.unlink()
@@ -174,23 +166,6 @@ class Study:
             np.save(self.root / f"{name}.npy", array.numpy())
         return {name: str(self.root / f"{name}.npy") for name in arrays}
 
-    def run_saelens(self, jobs: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
-        """Run jobs of `saelens_side.py` in the other environment. Yield the folder of each evaluation when it is finished.
-
-        Raise `SystemExit` with the end of the output if a job fails."""
-        file, log = self.root / "jobs.json", self.root / "saelens.txt"
-        file.write_text(json.dumps(jobs))
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        environment |= {"OMP_NUM_THREADS": "1", "WANDB_MODE": "disabled", "CUDA_VISIBLE_DEVICES": ""}
-        command = [str(self.saelens), str(Path(__file__).with_name("saelens_side.py")), str(file)]
-        with log.open("w") as errors, subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as child:
-            assert child.stdout is not None
-            for line in child.stdout:
-                if line.startswith("evaluated "):
-                    yield Path(line.removeprefix("evaluated ").strip())
-        if child.returncode:
-            raise SystemExit(f"{' '.join(command)} failed:\n{log.read_text()[-3000:]}")
-
 
 def train_ours(size: Size, overrides: Sequence[str], seed: int, root: Path) -> Path:
     """Train a dictionary with `main.py`, in this process. Return the run directory."""
@@ -198,29 +173,8 @@ def train_ours(size: Size, overrides: Sequence[str], seed: int, root: Path) -> P
     data += [f"data.world={seed}", f"data.train_samples={size.samples}", f"data.validation_samples={size.batch}"]
     length = [f"trainer.global_batch_size={size.batch}", f"trainer.length={size.samples // size.batch}steps"]
     rate = [f"optimizer.lr={size.lr}", "lr_scheduler=wsd", "lr_scheduler.warmup=0steps", "lr_scheduler.decay=33.3%"]
-    place = [f"seed={seed}", f"run.root={root}", "run.experiment=recovery", "run.name=run", "logger.console=quiet", "logger.report=false"]
-    words = ["workload=dictionary", "data=planted", *data, *length, *rate, "lr_scheduler.decay_shape=linear", *place]
-    root.mkdir(parents=True)
-    with (root / "output.txt").open("w") as output, contextlib.redirect_stdout(output):
-        ended = program.run(
-            compose([*words, *overrides, f"model.features={size.features}", f"model.dead_after={size.dead_after}"], ROOT / "conf")
-        )
-    assert ended == program.EXIT_FINISHED, (root / "output.txt").read_text()
-    return root / "recovery" / "run"
-
-
-def read_folder(folder: Path) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
-    """Return the encoder, the decoder as a function and the decoder vectors of a dictionary in SAELens' layout."""
-    config, weights = json.loads((folder / "cfg.json").read_text()), load_file(folder / "sae_weights.safetensors")
-
-    def encode(x: Tensor) -> Tensor:
-        pre = (x - weights["b_dec"]) @ weights["W_enc"] + weights["b_enc"]
-        if config["architecture"] == "topk":
-            values, index = pre.relu().topk(config["k"], dim=1)
-            return torch.zeros_like(pre).scatter(1, index, values)
-        return pre.relu() * (pre > weights["threshold"])
-
-    return encode, lambda activities: activities @ weights["W_dec"] + weights["b_dec"], weights["W_dec"]
+    words = ["workload=dictionary", "data=planted", *data, *length, *rate, "lr_scheduler.decay_shape=linear", f"seed={seed}"]
+    return train([*words, *overrides, f"model.features={size.features}", f"model.dead_after={size.dead_after}"], root)[0]
 
 
 def gap(measures: Mapping[str, float], folder: Path) -> float:

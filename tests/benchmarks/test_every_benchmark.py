@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICKEST: dict[str, str | list[str]] = {
     "checkpoint": "--quick --bar --rounds 1",
     "data": "--quick",
+    "dictionary": "--quick",
     "dictionary_recovery": "--sets easy --seeds 0 --variants topk --samples 640 --tested 200 --results {photos}.jsonl",
     "doctor": "--quick",
     "gradnorm": ["--quick", "--rounds", "1", "--updates", "1", "--variants", "GradNorm, last shared layer"],

@@ -1,0 +1,1 @@
+"""Dictionaries of linnaeus and of SAELens on the activations of a language model and of a classifier: quality and time."""

@@ -1,0 +1,51 @@
+"""Time four dictionaries that are trained in one pass over the activations (`model.frontier`) beside each of them alone."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from typing import Any
+
+from benchmarks.dictionary.reading import Reading
+from benchmarks.drivers import Ours
+from benchmarks.interleaved import Bar, measure, report
+from linnaeus.config.load import compose
+from linnaeus.distributed import DistributedContext
+
+KS = (8, 16, 32, 64)
+FOUR, ALONE = "four in one pass", "mean of the four alone"
+BAR = 2.0  # times the time of one
+WINDOW = 2048  # activations that are shuffled together: the ring of computed ones must be small beside an epoch, which computes all again
+QUIET = ["schedule.validate=[]", "schedule.validate_at_end=false", "schedule.checkpoint=[]", "schedule.checkpoint_at_end=false"]
+QUIET += ["lr_scheduler.warmup=0steps", "logger.console=quiet", "logger.report=false"]
+
+
+def compare(reading: Reading, stored: bool, rounds: int, updates: int, batch: int) -> dict[str, Any]:
+    """Print and return the table of CPU times of an update. A round is an epoch of about `updates` updates of `train_one_epoch`.
+
+    stored: read stored activations; False: compute them in each epoch, for which there is a bar."""
+    context = DistributedContext().initialize(device="cpu")
+    models = {f"k = {k} alone": [f"model.k={k}"] for k in KS} | {FOUR: [f"model.frontier={list(KS)}"]}
+    samples = min(reading.source.count, -(-updates * batch * reading.source.count // reading.rows))
+    with tempfile.TemporaryDirectory(dir=reading.folder) as root:
+        words = [*reading.words(samples), f"data.window={WINDOW}", f"data.stored={stored}"]
+        words += ["model=batch_topk", f"trainer.global_batch_size={batch}", f"trainer.length={rounds + 1}epochs", *QUIET]
+        words += [f"run.root={root}", "run.experiment=one_pass"]
+        drivers = {
+            name: Ours(compose([*words, *own, f"run.name=run{number}"]), context) for number, (name, own) in enumerate(models.items())
+        }
+        seconds = measure(drivers, rounds)
+        made = drivers[FOUR].plan.length.steps_per_epoch
+        for driver in drivers.values():
+            driver.close()
+    seconds = with_mean({name: [one / made for one in times] for name, times in seconds.items()})
+    notes = {name: f"{batch / statistics.median(times):,.0f} samples per second" for name, times in seconds.items()}
+    kind = "stored" if stored else "computed on the fly"
+    title = f"{reading.name}, activations {kind}: CPU time of an update of {batch} activations"
+    return report(title, seconds, ALONE, [] if stored else [Bar(FOUR, ALONE, BAR)], (1e3, "ms"), notes)
+
+
+def with_mean(seconds: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return the seconds with a further row: in each round, the mean of the dictionaries alone."""
+    alone = [times for name, times in seconds.items() if name != FOUR]
+    return {**seconds, ALONE: [statistics.mean(one) for one in zip(*alone, strict=True)]}

@@ -80,7 +80,8 @@ class Study:
             with tempfile.TemporaryDirectory(dir=self.reading.folder) as root:
                 for trial, model, cost in (self.ours if who == OURS else self.theirs)(missing, Path(root)):
                     measures = self.reading.evaluate(model) | cost
-                    title = f"{self.reading.name} {who} k={trial.k} seed {trial.seed} {' '.join(map(str, trial.settings))}"
+                    chosen = " ".join(str(value) for value in trial.settings if value)
+                    title = f"{self.reading.name} {who} k={trial.k} seed {trial.seed} {chosen}"
                     self.results.add(self.identity(who, trial), measures, title, SHOWN)
         found = [self.results.find(self.identity(who, trial)) for trial in trials]
         return [measures for measures in found if measures is not None]
@@ -93,7 +94,9 @@ class Study:
     def ours(self, trials: Sequence[Trial], root: Path) -> Iterator[tuple[Trial, SparseDictionary, Measures]]:
         """Train with the program itself. Yield each trial with its dictionary and its cost."""
         for number, trial in enumerate(trials):
-            run, seconds = train([*self.reading.words(), f"data.folder={self.reading.stored}", *self.our_words(trial)], root / f"trial{number}")
+            run, seconds = train(
+                [*self.reading.words(), f"data.folder={self.reading.stored}", *self.our_words(trial)], root / f"trial{number}"
+            )
             yield trial, load_model(run).dictionary, seconds
 
     def our_words(self, trial: Trial) -> list[str]:

@@ -27,7 +27,7 @@ GOOD = {"l0": 16.0, "explained_variance": 0.9, "loss_recovered": 0.95, "dead": 0
 
 
 def rows(theirs: float = 3.0, seeds: int = SEEDS, **changes: float) -> dict[tuple[str, int], list[dict[str, float]]]:
-    """Return measures of both programs for k = 16, the same for all seeds. theirs: CPU seconds of SAELens. changes: measures of linnaeus."""
+    """Return equal measures of all seeds for k = 16. theirs: CPU seconds of SAELens. changes: measures of linnaeus."""
     other = GOOD | {"cpu_seconds": theirs}
     return {(who, 16): [with_speed(row, 1000)] * seeds for who, row in ((OURS, GOOD | changes), (THEIRS, other))}
 

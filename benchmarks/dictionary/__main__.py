@@ -92,11 +92,11 @@ def measured(name: str, number: int, o: argparse.Namespace) -> dict[str, Any]:
     if "quality" in o.parts:
         size = Size(o.samples, o.batch, dead_after=100_000)
         study = Study(reading, size, o.rates, TrialFile(o.results.resolve()), o.saelens)
-        making = reading.store()
+        making = study.making()
         rows = {pair: [with_speed(row, size.samples) for row in each] for pair, each in study.compare(o.k, o.seeds).items()}
         settings = {who: study.choose(who)._asdict() for who in dict.fromkeys(who for who, _ in rows)}
         print(f"\n{name}, {reading.source.name}: {size.samples:,} samples of {reading.rows:,} activations of width {reading.source.width}")
-        print(f"chosen: {settings}; making the activations took {making['cpu_seconds']:.1f} s of CPU time, 0 if they were stored\n")
+        print(f"chosen: {settings}; making the activations took {making['cpu_seconds']:.1f} s of CPU time\n")
         print("\n".join(table(rows)))
         found |= {"making": making, "settings": settings, "means": {f"{who} {k}": means(each) for (who, k), each in rows.items()}}
         found["bars"] += judged(rows)

@@ -77,7 +77,7 @@ class Reading:
         return ["workload=dictionary", *place, f"data.source_batch={SOURCE_BATCH}", *ONE_THREAD]
 
     def store(self) -> Measures:
-        """Store the activations. Return the `cpu_seconds` that this takes, and the number of `rows`; nearly 0 if they are stored."""
+        """Store the activations. Return the `cpu_seconds` that this takes, and the number of `rows`; 0 if they were stored before."""
         start = time.process_time()
         store_activations(self.source, self.stored)
         return {"cpu_seconds": time.process_time() - start, "rows": self.rows}

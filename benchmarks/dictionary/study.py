@@ -64,6 +64,15 @@ class Study:
                     found[who, k].append(measures)
         return found
 
+    def making(self) -> Measures:
+        """Return the `cpu_seconds` of making and storing the activations, and the number of `rows`. Make them if that is not finished."""
+        identity = {"read": self.reading.name, "activations": self.reading.source.fingerprint, "who": "making"}
+        found = self.results.find(identity)
+        if found is None:
+            found = self.reading.store()
+            self.results.add(identity, found, f"{self.reading.name} activations", ("cpu_seconds", "rows"))
+        return found
+
     def choose(self, who: str) -> Settings:
         """Return the settings with the largest explained variance for `TUNED_K` and a seed that is not measured."""
         candidates = [Settings(lr, normalize) for lr in self.rates for normalize in (NORMALIZE if who == THEIRS else ("",))]

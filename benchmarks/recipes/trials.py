@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.machine import describe_machine
 from benchmarks.recipes.recipe_list import COMMON
 from benchmarks.recipes.scoring import score_logits
 from benchmarks.recipes.sets import SETS, write_manifest
@@ -86,7 +87,7 @@ class Study:
             epoch = max(long - short, 1e-3) / more
             return {"cost": {"epoch": epoch, "rest": max(short - epoch, 0.0)}}
 
-        cost = self._once(name, ["length", *overrides], measure)["cost"]
+        cost = self._once(name, ["length", describe_machine()["cpu"], *overrides], measure)["cost"]  # once on each make of CPU
         return max(int((MARGIN * self.seconds(name) - cost["rest"]) / cost["epoch"]), 1)
 
     def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:

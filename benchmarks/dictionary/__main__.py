@@ -42,7 +42,7 @@ SEEDS = 3  # fewer give no verdict
 FASTER = 3.0  # times the samples per CPU second of SAELens
 COLUMNS = ("l0", "explained_variance", "loss_recovered", "dead", "samples per CPU second", "samples per second")
 QUICK = ["--samples", "1024", "--batch", "128", "--seeds", "0", "--k", "16", "--rates", "1e-3", "--rounds", "1", "--updates", "2"]
-QUICK += ["--read", "20", "--tested", "10"]
+QUICK += ["--read", "20", "--tested", "10", "--frontier", "8", "16"]
 Rows = dict[tuple[str, int], list[Measures]]  # (program, k) -> measures of each seed
 
 
@@ -74,6 +74,7 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
     add("--rates", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3], help="learning rates to choose from (%(default)s)")
     add("--read", type=int, help="training samples of each run that are read (about a million activations)")
     add("--tested", type=int, default=1000, help="held-out samples of each run (%(default)s)")
+    add("--frontier", type=int, nargs="+", default=[8, 16, 32, 64], help="active features in one pass (%(default)s); other than 4: no bar")
     add("--rounds", type=int, default=ROUNDS, help=f"rounds of one_pass (%(default)s); fewer than {ROUNDS} give no verdict")
     add("--updates", type=int, default=40, help="updates of a round of one_pass (%(default)s)")
     add("--root", type=Path, default=ROOT, help="folder for models and activations, which are kept (%(default)s)")
@@ -102,7 +103,7 @@ def measured(name: str, number: int, o: argparse.Namespace) -> dict[str, Any]:
         found["bars"] += judged(rows)
         print("\n" + "\n".join(f"- {text}: {verdict}" for text, verdict in found["bars"]))
     for stored in (True, False) if "one_pass" in o.parts else ():
-        timed = compare(reading, stored, o.rounds, o.updates, o.batch)
+        timed = compare(reading, o.frontier, stored, o.rounds, o.updates, o.batch)
         found["stored" if stored else "on_the_fly"] = timed
         found["bars"] += [(bar["variant"], bar["verdict"]) for bar in timed["bars"]]
     return found

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from benchmarks.dictionary.__main__ import SEEDS, judged, table, with_speed
-from benchmarks.dictionary.one_pass import ALONE, FOUR, with_mean
+from benchmarks.dictionary.one_pass import ALONE, TOGETHER, with_mean
 from benchmarks.dictionary.reading import MEASURES, Reading
 from benchmarks.dictionary.study import OURS, THEIRS, Size, Study, Trial
 from benchmarks.saelens.child import read_folder
@@ -61,7 +61,7 @@ def test_without_saelens_only_l0_is_judged():
 
 
 def test_one_is_the_mean_of_the_dictionaries_alone():
-    assert with_mean({"a": [1.0, 2.0], "b": [3.0, 6.0], FOUR: [9.0, 9.0]})[ALONE] == [2.0, 4.0]
+    assert with_mean({"a": [1.0, 2.0], "b": [3.0, 6.0], TOGETHER: [9.0, 9.0]})[ALONE] == [2.0, 4.0]
 
 
 @pytest.fixture

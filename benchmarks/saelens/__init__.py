@@ -1,1 +1,1 @@
-"""What the comparisons with SAELens share: its side, which runs in an environment of its own, the file of trials, and verdicts."""
+"""Code that the comparisons with SAELens share: the script that runs in its environment, the file of trials, and verdicts."""

@@ -66,6 +66,9 @@ def test_passes_mask_only_metadata_that_validation_rows_have(tmp_path: Path):
     built = build_workload(config)
     assert built.components == ("SPATIAL",) and "meta_mask_prob" in built.schedule_probabilities
     resolved = resolve_all_schedule_params(config, 100, 10, built.components)
+    assert [p.key for p in validation_passes(resolved.combinations, built.components)] == ["val", "val_mask_meta"]
+    listed = compose([*given, "data.date_column=day", "data.split_column=side", "schedule.partial_combinations=[[SPATIAL],[TEMPORAL]]"])
+    resolved = resolve_all_schedule_params(listed, 100, 10, built.components)
     assert [p.key for p in validation_passes(resolved.combinations, built.components)] == ["val", "val_mask_meta", "val_mask_SPATIAL"]
     assert built._missing_components() == [
         "data.components: no row has ELEVATION: no effect on the model, masked by no validation pass",

@@ -35,7 +35,8 @@ def describe_machine() -> dict[str, str]:
 
 
 def _module() -> str:
-    return f"benchmarks.{Path(sys.argv[0]).stem}"
+    script = Path(sys.argv[0])
+    return f"benchmarks.{script.parent.name if script.stem == '__main__' else script.stem}"
 
 
 def _processor() -> str:

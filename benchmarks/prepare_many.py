@@ -57,13 +57,13 @@ SECONDS = 10.0  # of decoding and encoding alone
 
 def main() -> int:
     parser = arguments(__doc__)
-    parser.add_argument("--quick", action="store_true", help="1,500 records and 1 kill")
+    parser.add_argument("--quick", action="store_true", help="500 records and 1 kill")
     parser.add_argument("--records", type=int, default=RECORDS, help="N (%(default)s)")
     parser.add_argument("--kills", type=int, default=KILLS, help="of the preparation of N / 10 records (%(default)s)")
     parser.add_argument("--source", choices=("manifest", "webdataset"), default="manifest", help="of the photographs (%(default)s)")
     parser.add_argument("--processes", type=int, default=2, help="that decode and encode (%(default)s)")
     options = parser.parse_args()
-    records, kills = (1_500, 1) if options.quick else (options.records, options.kills)
+    records, kills = (500, 1) if options.quick else (options.records, options.kills)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         few, many = (

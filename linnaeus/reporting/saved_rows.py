@@ -58,7 +58,7 @@ class SavedRows:
 
 
 def open_run(path: Path) -> SavedRows:
-    """Return the rows of a run directory. Raise `ConfigError` if `path` is no run directory, or if its config.yaml or run.json cannot be
+    """Return the rows of a run directory. Raise `ConfigError` if `path` is not a run directory, or if its config.yaml or run.json cannot be
     read."""
     if not path.is_dir() or not any((path / name).exists() for name in ("run.json", "metrics.jsonl")):
         raise ConfigError(f"{path} is not a run directory: it has no run.json; give a folder such as outputs/biota/1a2b3c4d5e")

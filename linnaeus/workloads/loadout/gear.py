@@ -97,18 +97,26 @@ def is_full(build: np.ndarray) -> bool:
     return problem(build) is None and not any(free_slots(build))
 
 
+def by_ability(points: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `points`, whose keys may be any names of abilities, with the names in `ABILITIES` as keys. Raise `ConfigError` for an unknown
+    ability and for two names of the same ability."""
+    found: dict[str, Any] = {}
+    for name, value in points.items():
+        ability = find_ability(name)
+        if ability in found:
+            raise ConfigError(f"points of {ability} are given twice; give them once")
+        found[ability] = value
+    return found
+
+
 def from_points(points: Mapping[str, Any]) -> np.ndarray:
     """Return the gear, int8 [40], with exactly these ability points, such as {"swim_speed_up": 13}.
 
     Points determine the slots: 10 m + 3 s = points has at most one solution with m of 0 to 3 mains and s of 0 to 9 subs. Raise
     `ConfigError` for an unknown ability, two names of the same ability, a number of points that is not whole or has no solution, a
     main-only ability without 10 points, more than 57 points in all, and too many slots."""
-    build, seen = empty_build(), set[str]()
-    for name, value in points.items():
-        ability = find_ability(name)
-        if ability in seen:
-            raise ConfigError(f"points of {ability} are given twice; give them once")
-        seen.add(ability)
+    build = empty_build()
+    for ability, value in by_ability(points).items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError(f"{ability} has {value!r} points; points are whole numbers, 10 for a main and 3 for a sub")
         if ability in PIECE_OF:

@@ -13,7 +13,7 @@ import numpy as np
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.abilities import FULL_POINTS
 from linnaeus.workloads.loadout.allocation import allocate
-from linnaeus.workloads.loadout.gear import empty_build, find_ability, parse_gear
+from linnaeus.workloads.loadout.gear import by_ability, empty_build, parse_gear
 from linnaeus.workloads.loadout.weapons import Weapons
 
 KEYS = ("weapon", "have", "points")
@@ -47,12 +47,8 @@ def make_request(weapons: Weapons, weapon: str, have: str = "", points: Mapping[
 
 def _given(have: str, points: Mapping[str, Any]) -> np.ndarray:
     gear = parse_gear(have) if have else empty_build()
-    minimums: dict[str, Any] = {}
-    for name, value in points.items():
-        ability = find_ability(name)
-        if ability in minimums:
-            raise ConfigError(f"points of {ability} are given twice; give them once")
-        minimums[ability] = value
+    minimums = by_ability(points)
+    for ability, value in minimums.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= FULL_POINTS:
             raise ConfigError(f"points of {ability} are {str(value)[:20]!r}; they must be a whole number from 0 to {FULL_POINTS}")
     found = allocate(minimums, gear)

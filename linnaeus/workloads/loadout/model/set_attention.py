@@ -25,7 +25,7 @@ class AttentionBlock(nn.Module):
         self.norm1, self.norm2 = layer_norm(width, norm), layer_norm(width, norm)
 
     def forward(self, queries: Tensor, keys: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return [B, Q, H]. real: bool [B, K], True for keys that are no padding, at least one in each set; None: all keys."""
+        """Return [B, Q, H]. real: bool [B, K], True for keys that are not padding, at least one in each set; None: all keys."""
         q, k, v = (self._split(part(x)) for part, x in ((self.query, queries), (self.key, keys), (self.value, keys)))
         mask = None if real is None else real[:, None, None, :]
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0)

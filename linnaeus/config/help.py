@@ -14,7 +14,7 @@ from linnaeus.config.foreign_names import foreign_hint
 from linnaeus.config.load import group_files
 from linnaeus.config.monitors import directions
 from linnaeus.config.schema import FROM, FROM_MEANING, Config
-from linnaeus.config.setting import entry_type
+from linnaeus.config.setting import allowed_values, entry_type
 from linnaeus.errors import ConfigError
 
 
@@ -44,7 +44,8 @@ def _walk(cls: Any, node: Any, prefix: str) -> Iterator[tuple[str, str, str, str
             for name, one in (value or {"NAME": None}).items():
                 yield from _walk(entry, one, f"{key}.{name}.")
         else:
-            kind = "|".join(meta["choices"]) or ("duration" if meta["duration"] else _type_name(hints[field.name]))
+            allowed = "|".join(allowed_values(meta["choices"], hints[field.name]))
+            kind = allowed or ("duration" if meta["duration"] else _type_name(hints[field.name]))
             yield key, kind, json.dumps(value) if value is None or isinstance(value, bool) else str(value), meta["meaning"]
 
 

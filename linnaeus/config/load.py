@@ -24,7 +24,7 @@ from linnaeus.config.monitors import with_monitors
 from linnaeus.config.precedence import apply_typed, as_hydra_takes, left_out, parsed, typed
 from linnaeus.config.registry import import_here, import_plugins, registered_parts, workload_module
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
-from linnaeus.config.setting import setting
+from linnaeus.config.setting import allowed_values, setting
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 
@@ -290,13 +290,15 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and isinstance(value, (int, float)):
         units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
         raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
-    choices = meta["choices"]
-    if choices and (isinstance(value, (bool, int, float)) or (value is None and type(None) not in typing.get_args(annotation))):
-        raise ConfigError(f"{key} is {json.dumps(value)}; it must be one of {', '.join(choices)}")
+    choices, allowed = meta["choices"], ", ".join(allowed_values(meta["choices"], annotation))
+    if choices and _is_other_type(value, annotation):
+        annotation, choices = type(value), ()
+    elif choices and (isinstance(value, (bool, int, float)) or (value is None and type(None) not in typing.get_args(annotation))):
+        raise ConfigError(f"{key} is {json.dumps(value)}; it must be one of {allowed}")
     value = _coerce(key, value, annotation)
     for one in value if isinstance(value, list) and choices else [value]:
         if choices and one is not None and one not in choices:
-            raise ConfigError(f"{key} is {one!r}; it must be one of {', '.join(choices)}")
+            raise ConfigError(f"{key} is {one!r}; it must be one of {allowed}")
     parts = {f".{name}": one for name, one in value.items()} if isinstance(value, dict) else {"": value}
     parts = {f"[{i}]": one for i, one in enumerate(value)} if isinstance(value, list) else parts
     for part, one in parts.items():
@@ -309,6 +311,12 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
             if meta["duration"] == "clock" and (not duration.is_time or duration.amount == 0):
                 raise ConfigError(f"{key} is {text}; it must be a wall time: 90s, 30min or 23h")
     return value
+
+
+def _is_other_type(value: Any, annotation: Any) -> bool:
+    """Return True if `value` is allowed beside the choices of a field: an integer for `str | int`, False for `str | bool`."""
+    alternatives = typing.get_args(annotation)
+    return (value is False and bool in alternatives) or (type(value) is int and int in alternatives)
 
 
 def _check_limits(key: str, value: Any, meta: Any) -> None:

@@ -59,7 +59,15 @@ class TrainerConfig:
     max_grad_norm: float | None = setting("gradient clipping: maximum norm of the unscaled gradient; null: no clipping", above=0)
     ema_decay: float | None = setting("decay of the exponential moving average of the weights; null: no average", low=0, below=1)
     ema_validate: bool = setting("validate the averaged weights (rows named val_ema/...) instead of the raw weights")
-    compile: bool = setting("compile the model with torch.compile")
+    compile: str | bool = setting(
+        "torch.compile: blocks (equal blocks of the network share one compiled graph), whole (large parts at once), or false",
+        choices=("blocks", "whole"),
+    )
+    activation_checkpointing: str | int = setting(
+        "recompute activations in backward, which saves memory: none, blocks (in all repeated blocks), or N (in every N-th block)",
+        choices=("none", "blocks"),
+        low=1,
+    )
     channels_last: bool = setting("channels_last memory format for 4-d tensors")
     deterministic: bool = setting("use deterministic kernels and reduce gradients in rank order")
     threads: int | None = setting("CPU threads per process; null: torch's default", low=1, high=1024)

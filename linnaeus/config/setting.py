@@ -29,9 +29,9 @@ def setting(
     """Return a dataclass field with its limits, required unless `default` is given. `meaning`: the text about the field in `--help` and in
     the YAML comments.
 
-    `choices`: the allowed values. `low` and `high` are inclusive limits, `above` and `below` exclusive ones; in a list or mapping they
-    apply to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall
-    time)."""
+    `choices`: the allowed texts; a field of type `str | int` also takes integers, and `str | bool` also takes false. `low` and `high` are
+    inclusive limits, `above` and `below` exclusive ones; in a list or mapping they apply to each value. `duration` names the allowed units:
+    "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time)."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
@@ -44,3 +44,10 @@ def entry_type(annotation: Any) -> Any:
     is_union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
     alternatives = typing.get_args(annotation) if is_union else (annotation,)
     return next((typing.get_args(one)[1] for one in alternatives if typing.get_origin(one) is dict), None)
+
+
+def allowed_values(choices: tuple[str, ...], annotation: Any) -> list[str]:
+    """Return the values that a field with these `choices` may have, as texts for messages and help: the choices, with `false` before them
+    for the type `str | bool`, and with `N`, an integer, after them for `str | int`. Return [] without choices."""
+    alternatives = typing.get_args(annotation)
+    return ["false"] * (bool in alternatives) + [*choices] + ["N"] * (int in alternatives) if choices else []

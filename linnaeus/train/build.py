@@ -37,7 +37,9 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress
 from linnaeus.progress.stages import validation_passes
 from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.length import micro_batch_size, training_samples
+from linnaeus.train.activation_checkpointing import checkpoint_activations
 from linnaeus.train.clock import Clock
+from linnaeus.train.compiling import compile_model
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
 from linnaeus.train.planning import Plan, warn_if_short
 from linnaeus.train.profiling import StepProfiler, profile_notes
@@ -71,6 +73,7 @@ def build_training(
     check_datasets(workload, plan)
     model = build_model(config, workload, context.device)
     frozen = freeze(model, trainer.freeze)
+    recomputed = checkpoint_activations(model, trainer.activation_checkpointing)
     check_shared_layer(config.weighting, model.shared_parameters())
     warn_of_batch_statistics(model, context, plan)
     optimizers = build_optimizer(config.optimizer, model)
@@ -84,11 +87,10 @@ def build_training(
     weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict)
     warn_if_short(config, plan)
     late = profile_notes(config.profile, plan.resolved.last_step)
-    parts = frozen, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
+    parts = frozen, recomputed, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
     log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)
-    if trainer.compile:
-        compile_parts(model, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
+    compile_model(model, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
     runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
     sampler = build_sampler(config, context, workload, plan)
     workers = build_workers(config, context, workload)
@@ -205,26 +207,6 @@ def log_notes(plan: Plan, level: int, *groups: Iterable[str]) -> None:
     for line in itertools.chain(*groups):
         if line not in plan.text:
             log.log(level, escaped(line))
-
-
-def compile_parts(model: Model, keep_graphs: bool) -> None:
-    """Compile each module in `model.compiled_parts()` in place. Parameter names stay the same. Call this before DDP wraps the model.
-
-    `keep_graphs`: True if backward runs twice through a graph, because gradients are measured for the task weighting."""
-    if keep_graphs:
-        keep_compiled_graphs()
-    for part in model.compiled_parts():
-        part.compile()
-
-
-def keep_compiled_graphs() -> None:
-    """Allow backward to run twice through a compiled graph: once to measure gradients, once to train. Call this before anything is
-    compiled.
-
-    By default the first backward reuses the memory of saved activations."""
-    import torch._functorch.config as functorch
-
-    functorch.donated_buffer = False
 
 
 # -- data ----------------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from linnaeus.data.samples import Batch, PositionedDataset
 from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.schedule import OpsSchedule
+from linnaeus.workloads.repeated_blocks import find_repeated_blocks
 from linnaeus.workloads.sample_view import SampleView
 
 if TYPE_CHECKING:
@@ -51,12 +52,20 @@ class Model(nn.Module, ABC):
         return []
 
     def compiled_parts(self) -> list[nn.Module]:
-        """Return the parts that `trainer.compile` compiles one by one.
+        """Return the parts that `trainer.compile=whole` compiles one by one.
 
         The layers after the last shared layer must be separate parts. Otherwise the gradient of one task at the last shared layer runs the
         whole backward pass. Each part must be of a class with its own `forward`: torch 2.11 leaves a bare `nn.Sequential` uncompiled
         without a warning."""
         return [self]
+
+    def repeated_blocks(self) -> list[nn.Module]:
+        """Return the blocks of which the network mostly consists, in the order of the network. None contains another one, and the last
+        shared layer is not in a block. If the list is empty, `trainer.compile=blocks` and `trainer.activation_checkpointing` are refused.
+
+        The default finds classes that occur several times in lists of modules. A block is called with tensors and constants, and equal
+        blocks should not differ in numbers that their `forward` reads, since each number needs a compiled graph of its own."""
+        return find_repeated_blocks(self)
 
     def after_update(self, skipped: Tensor) -> None:
         """Change parameters or buffers after each optimizer update, on every process alike and before the moving average of the weights.

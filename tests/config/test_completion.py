@@ -24,7 +24,7 @@ VECTORS = f"--config-dir {ROOT}/tests/vectors/conf"
         ("linnaeus optimizer=", ["optimizer=adamw", "optimizer=muon", "optimizer=sgd", "optimizer=timm"]),
         ("python main.py seed=1 optimizer=a", ["optimizer=adamw"]),
         ("python main.py trainer.max_g", ["trainer.max_grad_norm="]),
-        ("python main.py trainer.compile=", ["trainer.compile=false", "trainer.compile=true"]),
+        ("python main.py trainer.compile=", ["trainer.compile=blocks", "trainer.compile=false", "trainer.compile=whole"]),
         ("python main.py logger.wandb=o", ["logger.wandb=offline", "logger.wandb=online"]),
         ("python main.py see", ["seed="]),
         ("python main.py optimi", ["optimizer.", "optimizer="]),

@@ -181,7 +181,10 @@ TABLE = {
     "trainer.ema_validate": Case(
         "trainer.ema_validate=true schedule.best_monitor=val_ema/loss", row_names, "trainer.ema_decay=0.9 trainer.ema_validate=false"
     ),
-    "trainer.compile": Case("trainer.compile=true", built(lambda t: [m._compiled_call_impl is None for m in t.model.modules()])),
+    "trainer.compile": Case("trainer.compile=blocks", built(lambda t: [m._compiled_call_impl is None for m in t.model.modules()])),
+    "trainer.activation_checkpointing": Case(
+        "trainer.activation_checkpointing=2", built(lambda t: [len(type(m).__mro__) for m in t.model.repeated_blocks()])
+    ),
     "trainer.channels_last": Case("trainer.channels_last=true", built(lambda t: [p.stride() for p in t.model.parameters()])),
     "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.watchdog.startup_timeout)),
     "trainer.timeout": Case("trainer.timeout=1min", built(lambda t: t.watchdog.timeout)),

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from linnaeus.optim.update import Precision
-from linnaeus.train import build, loop
+from linnaeus.train import compiling, loop
 from tests import runs
 from tests.laws.test_factorisation import distance, gradients, losses, parameters
 
@@ -121,16 +121,16 @@ def plain(tmp_path_factory):
 
 def test_a_compiled_model_has_the_same_bits_too(tmp_path):
     with compiled_without_inductor():
-        plain = trained(tmp_path / "plain", "trainer.compile=true")
+        plain = trained(tmp_path / "plain", "trainer.compile=whole")
         for name in ("conflict", "trunk"):
-            found = trained(tmp_path / name, "trainer.compile=true", *MEASURED[name])
+            found = trained(tmp_path / name, "trainer.compile=whole", *MEASURED[name])
             assert runs.unequal(plain, found) == [], name
 
 
 def test_negative_control_measuring_fails_with_donated_buffers(tmp_path):
-    nothing = mock.patch.object(build, "keep_compiled_graphs", lambda: None)
+    nothing = mock.patch.object(compiling, "keep_compiled_graphs", lambda: None)
     with compiled_without_inductor(), nothing, pytest.raises(RuntimeError, match="donated"):
-        trained(tmp_path, "trainer.compile=true", *MEASURED["trunk"])
+        trained(tmp_path, "trainer.compile=whole", *MEASURED["trunk"])
 
 
 def test_the_second_forward_changes_no_buffer_and_has_the_same_dropout(tmp_path):

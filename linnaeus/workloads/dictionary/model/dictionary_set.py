@@ -51,6 +51,10 @@ class DictionarySet(Model):
         tasks."""
         return self[0].shared_parameters()
 
+    def repeated_blocks(self) -> list[nn.Module]:
+        """Return []: the dictionaries do not follow each other."""
+        return []
+
     @property
     def no_decay(self) -> set[str]:
         """Return the names of all parameters: none has weight decay, which would shrink the activities."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
 from linnaeus.workloads.base import Model
+from linnaeus.workloads.repeated_blocks import find_repeated_blocks
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
@@ -60,6 +61,10 @@ class Classifier(Model):
     def compiled_parts(self) -> list[nn.Module]:
         """Return the trunk. The trunk ends before the norm, so GradNorm's gradients at the norm do not run a compiled backward."""
         return [cast(nn.Module, self.trunk)]
+
+    def repeated_blocks(self) -> list[nn.Module]:
+        """Return the repeated blocks of the trunk."""
+        return find_repeated_blocks(cast(nn.Module, self.trunk))
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """Return scale and bias of the final norm. Their gradient is not zero at the start of the training. (The gradient of the last

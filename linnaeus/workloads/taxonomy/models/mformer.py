@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from linnaeus.workloads.drop_path import DropPath
 from linnaeus.workloads.taxonomy.config import MformerConfig
 from linnaeus.workloads.taxonomy.models.classifier import TOKEN_STD, LateFusion, MetadataEncoder, init_affine
 
@@ -244,15 +245,15 @@ class ChannelNorm(nn.LayerNorm):
 class Residual(nn.Module):
     """Residual connection `x + drop_path(scale * dropout(branch))`. The first dimension of the tensors is the sample, the last the channel.
 
-    `scale` is the initial LayerScale (Touvron et al. 2021); None: no scale. `drop_path` is the probability of stochastic depth (Huang et
-    al. 2016), which drops the branch of whole samples. Dropout and stochastic depth draw from torch's global generator, which the loop
-    seeds for each micro-batch by its position."""
+    `scale` is the initial LayerScale (Touvron et al. 2021); None: no scale. `drop_path` is the probability of stochastic depth, which drops
+    the branch of whole samples. Dropout and stochastic depth draw from torch's global generator, which the loop seeds for each micro-batch
+    by its position."""
 
     def __init__(self, width: int, scale: float | None, dropout: float, drop_path: float) -> None:
         super().__init__()
-        self.initial_scale, self.drop_path = scale, drop_path
+        self.initial_scale = scale
         self.scale = None if scale is None else nn.Parameter(torch.empty(width))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout, self.drop_path = nn.Dropout(dropout), DropPath(drop_path)
 
     def init_weights(self) -> None:
         if self.scale is not None and self.initial_scale is not None:
@@ -262,11 +263,7 @@ class Residual(nn.Module):
         branch = self.dropout(branch)
         if self.scale is not None:
             branch = branch * self.scale
-        if self.training and self.drop_path > 0:
-            keep = 1 - self.drop_path
-            kept = branch.new_empty((len(branch),) + (1,) * (branch.dim() - 1)).bernoulli_(keep)
-            branch = branch * (kept / max(keep, 1e-3))
-        return x + branch
+        return x + self.drop_path(branch)
 
 
 def perceptron(width: int, size: Size) -> nn.Sequential:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.hub import offline_if_unreachable
+from linnaeus.workloads.drop_path import DropPath
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.models.timm_weights import load_pretrained_file
@@ -38,6 +39,7 @@ class TimmBackbone(nn.Module):
         super().__init__()
         without = replace(config, pretrained=False, pretrained_file=None)
         self.backbone = create_backbone(config if pretrained else without, image_sizes)
+        _replace_drop_path(self.backbone)
         self.width: int = self.backbone.head_hidden_size
         self.metadata = None
         if components:
@@ -69,6 +71,16 @@ class TimmBackbone(nn.Module):
         if self.metadata is None:
             return features
         return self.fusion(features, self.metadata(meta, present).flatten(1).to(features.dtype))
+
+
+def _replace_drop_path(backbone: nn.Module) -> None:
+    """Replace timm's modules for stochastic depth by `DropPath`, which computes the same and lets blocks share a compiled graph."""
+    from timm.layers import DropPath as TimmDropPath
+
+    for parent in list(backbone.modules()):
+        for name, child in parent.named_children():
+            if type(child) is TimmDropPath:
+                setattr(parent, name, DropPath(child.drop_prob, child.scale_by_keep))
 
 
 def _rescaling(backbone: Any) -> Tensor | None:

@@ -1,0 +1,47 @@
+"""`trainer.activation_checkpointing`: do not store the activations inside blocks of the network; compute them again in backward.
+
+A block then stores its inputs only. Memory for activations falls to a fraction, and an update takes up to a third longer, because forward
+runs twice. Dropout and drop-path draw the same random numbers again, so the update is the same."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from linnaeus.errors import ConfigError, counted
+from linnaeus.workloads.base import Model
+
+
+def checkpoint_activations(model: Model, choice: str | int) -> list[str]:
+    """Recompute activations in the blocks of `model` that `choice`, `trainer.activation_checkpointing`, selects. Return a list with a line
+    for the log; [] if `choice` is `none`.
+
+    Call this before the blocks are compiled, so that the recomputation is a part of their graphs. Raise `ConfigError` if the model does not
+    have repeated blocks."""
+    if choice == "none":
+        return []
+    blocks = model.repeated_blocks()
+    if not blocks:
+        raise ConfigError(f"trainer.activation_checkpointing={choice}: this model does not have repeated blocks; use none")
+    chosen = blocks[:: 1 if choice == "blocks" else int(choice)]
+    for block in chosen:
+        block.__class__ = checkpointed(cast(Any, type(block)))
+    return [f"activations are recomputed in backward in {len(chosen)} of {counted(len(blocks), 'block')}"]
+
+
+@functools.cache
+def checkpointed(cls: Any) -> Any:
+    """Return a subclass of `cls`, a subclass of `nn.Module`, that recomputes its activations in backward.
+
+    The class of a block is replaced (as `torch.distributed.fsdp.fully_shard` does), because a wrapper module would change the names of
+    parameters, and a function of each block would need a compiled graph of its own."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return cls.forward(self, *args, **kwargs)
+        return checkpoint(cls.forward, self, *args, use_reentrant=False, **kwargs)
+
+    return type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})

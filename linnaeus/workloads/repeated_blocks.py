@@ -1,0 +1,39 @@
+"""Find the repeated blocks of a network, such as the blocks of a ViT or a ResNet, which are compiled or recomputed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+OF_LARGEST = 0.75  # blocks are divided further only if the parts contain this share of their parameters
+
+
+def find_repeated_blocks(network: nn.Module) -> list[nn.Module]:
+    """Return the repeated blocks of `network` in the order of `modules()`. No block contains another one. Return [] if there are none.
+
+    A block is an entry of an `nn.Sequential` or `nn.ModuleList` that consists of other modules. Its class is not in `torch.nn` and occurs
+    at least twice. Of nested classes (a stage and its blocks) the one with most entries is taken, if its entries contain most of the
+    parameters: so a perceptron inside a block is not a block. Blocks with less than a quarter of the parameters do not count."""
+    entries: dict[type, list[nn.Module]] = {}
+    for module in network.modules():
+        if isinstance(module, nn.Sequential | nn.ModuleList):
+            for child in module:
+                if not type(child).__module__.startswith("torch.nn.") and any(child.children()):
+                    entries.setdefault(type(child), []).append(child)
+    sizes = {cls: _size(modules) for cls, modules in entries.items() if len(modules) > 1}
+    largest = max(sizes.values(), default=0)
+    first = sorted((cls for cls in sizes if sizes[cls] >= OF_LARGEST * largest), key=lambda cls: (-len(entries[cls]), -sizes[cls]))
+    rest = sorted(sizes.keys() - set(first), key=lambda cls: -sizes[cls])
+    found: set[nn.Module] = set()
+    inside: set[nn.Module] = set()  # the modules inside the blocks found
+    for module in (module for cls in [*first, *rest] for module in entries[cls]):
+        if module not in inside and not any(part in found for part in module.modules()):
+            found.add(module)
+            inside.update(module.modules())
+    blocks = [module for module in network.modules() if module in found]
+    return blocks if _size(blocks) >= _size([network]) / 4 else []
+
+
+def _size(modules: Iterable[nn.Module]) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())

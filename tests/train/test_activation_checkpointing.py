@@ -1,0 +1,75 @@
+"""`trainer.activation_checkpointing`: the same run, bit for bit on the CPU, with less memory for activations."""
+
+import pytest
+import torch
+
+from linnaeus.errors import ConfigError
+from linnaeus.train import activation_checkpointing, loop
+from tests import runs
+from tests.config import observers as see
+from tests.train.test_compiling import VIT, WIDTH, compiled_with
+
+GRADNORM = ["weighting=gradnorm", "weighting.every=[1steps]"]
+CHOICES = ("none", "blocks", "2")
+SHORT = ["trainer.length=4steps", "schedule.checkpoint=[2steps]", "schedule.validate=[100%]"]
+SHORT += ["schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]", *GRADNORM]
+
+
+def trained(root, choice, *more):
+    return runs.run("biota", root, *SHORT, f"trainer.activation_checkpointing={choice}", *more)
+
+
+def test_the_run_is_the_same_and_resumes(tmp_path):
+    """Dropout, drop-path, mixing, masking and GradNorm at the last shared layer are on; the second run is killed after its checkpoint."""
+    plain = trained(tmp_path / "none", "none")
+    config = runs.configuration("biota", tmp_path / "blocks", *SHORT, "trainer.activation_checkpointing=blocks")
+    assert runs.differences(plain, runs.resumed(config, (loop, "train_one_step", 4))) == []
+    assert runs.differences(plain, trained(tmp_path / "2", "2")) == []
+
+
+def test_negative_control_without_the_random_state_the_run_differs(tmp_path, monkeypatch):
+    original = activation_checkpointing.checkpoint
+    without = lambda *args, **kwargs: original(*args, **kwargs, preserve_rng_state=False)
+    monkeypatch.setattr(activation_checkpointing, "checkpoint", without)
+    activation_checkpointing.checkpointed.cache_clear()
+    try:
+        assert "metrics.jsonl" in runs.differences(trained(tmp_path / "none", "none"), trained(tmp_path / "blocks", "blocks"))
+    finally:
+        activation_checkpointing.checkpointed.cache_clear()
+
+
+def test_compiled_blocks_make_the_same_update():
+    """In bf16, with backward through the graphs a second time for GradNorm on the whole trunk."""
+    found = {}
+    with compiled_with("aot_eager_decomp_partition"):
+        for choice in ("none", "blocks"):
+            torch._dynamo.reset()
+            more = ["trainer.compile=blocks", "weighting.place=trunk", "trainer.precision=bf16"]
+            found[choice] = see.updates(see.composed(*VIT, *GRADNORM, *more, f"trainer.activation_checkpointing={choice}"), steps=1)
+    assert found["none"] == found["blocks"]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_blocks_store_their_inputs_only(choice):
+    """Count the bytes that backward keeps: without the inside of the chosen blocks it is a fraction."""
+    found = {}
+    for name in ("none", choice):
+        model = see.built(see.composed("model.size=nano", f"trainer.activation_checkpointing={name}")).model
+        kept: dict[int, int] = {}
+
+        def keep(tensor, kept=kept):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            features = model.trunk(torch.rand(16, 3, 32, 32), torch.zeros(16, WIDTH), torch.ones(16, 3, dtype=torch.bool))
+        weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+        found[name] = sum(size for pointer, size in kept.items() if pointer not in weights)
+        features.sum().backward()
+    ratio = found[choice] / found["none"]
+    assert {"none": ratio == 1, "blocks": ratio < 0.35, "2": 0.35 < ratio < 0.8}[choice], ratio
+
+
+def test_a_network_without_blocks_is_refused():
+    with pytest.raises(ConfigError, match=r"trainer\.activation_checkpointing=blocks: this model does not have repeated blocks; use none"):
+        see.built(see.composed("experiment=vectors", "trainer.activation_checkpointing=blocks"))

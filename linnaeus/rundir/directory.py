@@ -3,6 +3,7 @@
     config.yaml   the resolved configuration          run.json      host, versions, ids, fingerprint of the data
     lock          the owner (`lock.py`)               launches/<n>/ one per start: command, overrides, commit, configuration,
                                                                     changes, and their effects (`moved.txt`)
+    compile_cache/ what torch.compile made, for the next launch
     train.log  metrics.jsonl  reports.jsonl  timings.jsonl  schedule.txt  checkpoints/  validation/  report.html  summary.json
 
 The constructor only reads: it finds the directory and refuses a run that cannot be continued. `start()` acquires the lock and writes. Call

@@ -41,7 +41,7 @@ def checkpointed(cls: Any) -> Any:
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return cls.forward(self, *args, **kwargs)
-        return checkpoint(cls.forward, self, *args, use_reentrant=False, **kwargs)
+            return self.stored_forward(*args, **kwargs)
+        return checkpoint(self.stored_forward, *args, use_reentrant=False, **kwargs)
 
-    return type(cls.__name__, (cls,), {"forward": forward, "__module__": cls.__module__})
+    return type(cls.__name__, (cls,), {"forward": forward, "stored_forward": cls.forward, "__module__": cls.__module__})

@@ -39,7 +39,8 @@ from linnaeus.schedule import EarlyStopping
 from linnaeus.schedule.length import micro_batch_size, training_samples
 from linnaeus.train.activation_checkpointing import checkpoint_activations
 from linnaeus.train.clock import Clock
-from linnaeus.train.compiling import compile_model
+from linnaeus.train.compile_cache import CompileCache
+from linnaeus.train.compiling import Compilation, compile_model
 from linnaeus.train.freezing import batch_statistics, changing_buffers, check_shared_layer, freeze
 from linnaeus.train.planning import Plan, warn_if_short
 from linnaeus.train.profiling import StepProfiler, profile_notes
@@ -90,7 +91,10 @@ def build_training(
     parts = frozen, recomputed, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
     log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)
-    compile_model(model, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
+    compilation = None
+    if trainer.compile:
+        compile_model(model, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
+        compilation = Compilation(CompileCache(directory / "compile_cache", context.device), context.is_master)
     runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
     sampler = build_sampler(config, context, workload, plan)
     workers = build_workers(config, context, workload)
@@ -132,6 +136,7 @@ def build_training(
         watchdog=watchdog,
         sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),
         growth=growth,
+        compilation=compilation,
         clock=Clock(context.device, before=stop.age),
     )
     training.ranks = RankReport(context.device, context.world_size)

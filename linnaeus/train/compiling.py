@@ -1,18 +1,28 @@
-"""`trainer.compile`: compile the network with torch.compile, by blocks or whole.
+"""`trainer.compile`: compile the network with torch.compile, by blocks or whole, and count the compiled graphs.
 
 `blocks` compiles each repeated block by itself (regional compilation). Equal blocks share one graph, so a network with L equal blocks is
 compiled in about 1 / L of the time. The layers outside the blocks run uncompiled. `whole` compiles the parts of `Model.compiled_parts()`,
-usually everything up to the last shared layer."""
+usually everything up to the last shared layer.
+
+Each size of a batch has a graph of its own. With torch's default, graphs for any size, the graph of an update would depend on the sizes
+seen earlier in the launch, and a resumed run would not have the same bits."""
 
 from __future__ import annotations
 
-from linnaeus.errors import ConfigError
+import logging
+from collections.abc import Hashable
+from typing import Any
+
+from linnaeus.errors import ConfigError, counted
+from linnaeus.train.compile_cache import CompileCache
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.drop_path import use_tensor_rates
 
-# Graphs of one function: kinds of blocks of a class (8 in a ResNet) x training or validation x whole or partial batch. torch's limit of 8
-# is too small; beyond the limit a block runs uncompiled without an error.
-MOST_GRAPHS = 64
+log = logging.getLogger("linnaeus")
+
+# Graphs of one function: kinds of blocks of a class (8 in a ResNet) x training or validation x sizes of batches and images. torch's limit
+# of 8 is too small; beyond the limit a block runs uncompiled without an error.
+MOST_GRAPHS = 256
 
 
 def compile_model(model: Model, choice: str | bool, keep_graphs: bool) -> None:
@@ -20,8 +30,6 @@ def compile_model(model: Model, choice: str | bool, keep_graphs: bool) -> None:
 
     `keep_graphs`: True if backward runs twice through a graph, because gradients are measured for the task weighting. Raise `ConfigError`
     for `blocks` if the model does not have repeated blocks."""
-    if choice is False:
-        return
     parts = model.compiled_parts() if choice == "whole" else model.repeated_blocks()
     if not parts:
         raise ConfigError(f"trainer.compile={choice}: this model does not have repeated blocks; use whole")
@@ -31,14 +39,15 @@ def compile_model(model: Model, choice: str | bool, keep_graphs: bool) -> None:
     if choice == "blocks":
         use_tensor_rates(model)
     for part in parts:
-        part.compile()
+        part.compile(dynamic=False)
 
 
 def allow_graphs() -> None:
-    """Raise torch's limit on the number of graphs of one function to `MOST_GRAPHS`."""
+    """Raise torch's limits on the number of graphs of one function to `MOST_GRAPHS`."""
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_GRAPHS)
+    dynamo.accumulated_recompile_limit = max(dynamo.accumulated_recompile_limit, 4 * MOST_GRAPHS)
 
 
 def keep_compiled_graphs() -> None:
@@ -49,3 +58,67 @@ def keep_compiled_graphs() -> None:
     import torch._functorch.config as functorch
 
     functorch.donated_buffer = False
+
+
+class Compilation:
+    """Graphs that torch.compile has made in this launch, and the cache in the run directory; on ranks other than 0 `cache` is only read.
+
+    recompilations: number of graphs made for work that had been done in this launch before: an update with the same number of samples and
+    size of images, or the same validation pass."""
+
+    def __init__(self, cache: CompileCache, writes: bool) -> None:
+        """`writes`: True on rank 0."""
+        self.cache, self.writes = cache, writes
+        self.recompilations = 0
+        self._before = self._last = compiled_graphs()
+        self._seen: set[Hashable] = set()
+
+    @property
+    def graphs(self) -> int:
+        """Return the number of graphs made in this launch, recompilations included."""
+        return compiled_graphs() - self._before
+
+    def observe(self, *work: Hashable) -> None:
+        """Count the graphs made since the last call, which were made for `work`. Log a warning at the first recompilation."""
+        graphs = compiled_graphs()
+        if graphs > self._last and work in self._seen:
+            if not self.recompilations:
+                reason = "TORCH_LOGS=recompiles says why; a workload should pad its batches to the same sizes"
+                log.warning("torch.compile has compiled again, for work like before (%s): %s", ", ".join(map(str, work)), reason)
+            self.recompilations += graphs - self._last
+        self._seen.add(work)
+        self._last = graphs
+
+    def first_update(self, seconds: float) -> None:
+        """Log what the first update of the launch has compiled in `seconds`, and save the cache."""
+        if not self.graphs:
+            log.warning("trainer.compile: nothing was compiled; a compiled part must be of a class with its own `forward`")
+            return
+        cached = ", with the cache of an earlier launch" if self.cache.loaded else ""
+        log.info("torch.compile: %s in %.1f s for the first update%s", counted(self.graphs, "graph"), seconds, cached)
+        self.save()
+
+    def save(self) -> None:
+        """Save the cache if something new was compiled. Log an error if it cannot be written."""
+        try:
+            if self.writes and self.cache.save():
+                log.debug("saved %s", self.cache.path)
+        except OSError as error:
+            log.error("%s could not be written (%s)", self.cache.path, error.strerror or error)
+
+    def finish(self, seconds: float) -> None:
+        """Log the number of graphs and recompilations, and save the cache. `seconds`: of compiling, in this launch."""
+        numbers = counted(self.graphs, "graph"), seconds, counted(self.recompilations, "recompilation")
+        log.info("torch.compile: %s in %.1f s, %s", *numbers)
+        self.save()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of this launch for summary.json."""
+        return {"graphs": self.graphs, "recompilations": self.recompilations, "cached": self.cache.loaded}
+
+
+def compiled_graphs() -> int:
+    """Return the number of graphs that torch.compile has made in this process."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]

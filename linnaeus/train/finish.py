@@ -55,6 +55,8 @@ def finish(t: Training) -> str:
     skipped = t.update.skipped_updates
     if skipped:
         log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
+    if t.compilation is not None:
+        t.compilation.finish(t.clock.compiling)
     write_lost_results(t)
     if t.context.is_master:
         t.workload.finish()
@@ -114,6 +116,7 @@ def describe_loss(progress: TrainingProgress, checkpoints: Path) -> str:
 def write_summary(t: Training, status: str, **values: Any) -> None:
     """Write summary.json with `status`, the best and final metrics, the timings, and `values` as further entries."""
     numbers = readings.timings(t)
+    compiled = {} if t.compilation is None else {"compiled": t.compilation.summary()}
     t.output.summary(
         status,
         t.progress.global_step,
@@ -124,6 +127,7 @@ def write_summary(t: Training, status: str, **values: Any) -> None:
         total_steps=t.progress.expected_total_steps,
         timings=numbers,
         alarms=t.output.alarms.summary(),
+        **compiled,
         **values,
     )
 

@@ -45,6 +45,9 @@ def train_one_epoch(training: Training, epoch: int) -> None:
         if t.sections is not None:
             t.sections.window_ready()
         train_one_step(t, window)
+        if t.compilation is not None and not t.sync.data_unreadable:
+            step = t.progress.global_step - 1
+            t.compilation.observe("update", t.sampler.samples_in(step), t.ops.get_image_size(step))
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
         times.moments.append(times.now())
         end_step(t)

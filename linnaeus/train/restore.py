@@ -40,6 +40,8 @@ def restore(t: Training, weights: InitialWeights | None = None) -> None:
     else:
         load_checkpoint_into(t, point.checkpoint)
     log_changes(t)
+    if t.compilation is not None:
+        t.compilation.cache.load()
     t.clock.start_training()
 
 

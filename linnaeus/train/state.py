@@ -30,6 +30,7 @@ from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, Vali
 from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.clipped_updates import ClippedUpdates
 from linnaeus.train.clock import Clock
+from linnaeus.train.compiling import Compilation
 from linnaeus.train.data_wait import DataWait
 from linnaeus.train.freezing import changing_buffers
 from linnaeus.train.model_flops import FlopsOfRun
@@ -118,6 +119,7 @@ class Training:
     sync: RankSync
     flops: FlopsOfRun | None = None  # operations of the model; None on other ranks than 0, and if they are not needed
     ranks: RankReport = field(init=False)  # times and memory of all processes; set by `build_training`
+    compilation: Compilation | None = None  # counts compiled graphs; None: nothing is compiled
     sections: Sections | None = None  # times the parts of updates; None: nothing asks for them
     growth: Growth | None = None  # None: all weights are connected
     run: RunState = field(default_factory=RunState)

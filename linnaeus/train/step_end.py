@@ -33,6 +33,8 @@ def end_step(t: Training) -> None:
     t.next_due = next_due(t)
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         readings.restart_throughput(t)
+        if t.compilation is not None:
+            t.compilation.first_update(t.clock.compiling)
     logged = t.ops.should_log_metrics(step)
     if logged:
         log_metrics(t)

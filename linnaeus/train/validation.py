@@ -100,6 +100,8 @@ def run_pending_validations(t: Training) -> None:
                 found = (validate_with_partial_mask if pass_.masked else validate_one_pass)(t, pass_, show)
             if found is None:
                 return
+            if t.compilation is not None:
+                t.compilation.observe("validation", pass_.key)
             t.output.write_validation(step, pass_.key, found, weights)
         t.progress.complete_validation(stage, index)
         t.output.row(step, found)

@@ -103,7 +103,7 @@ def compiled_without_inductor() -> Iterator[None]:
     import torch._functorch.config as functorch
 
     compile_part = nn.Module.compile
-    aot_eager = mock.patch.object(nn.Module, "compile", lambda part: compile_part(part, backend="aot_eager"))
+    aot_eager = mock.patch.object(nn.Module, "compile", lambda part, **more: compile_part(part, backend="aot_eager", **more))
     with functorch.patch(donated_buffer=True), aot_eager:
         yield
 

@@ -164,10 +164,12 @@ def timed(epoch: Callable[[], Iterable[int]], clock: Callable[[], float]) -> Tim
     return one_pass
 
 
-def make_photographs(folder: Path, count: int) -> Path:
-    """Write `count` JPEGs of 500 x 375 pixels, about 40 kB each, half of them in portrait format, in folders by class. Return `folder`."""
-    rng = np.random.default_rng(0)
-    for number in range(count):
+def make_photographs(folder: Path, count: int, first: int = 0) -> Path:
+    """Write `count` JPEGs of 500 x 375 pixels, about 40 kB each, half of them in portrait format, in folders by class. Return `folder`.
+
+    The files are named `first`.jpg and so on; another `first` gives other photographs."""
+    rng = np.random.default_rng(first)
+    for number in range(first, first + count):
         width, height = (500, 375) if number % 2 else (375, 500)
         coarse = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((width, height), Image.Resampling.BICUBIC)
         fine = Image.fromarray(rng.integers(90, 166, (height // 3, width // 3, 3), dtype=np.uint8)).resize((width, height))
@@ -178,10 +180,11 @@ def make_photographs(folder: Path, count: int) -> Path:
     return folder
 
 
-def prepare(folder: Path, store: Path, images: str) -> Path:
+def prepare(folder: Path, store: Path, images: str, processes: int = 1) -> Path:
     """Prepare a store of the photographs in `folder`, with the encoding `images` ("jpeg" or "raw"). Return its path."""
     with contextlib.redirect_stdout(io.StringIO()):
-        words = ["image_folder", str(store), f"data.path={folder}", f"--images={images}", f"--short-side={SHORT_SIDE}", "--processes=1"]
+        words = ["image_folder", str(store), f"data.path={folder}", f"--images={images}", f"--short-side={SHORT_SIDE}"]
+        words.append(f"--processes={processes}")
         assert prepare_store.main(words) == 0
     return store
 

@@ -38,15 +38,13 @@ HEADS = {
     "linear head": ("head=linear",),
     "conditional head": ("head=conditional",),
     "marginal head": ("head=marginal",),
-    "hierarchical softmax": ("head=hierarchical_softmax",),
 }
 EVERY = {"": ("weighting.conflict=[]",), ", GradNorm every 10th": (*GRADNORM, "weighting.every=[10steps]"),
          ", GradNorm every": (*GRADNORM, "weighting.every=[1steps]")}  # fmt: skip
 MEASURED_HEADS = {  # the bars are on the rows with GradNorm at every tenth update
-    "linear head": ("", ", GradNorm every 10th"),
+    "linear head": ("",),
     "conditional head": ("", ", GradNorm every 10th", ", GradNorm every"),
-    "marginal head": ("", ", GradNorm every 10th"),
-    "hierarchical softmax": ("",),
+    "marginal head": (", GradNorm every 10th",),
 }
 HEAD_BARS = {10_000: 1.05, 100_000: 1.15}
 BARRED = tuple(f"{head}, GradNorm every 10th" for head in ("conditional head", "marginal head"))

@@ -94,6 +94,7 @@ def build_training(
     compilation = None
     if trainer.compile:
         compile_model(model, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
+        workload.compile(context.device)
         compilation = Compilation(CompileCache(directory / "compile_cache", context.device), context.is_master)
     runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
     sampler = build_sampler(config, context, workload, plan)

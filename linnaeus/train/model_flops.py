@@ -65,7 +65,7 @@ def count_flops(model: nn.Module, batch: Mapping[str, Tensor], samples: int) -> 
     with _eager(), torch.enable_grad(), uncounted, counter:
         torch.func.functional_call(whole, weights, (inputs,))
     total = counter.get_total_flops()
-    unknown = {str(op) for op in counter.get_unsupported_ops()} | uncounted.names
+    unknown = {str(op) for op in getattr(counter, "get_unsupported_ops", tuple)()} | uncounted.names
     return Counted((total - phase.repeated) / samples, phase.repeated / samples, tuple(sorted(unknown)))
 
 

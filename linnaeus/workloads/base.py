@@ -152,6 +152,11 @@ class Workload(ABC):
         `masked`: metadata components that a validation pass masks for every sample; () in training."""
         return batch
 
+    def compile(self, device: torch.device) -> None:
+        """Compile what the workload computes on the device at every update outside of the model, such as the loss, with `torch.compile`.
+        Called once, after `build_datasets`, if `trainer.compile` is set. The default compiles nothing."""
+        return None
+
     def predict(self, model: nn.Module, batch: Batch) -> Any:
         """Return the outputs of `model` for a prepared batch of a validation pass."""
         return model(batch)

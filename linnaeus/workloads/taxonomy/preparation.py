@@ -31,13 +31,25 @@ class BatchPreparation:
             "column": torch.tensor([m for m, own in enumerate(slices) for _ in range(own.start, own.stop)], dtype=torch.int64),
         }
         self._by_device: dict[tuple, Tensor] = {}
+        self._prepare_training = self._prepare
+
+    def compile(self, device: torch.device) -> None:
+        """Compile the preparation of training batches on `device`, without the augmentation."""
+        for name in self._host:
+            self._constant(name, device)  # the compiler cannot trace the copy
+        self._prepare_training = torch.compile(self._prepare)
 
     def __call__(self, batch: Batch, masked: Sequence[str] = ()) -> Batch:
         """Return a batch with `image` float [B, 3, S, S], `meta` float [B, F] (0 where absent), `present` bool [B, M] after masking, and
         `available` bool [B, M] before masking. Other entries are passed on. `masked`: components to mask for all samples."""
+        if "frame" in batch:
+            image = augment_batch(batch)
+            batch = {name: value for name, value in batch.items() if name not in PARAMETERS} | {"image": image}
+        return self._prepare(batch, tuple(masked)) if masked or not torch.is_grad_enabled() else self._prepare_training(batch)
+
+    def _prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         out = {name: value for name, value in batch.items() if name not in HOST_DRAWS}
-        device = batch["image"].device
-        image = augment_batch(batch) if "frame" in batch else batch["image"]
+        device, image = batch["image"].device, batch["image"]
         out["image"] = image.to(self.dtype).mul_(self._constant("scale", device)).add_(self._constant("shift", device))
         meta, available = batch["meta"].to(self.dtype), batch["present"]
         if "share" in batch:
@@ -48,10 +60,9 @@ class BatchPreparation:
             meta = torch.where(self._per_feature(batch["pick"]), meta[other], meta)
         present = available & ~batch["mask"] if "mask" in batch else available
         if masked:
-            name = tuple(masked)
-            if name not in self._host:
-                self._host[name] = torch.from_numpy(component_mask(name, self.components, "masked"))
-            present = present & ~self._constant(name, device)
+            if masked not in self._host:
+                self._host[masked] = torch.from_numpy(component_mask(masked, self.components, "masked"))
+            present = present & ~self._constant(masked, device)
         out["available"], out["present"] = available, present
         out["meta"] = meta.masked_fill(~self._per_feature(present), 0.0)
         return out

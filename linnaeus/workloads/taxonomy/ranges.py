@@ -23,6 +23,8 @@ GATHER_COST = 8  # time to gather an element and scatter its gradient / time per
 def range_sum(x: Tensor, first: Tensor, last: Tensor) -> Tensor:
     """Return the sums of x over K ranges per sample, [B, K]; 0 for an empty range. x: [B, C]. `first`, `last`: int64 [B, K], the first
     element of each range, and its last element + 1."""
+    if _traced():
+        return _per_range(x, first, last, 0.0, lambda inside: inside.sum(1))
     return cast(Tensor, _RangeSum.apply(x, first, last))
 
 
@@ -32,9 +34,27 @@ def range_logsumexp(x: Tensor, first: Tensor, last: Tensor, longest: int | None 
 
     `longest`: an upper bound of the range sizes. If `longest` is small, only the elements of the ranges are read, which takes a quarter to
     a half of the time for the siblings of labels."""
+    if _traced():
+        found = _per_range(x, first, torch.maximum(last, first + 1), -math.inf, lambda inside: inside.logsumexp(1))
+        return torch.where(first < last, found, -math.inf)
     if longest is not None and GATHER_COST * longest * first.shape[1] <= x.shape[1]:
         return cast(Tensor, _ShortLogSumExp.apply(x, first, last, longest))
     return cast(Tensor, _RangeLogSumExp.apply(x, first, last))
+
+
+def _traced() -> bool:
+    """Return True while `torch.compile` traces the call. An exported graph must be for any B, and uses the same operations as without the
+    compiler."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+
+
+def _per_range(x: Tensor, first: Tensor, last: Tensor, outside: float, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return `reduce` of x [B, C], with `outside` in place of the elements outside of a range, for K ranges per sample, [B, K].
+
+    The compiler fuses mask and reduction into one pass over x, forward and backward."""
+    position = torch.arange(x.shape[1], device=x.device)
+    ranges = zip(first.split(1, 1), last.split(1, 1), strict=True)
+    return torch.stack([reduce(torch.where((position >= a) & (position < b), x, outside)) for a, b in ranges], 1)
 
 
 def log_softmax(x: Tensor) -> Tensor:
@@ -48,6 +68,8 @@ def log_softmax(x: Tensor) -> Tensor:
 def argmax(x: Tensor) -> Tensor:
     """Return the index of the first largest element of each row of x [B, C], int64 [B]. On a CPU the search by blocks takes a quarter
     of the time of `Tensor.argmax`."""
+    if _traced():
+        return x.argmax(1)
     size = _block_size(x.shape[1])
     whole = x.shape[1] // size * size
     if whole < 2 * size:

@@ -97,6 +97,7 @@ class TaxonomyWorkload(Workload):
         weighted = self.counts if weights is None else LabelCounts.from_labels(self.data_source.tree, labels, weights, learnable)
         self.loss = TaxonomyLoss(config.loss, self.data_source.tree, weighted, self.nulls is not None, dtype)
         self.preparation = BatchPreparation(self.inputs, columns, dtype)
+        self._compiled = False
 
     def _choose_rows(self) -> None:
         """Set the training and validation rows of the source. Also set the metadata components that are known in some training row
@@ -166,6 +167,13 @@ class TaxonomyWorkload(Workload):
     def prepare(self, batch: Batch, masked: tuple[str, ...] = ()) -> Batch:
         return self.preparation(batch, masked)
 
+    def compile(self, device: torch.device) -> None:
+        """Compile the loss, the preparation of training batches, and the training metrics: hundreds of small operations for a tree of seven
+        ranks, which take longer to start than a GPU takes to compute them."""
+        self._compiled = True
+        self.loss.compile(device)
+        self.preparation.compile(device)
+
     def predict(self, model: nn.Module, batch: Batch) -> Any:
         """Return the outputs of `model`. With augment.tta, the probabilities in `scores` are means over the image and its mirror image."""
         outputs = model(batch)
@@ -196,7 +204,7 @@ class TaxonomyWorkload(Workload):
         return weighted_hierarchical_loss(sums, weights, denominators)
 
     def training_metrics(self, device: torch.device) -> TaxonomyTrainingMetrics:
-        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.inputs if self.known else ())
+        return TaxonomyTrainingMetrics(self.data_source.tree, device, self.inputs if self.known else (), self._compiled)
 
     def metrics(self, device: torch.device) -> Metrics:
         groups = None if self.data_source.group is None else self.data_source.group[self.validation_rows]

@@ -6,7 +6,7 @@ import torch
 
 from linnaeus.workloads.taxonomy.config import HeadConfig
 from linnaeus.workloads.taxonomy.heads import build_head
-from linnaeus.workloads.taxonomy.heads.layout import path_table
+from linnaeus.workloads.taxonomy.heads.layout import path_tables
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests.workloads.taxonomy.trees import chain, common_ancestor, random_tree
@@ -81,7 +81,7 @@ def test_heads_and_metrics_share_one_path_table(device):
     heads = [build_head(HeadConfig(name, "predict"), 2, tree).to(target) for name in ("conditional", "marginal")]
     found = [TreeTables(tree, target).paths, *(head.layout.path for head in heads)]
     assert all(path is found[0] for path in found) and found[0].device == target
-    assert path_table(random_tree(0)[0], target) is not found[0]
+    assert path_tables(random_tree(0)[0], target)[target] is not found[0]
     assert not any(name.startswith("layout") for head in heads for name in head.state_dict())
     if device == "cpu":
         assert found[0].data_ptr() == tree.paths.ctypes.data and (tree.paths[-1] == -1).all()

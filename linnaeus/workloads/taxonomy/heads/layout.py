@@ -8,6 +8,7 @@ learnt; then level r is rank r and the position of a node is its class.
 """
 
 from itertools import pairwise
+from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,17 +21,17 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 _PATH_TABLES: WeakKeyDictionary[TaxonomyTree, dict[torch.device, Tensor]] = WeakKeyDictionary()
 
 
-def path_table(tree: TaxonomyTree, device: torch.device) -> Tensor:
-    """Return `tree.paths` on the device, int64 [T + 1, R]: the class at each rank on the path from each node to its root. Do not modify the
-    result.
+def path_tables(tree: TaxonomyTree, device: torch.device) -> dict[torch.device, Tensor]:
+    """Return `tree.paths` on each device that has been asked for, including `device`: int64 [T + 1, R], the class at each rank on the path
+    from each node to its root. Do not modify the tables.
 
-    Heads and metrics share one table per tree and device, copied at the first use; on the CPU it is the tree's own array. For a million
-    leaves in seven ranks the table takes 73 MB."""
+    Heads and metrics share one table per tree and device; on the CPU it is the tree's own array. For a million leaves in seven ranks the
+    table takes 73 MB."""
     tables = _PATH_TABLES.setdefault(tree, {})
     if device not in tables:
         with torch.inference_mode(False):  # the first use may be in validation, and training cannot use an inference tensor
             tables[device] = torch.from_numpy(tree.paths).to(device, non_blocking=True)
-    return tables[device]
+    return tables
 
 
 class Tables(nn.Module):
@@ -72,7 +73,7 @@ class Layout(Tables):
     def __init__(self, tree: TaxonomyTree, null: bool) -> None:
         """`null`: True to add null nodes ("not known at finer ranks", see module)."""
         super().__init__()
-        self.tree = tree
+        self.tree, self._paths = tree, path_tables(tree, torch.device("cpu"))
         taxa, ranks = tree.offsets[-1], len(tree.ranks)
         with_null = np.flatnonzero(tree.has_children) if null else np.empty(0, dtype=np.int64)
         parent = np.concatenate([tree.node_parent, np.where(with_null == taxa, -1, with_null)])
@@ -100,8 +101,15 @@ class Layout(Tables):
     @property
     def path(self) -> Tensor:
         """Return the class at each rank on the path from each taxon to its root, int64 [T + 1, R]. The last row, all -1, is that of the
-        virtual root. See `path_table`."""
-        return path_table(self.tree, self.level.device)
+        virtual root. See `path_tables`."""
+        device = self.level.device
+        return self._paths[device] if device in self._paths else path_tables(self.tree, device)[device]
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """Also copy the path table to the new device now, since `torch.compile` cannot trace its first use."""
+        super()._apply(fn, recurse)
+        self._paths = path_tables(self.tree, self.level.device)
+        return self
 
     def table(self, name: str, number: int) -> Tensor:
         """Return the buffer `<name><number>`, a table of the level or rank `number`, such as `group2`."""

@@ -40,6 +40,7 @@ class TaxonomyLoss:
         self.strength, self.nulls, self.dtype = config.logit_adjustment, nulls, dtype
         self._host = _LossTables(config, tree, counts, nulls)
         self._by_device: dict[torch.device, _LossTables] = {}
+        self._losses = self._rank_losses
 
     def valid_counts(self, batch: Batch) -> Tensor:
         """Return the denominators of the loss: the sum of label weights per rank in a host batch, float64 [R].
@@ -49,13 +50,24 @@ class TaxonomyLoss:
         found = torch.stack([weight for _, weight in self._host.labels(batch)]).sum((0, 1))
         return found.sum().repeat(len(found)) if self._host.finest_only else found
 
+    def compile(self, device: torch.device) -> None:
+        """Compile the loss for batches on `device`."""
+        self._tables(device)  # the compiler cannot trace the copy
+        self._losses = torch.compile(self._rank_losses)
+
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R].
 
         Also set two entries of `outputs`: `losses`, the sums as R scalars, for the gradient of a single rank, and `loss_sums`, the sums
         without gradient, so that the training metrics need not compute them again."""
+        losses = self._losses(outputs["scores"], batch)
+        sums = torch.stack(losses)
+        outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
+        return sums
+
+    def _rank_losses(self, scores: Scores, batch: Batch) -> list[Tensor]:
+        """Return the sum of each rank's loss over the labels of a prepared batch, R scalars."""
         tables = self._tables(batch["label"].device)
-        scores: Scores = outputs["scores"]
         if self.strength > 0:
             scores = scores.adjusted(tables.priors(), self.strength)
         parts = tables.labels(batch)
@@ -67,9 +79,7 @@ class TaxonomyLoss:
             losses = _loss_sums(parts, lambda label: [-log_p for log_p in scores.label_log_probs(label)[self.conditional]])
             if self.conditional:
                 losses = [factor * one for factor, one in zip(tables.factors, losses, strict=True)]
-        sums = torch.stack(losses)
-        outputs["losses"], outputs["loss_sums"] = losses, sums.detach()
-        return sums
+        return losses
 
     def check_custom(self, scores: Scores, label: Tensor) -> None:
         """Raise `ConfigError` if a plugin's loss does not return, for `label` [B, R], a list with a finite tensor [B] for each rank, with a

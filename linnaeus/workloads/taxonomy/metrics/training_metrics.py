@@ -14,6 +14,7 @@ from torch import Tensor
 
 from linnaeus.data.samples import Batch
 from linnaeus.metrics.streaming import TrainingMetrics
+from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.losses import rank_loss_sums, valid_counts
 from linnaeus.workloads.taxonomy.preparation import masking_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -25,8 +26,10 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
     """Metrics of the training rows of metrics.jsonl: `loss`, `<rank>/loss`, `<rank>/top1` (a mixed sample is compared with the label of the
     larger share), and `masked/<COMPONENT>`: of the samples in which the component is known, the share in which it was masked."""
 
-    def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = ()) -> None:
+    def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = (), compiled: bool = False) -> None:
+        """`components`: the metadata components whose masking is counted. `compiled`: True to count with `torch.compile`."""
         super().__init__(tree.ranks)
+        self._count = torch.compile(self._add_counts) if compiled else self._add_counts
         self.components = tuple(components)
         self.counts = {name: zero_counts(device, len(tree.ranks)) for name in ("top1", "n")}
         self._sizes = torch.tensor(tree.sizes, device=device)
@@ -34,8 +37,11 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
             self.counts["components"] = zero_counts(device, 2, len(self.components))  # known, known and not masked
 
     def count(self, outputs: Any, batch: Batch) -> None:
+        self._count(outputs["scores"], batch)
+
+    def _add_counts(self, scores: Scores, batch: Batch) -> None:
         label, known = main_labels(batch, self._sizes)
-        self.counts["top1"] += ((outputs["scores"].greedy_path() == label) & known).sum(0)
+        self.counts["top1"] += ((scores.greedy_path() == label) & known).sum(0)
         self.counts["n"] += known.sum(0)
         if self.components:
             self.counts["components"] += masking_counts(batch)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from linnaeus.workloads.taxonomy.heads.layout import path_table
+from linnaeus.workloads.taxonomy.heads.layout import path_tables
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
@@ -25,7 +25,7 @@ class TreeTables:
         self.parent = to_device(np.where(parent >= 0, parent, self.taxa))  # int64 [T + 1]; the virtual root is its own parent
         self.rank_number = to_device(np.append(tree.node_rank + 1, 0))  # int64 [T + 1]: 1 to R, 0 for the virtual root
         self.numbers = torch.arange(1, len(tree.ranks) + 1, device=device)
-        self.paths = path_table(tree, device)  # int64 [T + 1, R]: class at each rank, -1 for none
+        self.paths = path_tables(tree, device)[device]  # int64 [T + 1, R]: class at each rank, -1 for none
         # (finer rank, coarser rank, int64 children, int64 parents) of the edges between two ranks; None: all classes of the finer one
         self.links: list[tuple[int, int, Tensor | None, Tensor]] = []
         for coarser in reversed(range(len(tree.ranks))):

@@ -43,9 +43,9 @@ def range_logsumexp(x: Tensor, first: Tensor, last: Tensor, longest: int | None 
 
 
 def _traced() -> bool:
-    """Return True while `torch.compile` traces the call. An exported graph must be for any B, and uses the same operations as without the
-    compiler."""
-    return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+    """Return True while `torch.compile` traces the call. `linnaeus export` traces without Dynamo, so it uses the operations of a call
+    without the compiler."""
+    return torch.compiler.is_dynamo_compiling()
 
 
 def _per_range(x: Tensor, first: Tensor, last: Tensor, outside: float, reduce: Callable[[Tensor], Tensor]) -> Tensor:

@@ -76,7 +76,7 @@ class TaxonomyLoss:
         elif tables.smoothed is not None:
             losses = _smoothed_loss_sums(tables.smoothed, scores, parts, self.nulls)
         else:
-            losses = _loss_sums(parts, lambda label: [-log_p for log_p in scores.label_log_probs(label)[self.conditional]])
+            losses = _loss_sums(parts, lambda label: [-log_p for log_p in scores.label_log_probs(label)[int(self.conditional)]])
             if self.conditional:
                 losses = [factor * one for factor, one in zip(tables.factors, losses, strict=True)]
         return losses

@@ -37,7 +37,7 @@ class BatchPreparation:
         """Compile the preparation of training batches on `device`, without the augmentation."""
         for name in self._host:
             self._constant(name, device)  # the compiler cannot trace the copy
-        self._prepare_training = torch.compile(self._prepare)
+        self._prepare_training = torch.compile(self._prepare, dynamic=False)
 
     def __call__(self, batch: Batch, masked: Sequence[str] = ()) -> Batch:
         """Return a batch with `image` float [B, 3, S, S], `meta` float [B, F] (0 where absent), `present` bool [B, M] after masking, and

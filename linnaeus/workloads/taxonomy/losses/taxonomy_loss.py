@@ -53,7 +53,7 @@ class TaxonomyLoss:
     def compile(self, device: torch.device) -> None:
         """Compile the loss for batches on `device`."""
         self._tables(device)  # the compiler cannot trace the copy
-        self._losses = torch.compile(self._rank_losses)
+        self._losses = torch.compile(self._rank_losses, dynamic=False)
 
     def sums(self, outputs: dict[str, Any], batch: Batch) -> Tensor:
         """Return the sum of each rank's loss over the labels of a prepared batch, [R].

@@ -29,7 +29,7 @@ class TaxonomyTrainingMetrics(TrainingMetrics):
     def __init__(self, tree: TaxonomyTree, device: torch.device, components: Sequence[str] = (), compiled: bool = False) -> None:
         """`components`: the metadata components whose masking is counted. `compiled`: True to count with `torch.compile`."""
         super().__init__(tree.ranks)
-        self._count = torch.compile(self._add_counts) if compiled else self._add_counts
+        self._count = torch.compile(self._add_counts, dynamic=False) if compiled else self._add_counts
         self.components = tuple(components)
         self.counts = {name: zero_counts(device, len(tree.ranks)) for name in ("top1", "n")}
         self._sizes = torch.tensor(tree.sizes, device=device)

@@ -56,7 +56,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
     parser.add_argument("--updates", type=int, default=10, help="updates of a driver in a round (%(default)s)")
     parser.add_argument("--batch", type=int, help="images of an update; by default as listed for each network")
-    parser.add_argument("--compile", default="true", help="trainer.compile of our loop (%(default)s); false: none of the loops")
+    words = (
+        "values of trainer.compile for our loop (whole); more than one in part `loops`: the first is compared; false: no loop is compiled"
+    )
+    parser.add_argument("--compile", nargs="+", default=["whole"], choices=("whole", "blocks", "false"), help=words)
     parser.add_argument("--species", type=int, nargs="+", default=[10_000, 100_000], help="leaves of the trees of part `heads`")
     parser.add_argument("--photographs", type=int, default=data_path.PHOTOGRAPHS, help="of the store of part `data` (%(default)s)")
     parser.add_argument("--without", nargs="+", default=[], choices=(BARE, TIMM), help="loops that are left out")
@@ -76,6 +79,9 @@ def loops(name: str, options: Any, context: DistributedContext) -> list[dict[str
     with tempfile.TemporaryDirectory() as root:
         ours = OursOnDevice(configured(name, options, Path(root), *PLAIN), context)
         drivers: dict[str, Any] = {OURS: ours}
+        for choice in options.compile[1:]:
+            more = *PLAIN, f"trainer.compile={choice}", f"run.name={choice}"
+            drivers[f"{OURS}, {choice}"] = OursOnDevice(configured(name, options, Path(root), *more), context)
         drivers |= {peer: kind(plain_network(name, ours), ours) for peer, kind in PEERS.items() if peer not in options.without}
         title, notes, seconds = timed_updates(name, drivers, options, context)
         ours.close()
@@ -133,7 +139,7 @@ def heads(name: str, options: Any, context: DistributedContext) -> list[dict[str
 
 def configured(name: str, options: Any, root: Path, *more: str) -> Any:
     batch = options.batch or NETWORKS[name].batch
-    return configure(settings(name, batch, options.updates, options.rounds + 1, root, options.device, options.compile, *more))
+    return configure(settings(name, batch, options.updates, options.rounds + 1, root, options.device, options.compile[0], *more))
 
 
 def timed_updates(name: str, drivers: dict[str, Any], options: Any, context: DistributedContext) -> tuple[str, dict[str, str], Seconds]:
@@ -160,22 +166,29 @@ def rate_note(rate: float, flops: float, peak: float | None) -> str:
 
 
 class StepMemory:
-    """A driver that also records the largest device memory of a round, minus the memory allocated before it, in bytes."""
+    """A driver that also records the largest device memory of a round, minus the memory allocated before it, in bytes, and the seconds of
+    the first round, which compiles."""
 
     def __init__(self, driver: Callable[[int], float], device: torch.device) -> None:
-        self.driver, self.device, self.most = driver, device, 0
+        self.driver, self.device, self.most, self.first = driver, device, 0, 0.0
 
     def __call__(self, number: int) -> float:
         if self.device.type != "cuda":
-            return self.driver(number)
+            return self._timed(number)
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
-        seconds = self.driver(number)
+        seconds = self._timed(number)
         self.most = max(self.most, torch.cuda.max_memory_allocated(self.device) - before) if number else 0
         return seconds
 
+    def _timed(self, number: int) -> float:
+        seconds = self.driver(number)
+        self.first = self.first or seconds
+        return seconds
+
     def note(self) -> str:
-        return f", {self.most / 2**30:.1f} GiB" if self.most else ""
+        memory = f", {self.most / 2**30:.1f} GiB" if self.most else ""
+        return f"{memory}, first round {self.first:.1f} s"
 
 
 if __name__ == "__main__":

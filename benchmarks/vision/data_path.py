@@ -45,7 +45,7 @@ def measure_store(name: str, options: Any, context: DistributedContext) -> list[
         root, drivers = Path(temporary), dict[str, Any]()
         cores = len(os.sched_getaffinity(0))
         folder = make_in_processes(root / "photographs", options.photographs, cores)
-        common = settings(name, batch, options.updates, options.rounds + 1, root / "runs", options.device, options.compile)
+        common = settings(name, batch, options.updates, options.rounds + 1, root / "runs", options.device, options.compile[0])
         drivers[SYNTHETIC] = OursOnDevice(configure([*common, "augment=standard", "augment.place=device", "run.name=synthetic"]), context)
         for encoding, variant in STORES.items():
             store = prepare(folder, root / encoding, encoding, cores)

@@ -67,7 +67,7 @@ class BareLoop:
 
     def prepare(self) -> None:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, weight_decay=0.05, fused=self.device.type == "cuda")
-        self.loss = torch.compile(self.mean_loss) if self.config.trainer.compile else self.mean_loss
+        self.loss = torch.compile(self.mean_loss) if self.config.trainer.compile is not False else self.mean_loss
 
     def mean_loss(self, images: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(self.model(images).float(), labels)
@@ -97,7 +97,7 @@ class TimmLoop(BareLoop):
 
         self.optimizer = create_optimizer_v2(self.model, opt="adamw", lr=1e-3, weight_decay=0.05)
         self.scheduler = CosineLRScheduler(self.optimizer, t_initial=10**6, t_in_epochs=False)
-        self.compiled = torch.compile(self.model) if self.config.trainer.compile else self.model
+        self.compiled = torch.compile(self.model) if self.config.trainer.compile is not False else self.model
         self.number = 0
 
     def train(self) -> None:

@@ -41,11 +41,16 @@ HEADS = {
 }
 EVERY = {"": ("weighting.conflict=[]",), ", GradNorm every 10th": (*GRADNORM, "weighting.every=[10steps]"),
          ", GradNorm every": (*GRADNORM, "weighting.every=[1steps]")}  # fmt: skip
-MEASURED_HEADS = {  # the bars are on the rows with GradNorm at every tenth update
-    "linear head": ("",),
-    "conditional head": ("", ", GradNorm every 10th", ", GradNorm every"),
-    "marginal head": (", GradNorm every 10th",),
+VARIANTS = {
+    head + every: (*METADATA, *HEADS[head], *EVERY[every])
+    for head, wanted in {
+        "linear head": ("",),
+        "conditional head": ("", ", GradNorm every 10th", ", GradNorm every"),
+        "marginal head": (", GradNorm every 10th",),
+    }.items()
+    for every in wanted
 }
+PLAIN_CLASSIFIER = "plain classifier"
 HEAD_BARS = {10_000: 1.05, 100_000: 1.15}
 BARRED = tuple(f"{head}, GradNorm every 10th" for head in ("conditional head", "marginal head"))
 
@@ -61,6 +66,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--compile", nargs="+", default=["whole"], choices=("whole", "blocks", "false"), help=words)
     parser.add_argument("--species", type=int, nargs="+", default=[10_000, 100_000], help="leaves of the trees of part `heads`")
+    parser.add_argument(
+        "--variants", nargs="+", choices=list(VARIANTS), metavar="NAME", default=list(VARIANTS), help="rows of part `heads`"
+    )
     parser.add_argument("--photographs", type=int, default=data_path.PHOTOGRAPHS, help="of the store of part `data` (%(default)s)")
     parser.add_argument("--without", nargs="+", default=[], choices=(BARE, TIMM), help="loops that are left out")
     parser.add_argument("--device", default="cuda")
@@ -121,18 +129,16 @@ def heads(name: str, options: Any, context: DistributedContext) -> list[dict[str
     for species in options.species:
         drivers: dict[str, Any] = {}
         with tempfile.TemporaryDirectory() as root:
-            variants = {"plain classifier": PLAIN} | {
-                head + every: (*METADATA, *HEADS[head], *EVERY[every]) for head, wanted in MEASURED_HEADS.items() for every in wanted
-            }
+            variants = {PLAIN_CLASSIFIER: PLAIN} | {variant: VARIANTS[variant] for variant in options.variants}
             for number, (variant, more) in enumerate(variants.items()):
                 config = configured(name, options, Path(root), f"data.species={species}", *more, f"run.name=v{number}")
                 drivers[variant] = OursOnDevice(config, context)
             title, notes, seconds = timed_updates(name, drivers, options, context)
             for driver in drivers.values():
                 driver.close()
-        bars = [Bar(variant, "plain classifier", HEAD_BARS[species]) for variant in BARRED if species in HEAD_BARS]
+        bars = [Bar(variant, PLAIN_CLASSIFIER, HEAD_BARS[species]) for variant in BARRED if variant in drivers and species in HEAD_BARS]
         tables.append(
-            report(f"{title}, {species:,} species, {options.rounds} rounds", seconds, "plain classifier", bars, (1000, "ms"), notes)
+            report(f"{title}, {species:,} species, {options.rounds} rounds", seconds, PLAIN_CLASSIFIER, bars, (1000, "ms"), notes)
         )
     return tables
 

@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
     parser.add_argument("--part", choices=("loops", "heads", "data"), default="loops")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
-    parser.add_argument("--updates", type=int, default=10, help="updates of a driver in a round (%(default)s)")
+    parser.add_argument("--updates", type=int, default=40, help="updates of a driver in a round (%(default)s)")
     parser.add_argument("--batch", type=int, help="images of an update; by default as listed for each network")
     words = (
         "values of trainer.compile for our loop (whole); more than one in part `loops`: the first is compared; false: no loop is compiled"

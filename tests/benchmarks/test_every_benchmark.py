@@ -29,6 +29,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "prepare_many": "--quick",
     "reporting": "--updates 101",
     "start_up": "--rounds 1",
+    "vision": "--device cpu --networks test --compile false --rounds 1 --updates 1",
     "tree_scale": "--leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
 ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts

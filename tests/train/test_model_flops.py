@@ -141,6 +141,15 @@ def test_unknown_operations_are_listed() -> None:
     assert found.unknown == ("linnaeus_test::product",) and found.per_sample == 4 * 8 * 8
 
 
+def test_a_torch_without_the_list_of_unsupported_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch 2.11 does not have it; its counter knows the operations of this model."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, expected = Timm("resnet18"), count_flops(Timm("resnet18"), images(), 2)
+    monkeypatch.delattr(FlopCounterMode, "get_unsupported_ops", raising=False)
+    assert count_flops(model, images(), 2) == expected
+
+
 def test_gpt_agrees_with_nanogpt() -> None:
     """6 N + 12 L H Q T for a token of GPT-2 124M, as `estimate_mfu` of nanoGPT computes it."""
     from linnaeus.workloads.language.model.gpt import GPT

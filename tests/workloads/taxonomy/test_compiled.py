@@ -1,4 +1,4 @@
-"""The parts of the taxonomy workload that `trainer.compile` compiles give the results of the eager ones, each as a single graph."""
+"""Compiled loss, preparation and training metrics of the taxonomy workload give the results of the eager ones, each as a single graph."""
 
 from __future__ import annotations
 

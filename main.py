@@ -57,7 +57,7 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
     from linnaeus.reporting import setup_logging
 
     # -- processes, console, data ------------------------------------------------------------------------------------------
-    cores = train.CoreUse()
+    cores, times = train.CoreUse(), train.StartTimes()
     context = train.join_group(config)
     log = setup_logging(is_master=context.is_master, style=config.logger.console, hidden=start_hiding(config))
     train.apply_process_settings(config)
@@ -66,12 +66,14 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
         log.info(directory.finished_message())
         return EXIT_FINISHED
     workload = workloads.build_workload(config)
+    times.end_of("data")
 
     # -- schedule: turn durations into steps, once -------------------------------------------------------------------------
     plan = train.resolve_schedule(config, workload, context)
 
     # -- model, optimizer, loop state; everything that can be refused is refused here --------------------------------------
     training = train.build_training(config, context, workload, plan, directory.path, stop)
+    times.end_of("model")
     cores.warn_if_busy(context)
     train.check_checkpoint(training, directory)
     weights = train.find_initial_weights(training, directory)
@@ -94,6 +96,8 @@ def run_training(config: Config, stop: StopRequest, config_dir: str | None) -> i
 
         # -- resume from the newest checkpoint that verifies ---------------------------------------------------------------
         train.restore(training, weights)
+        times.end_of("checkpoint")
+        training.start_times = times
 
         # -- epochs --------------------------------------------------------------------------------------------------------
         loss = functools.partial(train.describe_loss, training.progress, directory.checkpoints)  # without a reference to `training`

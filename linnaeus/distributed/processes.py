@@ -171,6 +171,14 @@ def _start_time(pid: int) -> str | None:
     return fields[19] if fields and fields[0] not in "ZX" else None
 
 
+def process_age() -> float:
+    """Return the seconds since this process started, with a precision of a clock tick (10 ms). Return 0 if the system does not say it."""
+    started = _start_time(os.getpid())
+    if started is None:
+        return 0.0
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK"), 0.0)
+
+
 def _pid_namespace() -> int:
     """Return the id of the pid namespace of this process; 0 if the system has no namespaces. Containers on one machine have different
     ids."""

@@ -48,6 +48,11 @@ class StopRequest:
         """Return the seconds since the construction of this object."""
         return time.monotonic() - self._constructed
 
+    @property
+    def signal_age(self) -> float | None:
+        """Return the seconds since the first stop signal; None if this process received none."""
+        return time.monotonic() - self._received_at if self._received_at else None
+
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Return a context manager in which stop signals are recorded as requests.

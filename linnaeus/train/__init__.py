@@ -1,6 +1,7 @@
 """Train a run: build its parts, restore them from a checkpoint, run the epochs, end each step, validate, finish. Read `loop.py` first."""
 
 from linnaeus.train.build import build_training
+from linnaeus.train.clock import StartTimes
 from linnaeus.train.finish import close, describe_loss, final_validations, finish, record_failure
 from linnaeus.train.loop import train_one_epoch
 from linnaeus.train.outputs import open_outputs
@@ -13,6 +14,7 @@ from linnaeus.train.validation import validate_one_pass, validate_with_partial_m
 __all__ = [
     "INTERRUPTED",
     "CoreUse",
+    "StartTimes",
     "apply_process_settings",
     "build_training",
     "check_checkpoint",

@@ -1,6 +1,7 @@
 """Measure the wall time of a launch in parts: start-up, compiling, validation, saving, and training, which includes waiting for data.
 
-The launch begins when the program has read its configuration, as for `trainer.max_time`. The start of Python is not included.
+The launch begins when the program has read its configuration, as for `trainer.max_time`. The start of Python is included in `StartTimes`
+only.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from linnaeus.distributed import processes
 
 KEPT = 1024  # newest updates between two reports whose times are kept
 
@@ -71,6 +74,27 @@ def compile_seconds() -> float:
     """Return the seconds that torch.compile has spent in this process. This does not import the compiler; 0 if it is not imported."""
     compiler = sys.modules.get("torch._dynamo.utils")
     return float(compiler.calculate_time_spent().get("total_wall_time", 0.0)) if compiler is not None else 0.0
+
+
+class StartTimes:
+    """Wall time of the parts of a start, from the start of the process to the first update. `parts`: name -> seconds."""
+
+    def __init__(self) -> None:
+        """The first part, imports, has ended now: Python, the configuration, and the imports."""
+        self.parts = {"imports": processes.process_age()}
+        self._last = time.perf_counter()
+
+    def end_of(self, part: str) -> None:
+        """Record the end of `part`, which began at the end of the part before it."""
+        now = time.perf_counter()
+        self.parts[part], self._last = now - self._last, now
+
+    def line(self, compiling: float) -> str:
+        """Return a line for the log. Call this once, after the first update. `compiling`: seconds that torch.compile has taken so far."""
+        self.end_of("first update")
+        parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts.items())
+        compiled = f", of which compiling {compiling:.1f}" if compiling else ""
+        return f"first update {sum(self.parts.values()):.1f} s after the start of the process: {parts}{compiled}"
 
 
 class UpdateTimes:

@@ -47,6 +47,8 @@ def finish(t: Training) -> str:
     saving.settle(t)
     if t.run.interrupted:
         status = INTERRUPTED
+        if (age := t.stop.signal_age) is not None:
+            log.info("step %d was saved %.1f s after %s", t.progress.global_step, age, t.stop.signal)
         write_torchrun_error(stopped_text(t))
     else:
         status = "finished" if t.run.running else "stopped_early"

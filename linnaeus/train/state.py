@@ -29,7 +29,7 @@ from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.progress import TrainingConsistencyChecker, TrainingProgress, ValidationPass
 from linnaeus.schedule import EarlyStopping, OpsSchedule
 from linnaeus.train.clipped_updates import ClippedUpdates
-from linnaeus.train.clock import Clock
+from linnaeus.train.clock import Clock, StartTimes
 from linnaeus.train.compiling import Compilation
 from linnaeus.train.data_wait import DataWait
 from linnaeus.train.freezing import changing_buffers
@@ -127,6 +127,7 @@ class Training:
     data_wait: DataWait = field(default_factory=DataWait)
     clipped: ClippedUpdates = field(default_factory=ClippedUpdates)
     validation_loader: Any = None  # built at the first validation
+    start_times: StartTimes | None = None  # None: this launch is not timed, or has made its first update
     first_step: int = 0  # `global_step`, `samples_seen` and `units_seen` at the start of this launch
     first_sample: int = 0
     first_unit: int = 0

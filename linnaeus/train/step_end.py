@@ -33,6 +33,7 @@ def end_step(t: Training) -> None:
     t.next_due = next_due(t)
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         readings.restart_throughput(t)
+        log_start_times(t)
         if t.compilation is not None:
             t.compilation.first_update(t.clock.compiling)
     logged = t.ops.should_log_metrics(step)
@@ -71,6 +72,14 @@ def due_by_request_or_clock(t: Training) -> bool:
     step."""
     clocks = t.sync.save_agreed or t.ops.report_due_by_clock() or t.output.display.due()
     return clocks or t.sync.stop_requested() or not t.run.running
+
+
+def log_start_times(t: Training) -> None:
+    """Log the times of the parts of this start: on the console for a continued run, where they are the cost of the interruption, otherwise
+    in train.log only."""
+    if t.start_times is not None:
+        log.log(logging.INFO if t.first_step else logging.DEBUG, t.start_times.line(t.clock.compiling))
+        t.start_times = None
 
 
 def notify_milestone(t: Training, name: str) -> None:

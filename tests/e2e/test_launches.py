@@ -79,6 +79,7 @@ def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_f
     long.terminate()
     text, _ = long.communicate(timeout=120)
     assert long.returncode == 75 and "the same command continues" in text and "Traceback" not in text
+    assert re.search(r"step \d+ was saved \d+\.\d s after SIGTERM", text) and "first update" not in text
     summary = json.loads((root / "vectors/run/summary.json").read_text())
     assert summary["status"] == "interrupted" and summary["global_step"] > 0
     assert processes(mark) == []
@@ -86,6 +87,8 @@ def test_a_run_that_is_asked_to_stop_is_continued_by_the_same_command_and_then_f
     again = begin(mark, root, *LONG[1:], f"trainer.length={summary['global_step'] + 2}steps", "run.allow=[trainer.length]")
     text, _ = again.communicate(timeout=120)
     assert again.returncode == 0 and f"continuing at step {summary['global_step']}" in text
+    parts = r"first update [\d.]+ s after the start of the process: imports [\d.]+, data [\d.]+, model [\d.]+, checkpoint [\d.]+, "
+    assert re.search(parts + r"first update [\d.]+\n", text)
     third = begin(mark, root, *LONG[1:], f"trainer.length={summary['global_step'] + 2}steps")
     text, _ = third.communicate(timeout=120)
     assert third.returncode == 0 and text.count("\n") == 1 and "is finished" in text

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +64,29 @@ def check_time_left(rows: dict[int, dict[str, float]], end: float, first: int) -
     assert all(eta >= 0 for eta, _ in left.values())
     wrong = {step: pair for step, pair in left.items() if step >= first and not math.isclose(*pair, rel_tol=0.1, abs_tol=0.5)}
     assert wrong == {}
+
+
+def test_the_parts_of_a_start_add_up_from_the_start_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 11.5, 14.0, 15.0])
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: next(moments))
+    monkeypatch.setattr(clock.processes, "process_age", lambda: 2.0)
+    times = clock.StartTimes()
+    times.end_of("data")
+    times.end_of("model")
+    expected = (
+        "first update 7.0 s after the start of the process: imports 2.0, data 1.5, model 2.5, first update 1.0, of which compiling 0.8"
+    )
+    assert times.line(0.8) == expected
+
+
+def test_the_age_of_this_process_includes_the_time_before_python() -> None:
+    command = (
+        "import time; start = time.time(); from linnaeus.distributed.processes import process_age as age; print(age(), time.time() - start)"
+    )
+    started = time.time()
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    age, inside = map(float, done.stdout.split())
+    assert inside - 0.02 <= age <= time.time() - started + 0.02
 
 
 def test_each_activity_has_its_time_and_the_time_left_is_right(tmp_path: Path, now: dict[str, float]) -> None:

@@ -35,6 +35,7 @@ class Model(nn.Module, ABC):
     """Network that the loop can train. `model(batch)` returns the outputs that the workload's losses and metrics read."""
 
     no_decay: Any = frozenset()  # names of parameters without weight decay
+    exact_counts: bool = True  # False: forward passes add floats that `after_update` reduces, so their sum depends on the processes
 
     @abstractmethod
     def shared_parameters(self) -> list[nn.Parameter]:

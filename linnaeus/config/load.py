@@ -5,6 +5,7 @@ of `schema`; for a mistake it raises an error of one line that names the key and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -13,7 +14,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -85,13 +86,37 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
     _check_group_names(overrides, config_dir)
     extra = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     try:
-        with initialize_config_dir(str(CONF), version_base="1.3"):
+        with initialize_config_dir(str(CONF), version_base="1.3"), _without_parts_of_hydra():
             composed = hydra_compose("config", [*as_hydra_takes(overrides), *chosen_options(overrides), *extra])
     except HydraException as error:
         raise unknown_key(error, overrides, config_dir) or error from None
     import_plugins(OmegaConf.select(composed, "plugins") or [])
     workload = OmegaConf.select(composed, "workload.name")
     return composed, variants_of(workload) if isinstance(workload, str) else VARIANTS
+
+
+@contextlib.contextmanager
+def _without_parts_of_hydra() -> Iterator[None]:
+    """Leave Hydra's own launcher, sweeper, logging and help out of what Hydra composes in the block. Without them a composition takes 90 ms
+    instead of 130."""
+    from hydra.core.config_store import ConfigStore
+
+    group = ConfigStore.instance().repo["hydra"]
+    whole = group["config.yaml"]
+    group["config.yaml"] = dataclasses.replace(whole, node=_bare_hydra())
+    try:
+        yield
+    finally:
+        group["config.yaml"] = whole
+
+
+@functools.cache
+def _bare_hydra() -> Any:
+    """Return the configuration of Hydra itself with an empty list of defaults."""
+    from hydra.conf import HydraConf
+    from omegaconf import OmegaConf
+
+    return OmegaConf.structured(HydraConf(defaults=[]))
 
 
 def _check_group_names(overrides: Sequence[str], config_dir: Path | str | None) -> None:
@@ -290,9 +315,8 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and isinstance(value, (int, float)):
         units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
         raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
-    value = value == "true" if value in ("true", "false") and bool in typing.get_args(annotation) else value
     choices, allowed = meta["choices"], ", ".join(allowed_values(meta["choices"], annotation))
-    if choices and _is_other_type(value, annotation, choices):
+    if choices and _is_other_type(value, annotation):
         annotation, choices = type(value), ()
     elif choices and (isinstance(value, (bool, int, float)) or (value is None and type(None) not in typing.get_args(annotation))):
         raise ConfigError(f"{key} is {json.dumps(value)}; it must be one of {allowed}")
@@ -314,12 +338,10 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     return value
 
 
-def _is_other_type(value: Any, annotation: Any, choices: Sequence[str]) -> bool:
-    """Return True if `value` is allowed beside the choices of a field, or as the bool that a choice names: an integer for `str | int`,
-    False for `str | bool`, and True if "true" is a choice."""
+def _is_other_type(value: Any, annotation: Any) -> bool:
+    """Return True if `value` is allowed beside the choices of a field: an integer for `str | int`, False for `str | bool`."""
     alternatives = typing.get_args(annotation)
-    is_bool = (value is False or (value is True and "true" in choices)) and bool in alternatives
-    return is_bool or (type(value) is int and int in alternatives)
+    return (value is False and bool in alternatives) or (type(value) is int and int in alternatives)
 
 
 def _check_limits(key: str, value: Any, meta: Any) -> None:

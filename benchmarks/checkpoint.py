@@ -45,18 +45,18 @@ CONTROL = "nothing, a control"
 SYNC, RESUME_PEER = "torch.save + fsync", "torch.load + load_state_dict"
 BARS = [Bar("linnaeus", SYNC, 0.10)]
 BATCH, TOKENS, CLASSES = 2, 16, 1000
-SIZES = {False: (12, 832), True: (3, 256)}  # quick: (layers, width)
-BESIDE, BESIDE_SECONDS = 4, 1.0  # steps before the call, and as many after the writing, that tell how long one takes without a save
+SIZES = {False: (12, 832, 1.0), True: (2, 128, 0.02)}  # quick: (layers, width, seconds of the steps beside a save)
+BESIDE = 4  # steps at least before the call, and as many after the writing, that tell how long one takes without a save
 CHARGED = 4  # at least so many steps after the call are charged to it, even if nothing is being written
 NEEDED = 12 << 30  # bytes of free disk, twice what is written
 
 
 class Trainer:
-    """A model, its optimizer, and training steps on fixed data."""
+    """A model, its optimizer, and training steps on fixed data. `beside`: seconds of the steps without a save before and after a save."""
 
-    def __init__(self, layers: int, width: int, device: torch.device) -> None:
+    def __init__(self, layers: int, width: int, beside: float, device: torch.device) -> None:
         torch.manual_seed(0)
-        self.device = device
+        self.beside, self.device = beside, device
         layer = nn.TransformerEncoderLayer(width, width // 64 or 4, 4 * width, dropout=0.0, batch_first=True)
         self.model = nn.Sequential(nn.TransformerEncoder(layer, layers, enable_nested_tensor=False), nn.Linear(width, CLASSES)).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, fused=True)
@@ -224,9 +224,9 @@ def window(trainer: Trainer, save: Saver) -> Window:
 
 
 def steps_without_a_save(trainer: Trainer) -> list[float]:
-    """Make training steps for at least `BESIDE_SECONDS`. Return the seconds of each."""
+    """Make training steps for at least `trainer.beside` seconds. Return the seconds of each."""
     taken: list[float] = []
-    while len(taken) < BESIDE or sum(taken) < BESIDE_SECONDS:
+    while len(taken) < BESIDE or sum(taken) < trainer.beside:
         taken.append(trainer.step())
     return taken
 
@@ -246,9 +246,8 @@ def main() -> int:
     if options.threads < 1:
         parser.error(f"--threads={options.threads}: at least 1")
     torch.set_num_threads(options.threads)
-    layers, width = SIZES[options.quick]
     with process_group(), tempfile.TemporaryDirectory(dir=options.folder) as root:
-        trainer = Trainer(layers, width, torch.device(options.device))
+        trainer = Trainer(*SIZES[options.quick], torch.device(options.device))
         where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
         threads = f", {options.threads} threads" if options.threads > 1 else ""
         what = f"{trainer.parameters / 1e6:.0f} M parameters with AdamW state, {where}{threads}, {options.rounds} rounds, wall time"
@@ -287,8 +286,8 @@ def saving(trainer: Trainer, folder: Path, rounds: int, what: str, bar: bool) ->
         saver.close()
     steps = [taken for found in windows.values() for each in found for taken in each.before + each.after]
     notes = {
-        name: f"call {statistics.median(each.call for each in found[1:]):.3f} s, first {found[0].call:.2f} s, "
-        f"written after {statistics.median(each.written for each in found[1:]):.1f} s"
+        name: f"call {statistics.median(each.call for each in found[-rounds:]):.3f} s, first {found[0].call:.2f} s, "
+        f"written after {statistics.median(each.written for each in found[-rounds:]):.1f} s"
         for name, found in windows.items()
     }
     low, median, high = np.quantile(steps, [0.05, 0.5, 0.95])

@@ -42,7 +42,7 @@ def main() -> int:
     if options.read is not None:
         print(read(*options.read))
         return 0
-    rounds, photographs, copies, count = (1, 128, 2, BATCH) if options.quick else (options.rounds, PHOTOGRAPHS, COPIES, READ)
+    rounds, photographs, copies, count = (1, BATCH, 2, BATCH) if options.quick else (options.rounds, PHOTOGRAPHS, COPIES, READ)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         store = enlarge(prepare(make_photographs(root / "photographs", photographs), root / "store", "raw"), copies)

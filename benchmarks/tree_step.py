@@ -183,8 +183,8 @@ def measure_head(leaves: int, holes: float, head_name: str, losses: tuple[str, .
     found = {
         name: {
             "seconds": seconds[name],
-            "metrics": _per_round(getattr(step, "metrics", []), repeats),
-            "wall": _per_round(step.wall, repeats),
+            "metrics": _per_round(getattr(step, "metrics", []), rounds, repeats),
+            "wall": _per_round(step.wall, rounds, repeats),
             "bytes": peak_bytes(step),
         }
         for name, step in steps.items()
@@ -196,9 +196,9 @@ def _repeated(step: Callable[[], float], repeats: int) -> Callable[[int], float]
     return lambda _: sum(step() for _ in range(repeats)) / repeats
 
 
-def _per_round(seconds: list[float], repeats: int) -> list[float]:
-    """Return the mean of each round, without the warm-up round."""
-    return np.reshape(seconds, (-1, repeats)).mean(1)[1:].tolist()
+def _per_round(seconds: list[float], rounds: int, repeats: int) -> list[float]:
+    """Return the mean of each of the last `rounds` rounds. A warm-up round comes before them."""
+    return np.reshape(seconds, (-1, repeats)).mean(1)[-rounds:].tolist()
 
 
 def peak_bytes(step: Callable[[], object]) -> int:

@@ -14,7 +14,6 @@ from tests import fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKEST: dict[str, str | list[str]] = {
-    "anywhere": "--rounds 1 --updates 1",
     "checkpoint": "--quick --bar --rounds 1",
     "data": "--quick",
     "dictionary": "--quick",
@@ -27,15 +26,15 @@ QUICKEST: dict[str, str | list[str]] = {
     "loadout": "--quick --rounds 1 --updates 2",
     "plants480": "{photos} data.group_column=null trainer.length=1steps data.image_size=32 model.size=micro --splits 0",
     "predict": "--quick",
-    "prepare_many": "--quick",
-    "reporting": "--updates 101",
+    "prepare_many": "--quick --processes 1",
+    "reporting": "--updates 20",
     "start_up": "--rounds 1",
     "vision": "--device cpu --networks test --compile false --rounds 1 --updates 1",
     "tree_scale": "--leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
 ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts
 ELSEWHERE |= {"loop_overhead"}  # test_benchmarks.py
-REAL = {"predict", "prepare_many"}  # they start processes while they have threads
+REAL = {"predict"}  # they start processes while they have threads
 PARTS = {
     "__init__",
     "big_trees",

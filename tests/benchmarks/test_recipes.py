@@ -21,6 +21,7 @@ from benchmarks.recipes.trials import Study
 from linnaeus.config.load import compose, compose_tree
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
 from linnaeus.workloads.taxonomy.manifest import build_source
+from tests import fork_server
 
 RANKS = ("family", "genus", "species")
 SMALL = PhotographSet("small", RANKS, "observation")
@@ -139,11 +140,18 @@ def test_the_length_of_a_run_takes_the_cpu_time(study: Study, monkeypatch: pytes
     assert slow._epochs("small", [], []) == 192 and lengths == [1, 11], "the rate is measured once"
 
 
+def forked(command: list[str], folder: Path) -> float:
+    """Run a command in a fork of a process that has imported torch, which saves 3 s. Return a CPU time."""
+    fork_server.run(command, check=True, cwd=trials.ROOT)
+    return 1.0
+
+
 def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypatch: pytest.MonkeyPatch):
-    study = dataclasses.replace(study, unlabelled=0.5)
+    study = dataclasses.replace(study, unlabelled=0.5, cpu_seconds=1.0)
     monkeypatch.setattr(Study, "_epochs", lambda *words: 1)
     words = ["--backbone", "test_resnet", "--size", "32", "--batch", "16"]
     script = study.plain("small", True, words, 1)
+    monkeypatch.setattr(trials, "run_child", forked)
     ours = study.ours("small", ["data.image_size=32", "model.size=micro", "trainer.global_batch_size=32"], 1)
     for found in (script, ours):
         assert all(0 <= found[split]["species/top1"] <= 1 for split in ("val", "test")) and found["cost"]["cpu_seconds"] > 0

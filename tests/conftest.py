@@ -1,11 +1,14 @@
-"""Set one thread per process, because several test processes share the cores, and keep log messages visible to pytest."""
+"""Set one thread per process, because several test processes share the cores; keep log messages visible to pytest."""
 
 import logging
 import os
 
 import pytest
 
+from tests import quick_hydra
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, also in the processes that tests start
+quick_hydra.install()
 
 
 @pytest.fixture(autouse=True)

@@ -208,10 +208,11 @@ def import_everything() -> None:
 
     import linnaeus.train
     import linnaeus.workloads.taxonomy  # noqa: F401
-    from tests import group_member, runs, watching  # noqa: F401
+    from tests import group_member, quick_hydra, runs, watching  # noqa: F401
 
     with contextlib.suppress(ImportError):
         import optuna  # noqa: F401
+    quick_hydra.install()
     with tempfile.TemporaryDirectory() as folder:
         for workload in ("vectors", "biota"):
             runs.configuration(workload, Path(folder))

@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,7 +38,6 @@ from linnaeus.config.load import compose, compose_tree, group_files, typed_confi
 from linnaeus.config.schema import Config
 from tests import fork_server
 
-CHECKPOINT = ("model.safetensors", "ema.safetensors", "training_state.pt")
 ROOT = Path(__file__).resolve().parents[1]
 VECTORS = ROOT / "tests" / "vectors" / "conf"
 TINY = ["trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "trainer.global_batch_size=32", "trainer.micro_batch_size=8"]
@@ -53,13 +53,13 @@ WORKLOADS = {
         *["trainer.length=3epochs", "schedule.validate=[100%]", "schedule.meta_mask_prob.end=0.6"],
     ],
     "biota": [
-        *["data.image_size=16", "model.dropout=0.1", "model.drop_path=0.1", "loss=label_smoothing"],
+        *["data.image_size=16", "data.validation_batch=5", "model.dropout=0.1", "model.drop_path=0.1", "loss=label_smoothing"],
         *["schedule.mixup_prob.start=0.7", "schedule.mixup_prob.end=0.7", "schedule.mixup_group_level=[{from: 0%, level: order}]"],
         *["trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
     "store": [
         *["data=store", "data.order=blocks", "data.block_records=4", "data.window_blocks=3", "data.image_size=16"],
-        *["model.dropout=0.1", "model.drop_path=0.1", "trainer.length=3epochs", "schedule.validate=[100%]"],
+        *["data.validation_batch=5", "model.dropout=0.1", "model.drop_path=0.1", "trainer.length=3epochs", "schedule.validate=[100%]"],
     ],
     "language": [
         *["workload=language", "model.size=gpt_nano", "model.dropout=0.1", "data.block=8"],
@@ -218,6 +218,28 @@ def resumed(config: Config, *kills: tuple[Any, ...]) -> Path:
     return run_path(config)
 
 
+def whole_and_continued(config: Config, step: int) -> tuple[Path, Path]:
+    """Train a run to its end, and again from the files that a kill at the beginning of update `step` leaves. Return both directories.
+
+    The files are copied there when the checkpoints before are written. A run that is killed would have to be trained up to `step` twice."""
+    from tests import watching
+
+    run = run_path(config)
+    whole, left = run.with_name(f"{run.name}-whole"), run.with_name(f"{run.name}-left")
+
+    def copy_files(t: Any) -> None:
+        if t.progress.global_step == step - 1:
+            t.output.writer.wait()
+            shutil.copytree(run, left)
+
+    with watching.around_updates(before=copy_files):
+        resumed(config)
+    assert list_checkpoints(left / "checkpoints"), "the second run has nothing to continue from"
+    run.rename(whole)
+    left.rename(run)
+    return whole, resumed(config)
+
+
 # -- kills ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -265,14 +287,6 @@ def differences(a: Path, b: Path) -> list[str]:
     for key in ("status", "global_step", "best", "final", "stop_reason"):
         found += unequal(summary(a).get(key), summary(b).get(key), f"summary.{key}")
     return sorted(found)
-
-
-def unequal_files(a: Path, b: Path) -> list[str]:
-    """Return the files whose bytes differ between two runs with `trainer.deterministic=anywhere`: rows, validation results, and the newest
-    checkpoint without state.json, which has times."""
-    newest_files = [run.relative_to(a) / name for run in [list_checkpoints(a / "checkpoints")[-1][1]] for name in CHECKPOINT]
-    names = _files(a) | _files(b) | {str(name) for name in newest_files if (a / name).exists()}
-    return sorted(name for name in names if _bytes(a / name) != _bytes(b / name) and "batches" not in name)
 
 
 def _files(run: Path) -> set[str]:

@@ -109,7 +109,7 @@ def test_a_stop_request_reaches_the_ranks_and_their_status_is_returned(start, tm
 
 def test_a_single_run_with_torchrun_stops_and_continues(tmp_path):
     """`python main.py launch=torchrun` has the output and the exit status of the run and forwards signals to it."""
-    settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=300steps", "trainer.micro_batch_size=16")
+    settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=150steps", "trainer.micro_batch_size=16")
     command = [sys.executable, "main.py", "--config-dir", str(runs.VECTORS), *settings, "launch=torchrun"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = tmp_path / "vectors" / "run"
@@ -121,7 +121,7 @@ def test_a_single_run_with_torchrun_stops_and_continues(tmp_path):
     assert "Traceback" not in out and "the same command continues" in out
     step = len(runs.rows(run / "metrics.jsonl"))
     second = fork_server.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.DEVNULL)
-    assert second.wait(120) == 0 and 5 < step < 300
+    assert second.wait(120) == 0 and 5 < step < 150
     steps = [row["global_step"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row]
-    assert steps == list(range(1, 301))
+    assert steps == list(range(1, 151))
     assert not (tmp_path / "sweeps").exists() and [path.name for path in (tmp_path / "vectors").iterdir()] == ["run"]

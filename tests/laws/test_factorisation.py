@@ -16,21 +16,14 @@ from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import validation
 from tests import runs
 
-F64 = ["trainer.precision=float64", "trainer.length=4epochs"]
+F64 = ["trainer.precision=float64", "trainer.length=3epochs"]
 GRADNORM = ["weighting=gradnorm", "weighting.every=[3steps]", "trainer.ema_decay=0.99", "schedule.best_monitor=val_ema/loss"]
-F32 = ["trainer.length=50steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask_prob.start=0.8"]
-F32 += ["schedule.validate=[25steps]", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]  # PENDING has them
+F32 = ["trainer.length=12steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask_prob.start=0.8"]
+F32 += ["schedule.validate=[6steps]", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]  # PENDING has them
 FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch_size=16", "trainer.ema_decay=0.9"]
 FP16 += ["schedule.best_monitor=val_ema/loss"]
 CONTINUED = ["trainer.length=10steps", "trainer.deterministic=true", "schedule.checkpoint=[4steps]", "schedule.log=[3steps]"]
 CONTINUED += ["schedule.validate=[5steps]", "debug.batch_hashes=true", *GRADNORM]
-ANYWHERE = ["trainer.deterministic=anywhere", "trainer.threads=null", "trainer.length=3steps", "trainer.ema_decay=0.9"]
-ANYWHERE += ["weighting=gradnorm", "weighting.every=[2steps]", "weighting.place=trunk", "schedule.best_monitor=val_ema/loss"]
-ANYWHERE += ["head.nulls=phase_in", "schedule.null_mask_prob.start=0.5", "schedule.meta_mask_prob.start=0.4", "schedule.log=[2steps]"]
-ANYWHERE += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
-CHAIN = ["trainer.deterministic=anywhere", "trainer.length=10steps", "schedule.log=[4steps]", "schedule.validate=[3steps]"]
-CHAIN += ["schedule.checkpoint=[5steps]", "model.dropout=0.2", *GRADNORM]
-STOPPED = {1: "all_stopped_at_two", 2: "all_stopped_at_seven"}  # at these numbers of processes the run of CHAIN is interrupted
 JOBS = {
     "f64": ("biota", F64),
     "gradnorm": ("vectors", ["trainer.precision=float64", "trainer.length=8epochs", *GRADNORM]),
@@ -50,12 +43,7 @@ def results(tmp_path_factory):
         names = [name for name in JOBS if processes < 4 or name != "f32"]
         jobs = [runs.job(JOBS[n][0], folder / n, *JOBS[n][1], watch=["first_gradients"]) for n in names]
         jobs.append(runs.job("biota", folder / "validation", *PENDING, watch=["collectives"]))
-        # last, for determinism is a switch of the whole process
-        jobs.append(runs.job("vectors", folder / "straight", *CHAIN))
-        watch = STOPPED.get(processes)
-        jobs.append(runs.job("vectors", root / "chain", *CHAIN, watch=[watch] if watch else [], status=75 if watch else 0))
-        jobs += [runs.job("biota", folder / "anywhere", *ANYWHERE)] if processes < 4 else []
-        if processes > 1:
+        if processes > 1:  # last, for determinism is a switch of the whole process
             jobs += [
                 runs.job("vectors", folder / "whole", *CONTINUED),
                 runs.job("vectors", folder / "cut", *CONTINUED, watch=["one_rank_is_stopped"], status=75),
@@ -66,11 +54,10 @@ def results(tmp_path_factory):
         for one in jobs:
             Path(one["root"]).mkdir(parents=True, exist_ok=True)
         if processes == 1:
-            for one in [*jobs, runs.job("biota", folder / "ordinary", *ANYWHERE, "trainer.deterministic=true")]:
+            for one in jobs:
                 runs.run_job(one)
         else:
             runs.run_group(processes, jobs, folder)
-    torch.use_deterministic_algorithms(False)
     return root
 
 
@@ -133,7 +120,7 @@ def test_every_number_of_samples_agrees(results):
 def test_the_batches_of_all_processes_are_those_of_one(results):
     one = runs.rows(results / "1/f32/biota/run/batches-rank0.jsonl")
     two = [row for rank in range(2) for row in runs.rows(results / f"2/f32/biota/run/batches-rank{rank}.jsonl")]
-    assert len(one) == 50 * 4
+    assert len(one) == 12 * 4
     assert sorted(two, key=lambda row: (row["global_step"], row["micro_batch"])) == one
 
 
@@ -150,7 +137,7 @@ def test_negative_control_own_denominators_break_the_law(results, tmp_path):
 
 def test_without_dropout_the_micro_batch_does_not_matter_either(tmp_path):
     """Dropout is keyed by micro-batch; without it any size gives the same updates, a whole global batch included."""
-    still = ["model.dropout=0", "model.drop_path=0", "trainer.precision=float64", "trainer.length=2epochs", "schedule.validate=[]"]
+    still = ["model.dropout=0", "model.drop_path=0", "trainer.precision=float64", "trainer.length=1epochs", "schedule.validate=[]"]
     found = []
     for micro in (32, 8, 2):
         root = tmp_path / str(micro)
@@ -164,7 +151,7 @@ def test_without_dropout_the_micro_batch_does_not_matter_either(tmp_path):
 
 # -- validation ------------------------------------------------------------------------------------------------------------------
 
-PENDING = ["trainer.length=3steps", "schedule.all_combinations_at_end=true"]
+PENDING = ["trainer.length=3steps", "schedule.all_combinations_at_end=true", "data.validation_batch=2"]
 
 
 def leave_validation_pending(root: Path) -> None:
@@ -226,32 +213,3 @@ def test_a_signal_to_one_process_stops_all_and_the_run_goes_on_bit_for_bit(resul
     assert "stopped at step 5" in (cut / "train.log").read_text()
     assert len(list(cut.glob("batches-rank*.jsonl"))) == processes
     assert runs.differences(whole, cut) == []
-
-
-# -- the same bits on any number of processes ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("processes", "24")
-def test_anywhere_all_files_of_a_run_are_the_same_on_any_number_of_processes(results, processes):
-    """Dropout, drop-path, mixing, masking, null labels, GradNorm over the trunk, EMA, a partial last window with an empty micro-batch."""
-    for name, workload in (("straight", "vectors"), ("anywhere", "biota"))[: 1 if processes == "4" else 2]:
-        one, several = (results / number / name / workload / "run" for number in ("1", processes))
-        assert runs.differences(one, several) == [] and runs.unequal_files(one, several) == []
-
-
-def test_anywhere_a_run_that_goes_from_1_to_2_to_4_processes_leaves_no_trace(results):
-    chain, straight = results / "chain/vectors/run", results / "1/straight/vectors/run"
-    text = (chain / "train.log").read_text()
-    for now, before in ((2, 1), (4, 2)):
-        assert f"{now} processes now, {before} when the checkpoint was written: the updates are the same bit for bit" in text
-    assert "4 micro-batches of an update are summed in one tree, with the same bits on 1, 2 or 4 processes" in text
-    assert "WARNING" not in text
-    assert runs.differences(straight, chain) == [] and runs.unequal_files(straight, chain) == []
-
-
-def test_anywhere_negative_control_the_ordinary_order_gives_other_bits(results):
-    ordinary, anywhere = (results / "1" / name / "biota/run" for name in ("ordinary", "anywhere"))
-    assert "model_state.head.ranks.0.weight" in runs.differences(ordinary, anywhere)
-    assert "checkpoints/step-00000003/model.safetensors" in runs.unequal_files(ordinary, anywhere)
-    two, one = (results / number / "f32/biota/run" for number in ("2", "1"))
-    assert len(runs.differences(one, two)) > 100

@@ -19,6 +19,7 @@ from tests import fork_server, runs, watching
 
 VALIDATING = ["schedule.validate=[4steps]", "trainer.length=10steps", "schedule.validate_at_end=true"]
 MASKED = ["schedule.validate_mask_meta=[4steps]", "schedule.validate_partial_mask_meta=[4steps]", "trainer.global_batch_size=16"]
+MASKED += ["data.validation_batch=2"]
 
 
 @pytest.fixture(scope="module")

@@ -30,10 +30,10 @@ def test_the_model_gives_the_recorded_loss(trained, tmp_path):
     assert not run.model.training
     metrics = run.workload.metrics(CPU)
     total = torch.zeros(metrics.width, dtype=torch.float64)
-    size = len(run.workload.validation_set)
+    size, together = len(run.workload.validation_set), run.config.data.validation_batch
     with torch.inference_mode():
-        for first in range(0, size, 2):
-            rows = range(first, min(first + 2, size))
+        for first in range(0, size, together):
+            rows = range(first, min(first + together, size))
             batch = run.workload.prepare(run.workload.validation_set.__getitems__([SampleIndex(0, i, i, 0) for i in rows]))
             outputs = run.workload.predict(run.model, batch)
             total += metrics.sums(outputs, batch)

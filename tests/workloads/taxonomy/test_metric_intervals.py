@@ -143,7 +143,7 @@ def test_the_last_validations_of_a_run_have_intervals(ends, tmp_path):
 def test_a_run_killed_in_its_last_validation_has_the_same_intervals(tmp_path):
     whole = runs.run("biota", tmp_path / "whole", *PATIENT)
     config = runs.configuration("biota", tmp_path / "cut", *PATIENT)
-    with watching.signalled_in_validation(7 + 7 + 3):  # each pass has 7 batches: in the third pass
+    with watching.signalled_in_validation(3 + 3 + 2):  # each pass has 3 batches: in the third pass
         assert runs.start(config) == 75
     with runs.killed(validation, "apply_results", 1):
         runs.start(config)

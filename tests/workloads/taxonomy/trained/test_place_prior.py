@@ -177,10 +177,8 @@ def test_a_prior_changes_predictions_with_a_place_only(run, finished, small, tmp
     assert linnaeus.__main__.main(["export", str(run), str(bundle)]) == 0
     assert not (bundle / "left.txt").exists()
     assert linnaeus.load_model(bundle).predict(photograph, **given).plain() == placed.plain()
-    assert (
-        linnaeus.__main__.main(["export", str(run), str(tmp_path / "forms"), "--form", "onnx,torch_export" if HAS_ONNX else "torch_export"])
-        == 0
-    ), "checked against the model"
+    form = "onnx" if HAS_ONNX else "torch_export"  # both are written from one graph
+    assert linnaeus.__main__.main(["export", str(run), str(tmp_path / "forms"), "--form", form]) == 0, "checked against the model"
     (bundle / "prior.safetensors").write_bytes(b"x")
     with pytest.raises(ConfigError, match=r"prior\.safetensors is not the file that was written"):
         linnaeus.load_model(bundle)

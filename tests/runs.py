@@ -38,6 +38,7 @@ from linnaeus.config.load import compose, compose_tree, group_files, typed_confi
 from linnaeus.config.schema import Config
 from tests import fork_server
 
+CHECKPOINT = ("model.safetensors", "ema.safetensors", "training_state.pt")
 ROOT = Path(__file__).resolve().parents[1]
 VECTORS = ROOT / "tests" / "vectors" / "conf"
 TINY = ["trainer.threads=1", "trainer.num_workers=0", "trainer.device=cpu", "trainer.global_batch_size=32", "trainer.micro_batch_size=8"]
@@ -287,6 +288,14 @@ def differences(a: Path, b: Path) -> list[str]:
     for key in ("status", "global_step", "best", "final", "stop_reason"):
         found += unequal(summary(a).get(key), summary(b).get(key), f"summary.{key}")
     return sorted(found)
+
+
+def unequal_files(a: Path, b: Path) -> list[str]:
+    """Return the files whose bytes differ between two runs with `trainer.deterministic=anywhere`: rows, validation results, and the newest
+    checkpoint without state.json, which has times."""
+    newest_files = [run.relative_to(a) / name for run in [list_checkpoints(a / "checkpoints")[-1][1]] for name in CHECKPOINT]
+    names = _files(a) | _files(b) | {str(name) for name in newest_files if (a / name).exists()}
+    return sorted(name for name in names if _bytes(a / name) != _bytes(b / name) and "batches" not in name)
 
 
 def _files(run: Path) -> set[str]:

@@ -30,7 +30,8 @@ from linnaeus.distributed.processes import alive_here, identity
 from linnaeus.errors import ConfigError
 from linnaeus.reporting import RowWriter, attach_log_file, setup_logging
 from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, run_path, update_hash
-from linnaeus.rundir.lock import RunLock
+from linnaeus.rundir import lock as lock_module
+from linnaeus.rundir.lock import RunLock, owner_has_ended
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -472,6 +473,21 @@ def write_note(path: Path, **changes: Any) -> None:
 
 
 DEAD = [{"pid": 2**22 + 1}, {"start": "1"}, {"boot": "an earlier one"}, {"host": "before-dhcp", "pid": 2**22 + 1}]
+
+
+def can_lock(path: Path) -> bool:
+    """Return True if another process can lock the file."""
+    command = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    return subprocess.run([sys.executable, "-c", command, str(path)], capture_output=True, check=False).returncode == 0
+
+
+def test_the_owner_of_a_lock_can_ask_whether_it_is_alive_and_keeps_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, path = RunLock(Path("lock"), touch_interval=30.0), Path("lock")
+    lock.acquire()
+    assert not owner_has_ended(path) and not can_lock(path)
+    monkeypatch.setattr(lock_module, "_held", set())  # negative control: the file is opened, and to close it releases the lock
+    assert not owner_has_ended(path) and can_lock(path)
+    lock.release()
 
 
 @pytest.mark.parametrize("changes", DEAD)

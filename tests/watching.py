@@ -140,6 +140,11 @@ def all_stopped_at_seven(folder: Path) -> AbstractContextManager[None]:
     return stopped_at(7)
 
 
+def all_stopped_at_two(folder: Path) -> AbstractContextManager[None]:
+    """Send SIGTERM to every process in the second update of the run."""
+    return stopped_at(2)
+
+
 def one_rank_is_stopped(folder: Path) -> AbstractContextManager[None]:
     """Send SIGTERM to the last process during the fifth update."""
     return in_update(5, terminate, only_last_rank=True)

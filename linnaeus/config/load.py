@@ -315,8 +315,9 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and isinstance(value, (int, float)):
         units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
         raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
+    value = value == "true" if value in ("true", "false") and bool in typing.get_args(annotation) else value
     choices, allowed = meta["choices"], ", ".join(allowed_values(meta["choices"], annotation))
-    if choices and _is_other_type(value, annotation):
+    if choices and _is_other_type(value, annotation, choices):
         annotation, choices = type(value), ()
     elif choices and (isinstance(value, (bool, int, float)) or (value is None and type(None) not in typing.get_args(annotation))):
         raise ConfigError(f"{key} is {json.dumps(value)}; it must be one of {allowed}")
@@ -338,10 +339,12 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     return value
 
 
-def _is_other_type(value: Any, annotation: Any) -> bool:
-    """Return True if `value` is allowed beside the choices of a field: an integer for `str | int`, False for `str | bool`."""
+def _is_other_type(value: Any, annotation: Any, choices: Sequence[str]) -> bool:
+    """Return True if `value` is allowed beside the choices of a field, or as the bool that a choice names: an integer for `str | int`,
+    False for `str | bool`, and True if "true" is a choice."""
     alternatives = typing.get_args(annotation)
-    return (value is False and bool in alternatives) or (type(value) is int and int in alternatives)
+    is_bool = (value is False or (value is True and "true" in choices)) and bool in alternatives
+    return is_bool or (type(value) is int and int in alternatives)
 
 
 def _check_limits(key: str, value: Any, meta: Any) -> None:

@@ -32,6 +32,8 @@ from linnaeus.config.schema_optimization import (
 from linnaeus.config.schema_schedule import ScheduleConfig
 from linnaeus.config.setting import setting
 
+ANYWHERE = "anywhere"  # value of `trainer.deterministic`
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -69,7 +71,10 @@ class TrainerConfig:
         low=1,
     )
     channels_last: bool = setting("channels_last memory format for 4-d tensors")
-    deterministic: bool = setting("use deterministic kernels and reduce gradients in rank order")
+    deterministic: str | bool = setting(
+        "false: fastest; true: deterministic kernels, gradients added in rank order; anywhere: the same bits on any number of processes",
+        choices=("true", ANYWHERE),
+    )
     threads: int | None = setting("CPU threads per process; null: torch's default", low=1, high=1024)
     max_time: str | None = setting("save and stop with exit status 75 after this wall time, such as `23h`; null: never", duration="clock")
     startup_timeout: str = setting("how long processes wait for each other until the first update is done", duration="clock")

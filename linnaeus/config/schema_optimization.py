@@ -13,6 +13,11 @@ class OptimizerConfig:
     lr_scaling: str = setting("scaling of `lr` with the global batch size", choices=("none", "linear", "sqrt"))
     lr_reference_batch: int = setting("global batch size that `lr` was chosen for", low=1)
     weight_decay: float = setting("decoupled weight decay; norms, biases and tokens are not decayed", low=0)
+    layer_decay: float | None = setting(
+        "factor of the learning rate from each layer to the one below it, 1 at the head, such as 0.75 to fine-tune; null: 1 everywhere",
+        above=0,
+        high=1,
+    )
     fused: bool = setting("use torch's fused kernel where there is one")
     param_groups: list[dict[str, Any]] = setting("[{filter: ..., lr_scale: ..., weight_decay: ...}]; the first group that matches applies")
 

@@ -1,8 +1,8 @@
 """`PositionSampler`: compute the micro-batches of one process from (epoch, step).
 
 Micro-batch m of a global batch contains the positions m * M to (m + 1) * M - 1 of the global batch, where M is the micro-batch size. With W
-processes, process m mod W runs micro-batch m at its accumulation step m // W. A resume starts at an offset; no batch is read and
-discarded."""
+processes, process m mod W runs micro-batch m at its accumulation step m // W; with `contiguous=True`, process m // A runs it at its
+accumulation step m mod A, where A is the number of accumulation steps. A resume starts at an offset; no batch is read and discarded."""
 
 from __future__ import annotations
 
@@ -39,18 +39,19 @@ class PositionSampler:
         groups: Callable[[int], np.ndarray | None] = lambda epoch: None,
         resampling: Resampling | None = None,
         blocks: Blocks | None = None,
+        contiguous: bool = False,
     ) -> None:
         """`groups(epoch)` returns the group of each sample, int64 [size], to pair samples for mixing; None for no pairs.
 
         With `resampling=None` an epoch contains every sample once. `blocks` selects the order `block_order`, which excludes pairs and
-        resampling."""
+        resampling. `contiguous`: True if the micro-batches of a process follow each other in the global batch."""
         assert global_batch_size % (micro_batch_size * world_size) == 0
         self.size, self.seed = size, seed
         self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
         self.steps_per_epoch, self.total_steps = steps_per_epoch, total_steps
         self.rank, self.world_size = rank, world_size
         self.accumulation = global_batch_size // (micro_batch_size * world_size)
-        self.groups, self.resampling, self.blocks = groups, resampling, blocks
+        self.groups, self.resampling, self.blocks, self.contiguous = groups, resampling, blocks, contiguous
         self.epoch = self.start = 0
 
     def set_epoch(self, epoch: int, step: int = 0) -> None:
@@ -67,6 +68,11 @@ class PositionSampler:
         left = self.total_steps - self.epoch * self.steps_per_epoch
         return range(self.start, min(self.steps_per_epoch, left))
 
+    def place(self, number: int, rank: int | None = None) -> int:
+        """Return the index in the global batch of micro-batch `number` of a window (counted from 0) of process `rank` (None: this one)."""
+        rank = self.rank if rank is None else rank
+        return rank * self.accumulation + number if self.contiguous else number * self.world_size + rank
+
     def samples_in(self, global_step: int) -> int:
         """Return the number of samples in the global batch of an update, over all processes. The last batch of an epoch may be smaller."""
         return min(self.global_batch_size, self.size - global_step % self.steps_per_epoch * self.global_batch_size)
@@ -77,15 +83,15 @@ class PositionSampler:
         The list includes the placeholders of empty micro-batches (`real` is False)."""
         epoch, step = divmod(global_step, self.steps_per_epoch)
         order, ranks = self._order(epoch), range(self.world_size) if rank is None else [rank]
-        numbers = [accumulated * self.world_size + one for accumulated in range(self.accumulation) for one in ranks]
-        return [index for number in numbers for index in self._micro_batch(order, epoch, step, number)]
+        places = sorted(self.place(number, one) for number in range(self.accumulation) for one in ranks)
+        return [index for place in places for index in self._micro_batch(order, epoch, step, place)]
 
     def __iter__(self) -> Iterator[list[SampleIndex]]:
         order = self._order(self.epoch)
         epoch, steps = self.epoch, self.steps()
         for step in steps:
-            for accumulated in range(self.accumulation):
-                yield self._micro_batch(order, epoch, step, accumulated * self.world_size + self.rank)
+            for number in range(self.accumulation):
+                yield self._micro_batch(order, epoch, step, self.place(number))
 
     def _order(self, epoch: int) -> np.ndarray:
         """Return the dataset index of the sample at each position of `epoch`, int64 [size]."""
@@ -93,9 +99,9 @@ class PositionSampler:
             return block_order(self.seed, epoch, self.size, self.blocks)
         return epoch_order(self.seed, epoch, self.size, self.groups(epoch), self.resampling)
 
-    def _micro_batch(self, order: np.ndarray, epoch: int, step: int, number: int) -> list[SampleIndex]:
+    def _micro_batch(self, order: np.ndarray, epoch: int, step: int, place: int) -> list[SampleIndex]:
         global_step = epoch * self.steps_per_epoch + step
-        first = step * self.global_batch_size + number * self.micro_batch_size
+        first = step * self.global_batch_size + place * self.micro_batch_size
         last = min(first + self.micro_batch_size, (step + 1) * self.global_batch_size, self.size)
         if first >= last:  # after the end of a partial batch: placeholders, so that all processes run the same number of micro-batches
             return [SampleIndex(epoch, 0, int(order[0]), global_step, False)] * 2  # two, because batch norm refuses a single value

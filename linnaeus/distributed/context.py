@@ -168,6 +168,18 @@ class DistributedContext:
             return lambda: None
         return _dist().all_reduce(tensor, async_op=True).wait
 
+    def start_exchange(self, own: Any, received: Any, partner: int) -> Callable[[], None]:
+        """Start to send the tensor `own` to process `partner` and to receive the tensor of that process in `received`. Return a function
+        that waits until both are complete. Both processes must call this."""
+        dist = _dist()
+        requests = dist.batch_isend_irecv([dist.P2POp(dist.isend, own, partner), dist.P2POp(dist.irecv, received, partner)])
+
+        def wait() -> None:
+            for request in requests:
+                request.wait()
+
+        return wait
+
     def all_gather(self, value: Any) -> list[Any]:
         """Return a list with the `value` (a picklable object) of every process, in rank order."""
         if not self.is_distributed:

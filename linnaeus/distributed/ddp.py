@@ -1,4 +1,5 @@
-"""Wrap the model in DDP. On request the gradients are summed in rank order, so that a resumed run gives the same bits."""
+"""Sum the gradients over the processes, by default with DDP. On request DDP sums in rank order, so that a resumed run gives the same
+bits."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Collection
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,37 @@ from linnaeus.distributed.context import DistributedContext
 
 log = logging.getLogger("linnaeus")
 
+
+class GradientReduction(Protocol):
+    """Sum of the gradients of an update over micro-batches and processes.
+
+    factor: number by which the losses must be multiplied; W for DDP, which averages the gradients of W processes. waits_in_backward: True
+    if the last backward waits for other processes, False if `finish` does."""
+
+    factor: int
+    waits_in_backward: bool
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Return a context manager for forward and backward of a micro-batch. last: True for the last one of the window."""
+
+    def finish(self) -> None:
+        """Complete the gradients. Call this after the last backward of an update."""
+
+
+class DDPReduction:
+    """Reduction by DDP, which averages the gradients in the last backward of an update. With one process, autograd alone sums them."""
+
+    def __init__(self, processes: int, no_sync: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+        """processes: W. no_sync: function that returns DDP's context manager for backward without a reduction."""
+        self.factor, self.no_sync, self.waits_in_backward = processes, no_sync, processes > 1
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if last else self.no_sync()
+
+    def finish(self) -> None:
+        pass
+
+
 # the argument was renamed in torch 2.14
 _SYNC_BUFFERS = next(
     name for name in ("forward_sync_buffers", "broadcast_buffers") if name in inspect.signature(DistributedDataParallel.__init__).parameters
@@ -24,14 +56,13 @@ _SYNC_BUFFERS = next(
 
 def wrap_ddp(
     model: nn.Module, context: DistributedContext, changing_buffers: Collection[str], deterministic: bool
-) -> tuple[Callable[..., Any], Callable[[], Any]]:
-    """Return (callable that runs the forward pass, function that returns the `no_sync` context manager). With one process the callable is
-    the model itself.
+) -> tuple[Callable[..., Any], DDPReduction]:
+    """Return (callable that runs the forward pass, reduction of its gradients). With one process the callable is the model itself.
 
     changing_buffers: names of the buffers that forward passes change; DDP broadcasts them at each forward. deterministic: sum the gradients
     in rank order."""
     if context.world_size == 1:
-        return model, contextlib.nullcontext
+        return model, DDPReduction(1, contextlib.nullcontext)
     constant = [name for name, _ in model.named_buffers() if name not in changing_buffers]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constant)  # otherwise broadcast at each forward
     ddp = DistributedDataParallel(
@@ -45,7 +76,7 @@ def wrap_ddp(
         log.warning("%d processes: a resumed run agrees to float rounding; for equal bits set trainer.deterministic", context.world_size)
     if deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
-    return ddp, ddp.no_sync
+    return ddp, DDPReduction(context.world_size, ddp.no_sync)
 
 
 def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings

@@ -23,9 +23,18 @@ class RankSync:
 
     agreed: the flags that at least one rank had raised at the last exchange; the same set on every rank."""
 
-    def __init__(self, context: DistributedContext, stop: StopRequest, watchdog: Watchdog, save_due: Callable[[], bool]) -> None:
-        """`save_due()` returns True if a checkpoint is due by wall time. It is called on rank 0 only."""
+    def __init__(
+        self,
+        context: DistributedContext,
+        stop: StopRequest,
+        watchdog: Watchdog,
+        save_due: Callable[[], bool],
+        all_reduce: Callable[[Tensor], Tensor],
+    ) -> None:
+        """`save_due()` returns True if a checkpoint is due by wall time. It is called on rank 0 only. all_reduce: function that sums label
+        counts over the processes, in place, and returns the sum."""
         self.context, self.stop, self.watchdog, self.save_due = context, stop, watchdog, save_due
+        self.all_reduce = all_reduce
         self.agreed: frozenset[str] = frozenset()
         self._message = torch.zeros(len(FLAGS))
         self._wait: Callable[[], object] = lambda: None
@@ -61,7 +70,7 @@ class RankSync:
             return counts
         message = torch.cat([counts, counts.new_tensor(flags)])
         self.watchdog.heartbeats += 1  # a rank that waits in the collective is ahead of the others
-        self.context.all_reduce(message)
+        self.all_reduce(message)
         self.agreed = _flag_names(message[-len(FLAGS) :].tolist())
         return message[: -len(FLAGS)]
 

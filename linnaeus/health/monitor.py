@@ -7,6 +7,7 @@ a run."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -45,11 +46,16 @@ class HealthMonitor:
     count: number of alarms so far. dense_rows: for how many more rows of metrics a progress report is made, because of an alarm."""
 
     def __init__(
-        self, tasks: Sequence[str], scaled: bool = False, warm: bool = False, labels: Mapping[str, LabelStatistics] | None = None
+        self,
+        tasks: Sequence[str],
+        scaled: bool = False,
+        warm: bool = False,
+        labels: Mapping[str, LabelStatistics] | None = None,
+        ranks: bool = True,
     ) -> None:
         """scaled: True if the run uses a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels:
-        task -> statistics of its labels, for the tasks where they are known."""
-        self.tasks, self.scaled = tuple(tasks), scaled
+        task -> statistics of its labels, for the tasks where they are known. ranks: False if alarms must not name a process rank."""
+        self.tasks, self.scaled, self.ranks = tuple(tasks), scaled, ranks
         self.count = self.dense_rows = 0
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
         self._scales = {name: RunningScale(limits) for name, limits in signals.items()}
@@ -63,6 +69,7 @@ class HealthMonitor:
         self.dense_rows = max(0, self.dense_rows - 1)
         self._conditions.update(updates.total)
         found = [*self._not_finite(updates), *self._loss_spikes(updates), *self._gradient_spikes(updates)]
+        found = found if self.ranks else [dataclasses.replace(alarm, process_rank=None) for alarm in found]
         return self._raise(sorted(found, key=lambda alarm: alarm.step))
 
     def observe_row(self, row: RowNumbers) -> list[Alarm]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from linnaeus.distributed.summation_tree import PairwiseSum, SumOrder
 from linnaeus.metrics.streaming import TrainingMetrics
 from linnaeus.metrics.update_sums import MOST_ROWS, UpdateLosses, UpdateSums
 
@@ -30,14 +31,14 @@ class MetricsTracker:
         device: torch.device,
         weights: Tensor | None = None,
         rows: int = MOST_ROWS,
+        order: SumOrder | None = None,
     ) -> None:
-        """weights: initial task weights, [T], if they change during the run; None if they are constant. With changing weights, a second
-        total is kept, in which each loss sum is multiplied by the task weights of its backward pass. rows: largest number of updates
-        between two log rows."""
+        """weights: initial task weights, [T], if they change during the run; None if they are constant. With changing weights, second sums
+        are kept, in which each loss sum is multiplied by the task weights of its backward pass. rows: largest number of updates between two
+        log rows. order: order of the sums over micro-batches and processes; None: any."""
         self.tasks, self.training = tasks, training_metrics
         self.weights = None if weights is None else weights.clone()  # those of the last backward
-        self.weighted_sums = None if weights is None else torch.zeros(len(tasks), dtype=torch.float64, device=device)
-        self.sums = UpdateSums(len(tasks), rows, device)
+        self.sums = UpdateSums(len(tasks), rows, device, weights is not None, order)
         self.losses: UpdateLosses | None = None  # of the updates of the last row
         self.updates = 0
         self.smoothed = self.smoothed_weight = 0.0
@@ -50,10 +51,11 @@ class MetricsTracker:
         """Add the losses and counts of one micro-batch. This does not wait for the device.
 
         loss_sums: result of the workload's `loss_sums`, [T]. weights: task weights used in the backward of the micro-batch, [T]."""
-        self.sums.row += loss_sums.detach()
-        if self.weights is not None and self.weighted_sums is not None:
+        if self.weights is None:
+            self.sums.add(loss_sums.detach())
+        else:
             self.weights.copy_(weights)
-            self.weighted_sums += loss_sums.detach() * weights
+            self.sums.add(loss_sums.detach(), weights)
         self.training.count(outputs, batch)
 
     def add_update(self, valid: Sequence[float]) -> None:
@@ -80,10 +82,10 @@ class MetricsTracker:
         self.losses = self.sums.read(all_reduce, *place)
         totals, valid = self.losses.total_sums, self.losses.total_valid
         last = (weights if self.weights is None else self.weights).to("cpu", torch.float64)
-        if self.weighted_sums is None:
+        if self.losses.total_weighted is None:
             objective = total_loss(totals, last, valid)
         else:
-            objective = total_loss(all_reduce(self.weighted_sums.clone()).cpu(), torch.ones_like(last), valid)
+            objective = total_loss(self.losses.total_weighted, torch.ones_like(last), valid)
         counts = {name: all_reduce(count.clone()) for name, count in self.training.counts.items()}
         results = self.training.compute(totals, valid, {k: v.cpu() for k, v in counts.items()})
         row = {f"train/{name}": value for name, value in results.items()}
@@ -107,8 +109,8 @@ class MetricsTracker:
 
     def _clear(self) -> None:
         self.sums.clear()
-        for total in self._rank_sums().values():
-            total.zero_()
+        for count in self.training.counts.values():
+            count.zero_()
         self.updates = 0
 
     def update_validation(self, step: int, results: Mapping[str, float], monitor: str, mode: str) -> bool:
@@ -149,8 +151,16 @@ class MetricsTracker:
 
     def rank_state_dict(self) -> dict[str, Tensor]:
         """Return copies on the host of the sums of this process since the last log row."""
-        own = {"losses": self.sums.losses, "earlier_losses": self.sums.earlier_losses} | self._rank_sums()
+        own = {"losses": self.sums.losses, "earlier_losses": self.sums.earlier_losses} | self._counts()
         return {name: total.detach().cpu().clone() for name, total in own.items()}
+
+    def merged_rank_states(self, states: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:
+        """Return one state with the sums over `states`, the results of `rank_state_dict` of all processes, added pairwise in the order of
+        their ranks. So a checkpoint has the same bytes for any number of processes. The number of processes must be a power of two."""
+        merged = PairwiseSum()
+        for state in states:
+            merged.push([value.clone() for value in state.values()])
+        return [dict(zip(states[0], merged.total(), strict=True))]
 
     def load_rank_state_dict(self, states: list[dict[str, Tensor]], rank: int, world_size: int) -> None:
         """Load the sums of this process. Call this after `load_state_dict`.
@@ -162,24 +172,24 @@ class MetricsTracker:
         else:
             own = states if rank == 0 else []
         self.sums.load_losses(own)
-        for name, target in self._rank_sums().items():
+        for name, target in self._counts().items():
             target.zero_()
             for state in own:
                 target += state[name].to(target.device)
 
-    def _rank_sums(self) -> dict[str, Tensor]:
-        """Return the sums of this process except loss sums: name in a checkpoint -> tensor. The tensors are not copied."""
-        sums = {} if self.weighted_sums is None else {"weighted_sums": self.weighted_sums}
-        return sums | {f"count/{name}": count for name, count in self.training.counts.items()}
+    def _counts(self) -> dict[str, Tensor]:
+        """Return the integer counts of this process: name in a checkpoint -> tensor. The tensors are not copied."""
+        return {f"count/{name}": count for name, count in self.training.counts.items()}
 
     def dump_metrics_state(self) -> dict[str, Any]:
         """Return the whole state as plain numbers and lists, for `debug.dump_metrics=true`."""
+        totals = (self.sums.losses.sum(0) + self.sums.earlier_losses).tolist()
         return {
             "tasks": list(self.tasks),
             "since_last_row": {
                 "updates": self.updates,
-                "loss_sums": (self.sums.losses.sum(0) + self.sums.earlier_losses).tolist(),
-                "weighted_sums": None if self.weighted_sums is None else self.weighted_sums.tolist(),
+                "loss_sums": totals[: len(self.tasks)],
+                "weighted_sums": totals[len(self.tasks) :] or None,
                 "valid": (self.sums.valid_rows().sum(0) + self.sums.earlier_valid).tolist(),
                 "counts": {k: v.tolist() for k, v in self.training.counts.items()},
             },

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from linnaeus.distributed.summation_tree import BlockwiseSum, SumOrder
+
 MOST_ROWS = 1000  # updates; 64 kB for 8 tasks. With more updates between two rows of metrics, the oldest are kept as a total only
 
 
@@ -19,31 +21,46 @@ class UpdateLosses(NamedTuple):
     """Loss sums and label counts since the last row of metrics, float64 on the host, for T tasks and W processes.
 
     Of each of the newest n updates: sums, the loss sums over all processes, [n, T]; valid, the label counts over all processes, [n, T];
-    processes, the loss sum of all tasks on each process, [n, W]. Of all updates since the last row: total_sums and total_valid, [T]
-    each."""
+    processes, the loss sum of all tasks on each process, [n, W] (one column for all processes together if the rows must not depend on W).
+    Of all updates since the last row: total_sums and total_valid, [T] each; total_weighted, the sums of losses times task weights, [T], or
+    None if these are not kept."""
 
     sums: Tensor
     valid: Tensor
     processes: Tensor
     total_sums: Tensor
     total_valid: Tensor
+    total_weighted: Tensor | None
 
 
 class UpdateSums:
     """Loss sums of this process and label counts of the global batch, per update and task, for T tasks and at most R - 1 updates.
 
-    losses: float64 [R, T] on the device; rows before row `count` are of finished updates, row `count` is of the update in progress. valid:
-    list with T label counts for each finished update. earlier_losses, earlier_valid: float64 [T], totals of the updates before row 0. row:
-    a view of row `count`, to which the losses of a micro-batch are added."""
+    losses: float64 [R, T] on the device, or [R, 2 T] with the sums of losses times task weights in the columns from T on; rows before row
+    `count` are of finished updates, row `count` is of the update in progress. valid: list with T label counts for each finished update.
+    earlier_losses, earlier_valid: float64 [T or 2 T] and [T], totals of the updates before row 0."""
 
-    def __init__(self, tasks: int, rows: int, device: torch.device) -> None:
-        """tasks: T. rows: largest number of updates between two rows of metrics. At most `MOST_ROWS` updates get a row of their own."""
+    def __init__(self, tasks: int, rows: int, device: torch.device, weighted: bool = False, order: SumOrder | None = None) -> None:
+        """tasks: T. rows: largest number of updates between two rows of metrics. At most `MOST_ROWS` updates get a row of their own.
+        weighted: True to keep the sums of losses times task weights. order: order of the sums over micro-batches and processes; None:
+        any."""
         rows = min(rows, MOST_ROWS) + 1
-        self.losses = torch.zeros(rows, tasks, dtype=torch.float64, device=device)
+        self._order = order if order is not None and order.anywhere else None
+        self._update = None if self._order is None else BlockwiseSum(self._order.block)
+        self.losses = torch.zeros(rows, 2 * tasks if weighted else tasks, dtype=torch.float64, device=device)
         self.valid: list[Sequence[float]] = []
         self.earlier_losses, self.earlier_valid = torch.zeros_like(self.losses[0]), torch.zeros(tasks, dtype=torch.float64)
         self._rows = self.losses.unbind()
-        self.row = self._rows[0]
+        self._row = self._rows[0]  # of the update in progress
+
+    def add(self, loss_sums: Tensor, weights: Tensor | None = None) -> None:
+        """Add the loss sums of a micro-batch, [T]. weights: task weights in the backward of the micro-batch, [T]; required if sums of
+        losses times weights are kept."""
+        found = loss_sums if weights is None else torch.cat([loss_sums, loss_sums * weights])
+        if self._update is None:
+            self._row += found
+        else:
+            self._update.add(found.double())
 
     @property
     def count(self) -> int:
@@ -52,14 +69,21 @@ class UpdateSums:
 
     def end_update(self, valid: Sequence[float]) -> None:
         """Finish the row of the current update and begin the next one. valid: label counts of the global batch, T numbers."""
+        if self._update is not None:
+            self._row.copy_(self._update.total())
         self.valid.append(valid)
         if len(self.valid) == len(self._rows):
             self._fold()
-        self.row = self._rows[len(self.valid)]
+        self._row = self._rows[len(self.valid)]
 
     def _fold(self) -> None:
-        """Add all rows to the totals `earlier_losses` and `earlier_valid`, set the rows to 0, and continue at row 0."""
-        self.earlier_losses += self.losses.sum(0)
+        """Add all rows to the totals `earlier_losses` and `earlier_valid`, set the rows to 0, and continue at row 0.
+
+        If the order of sums is fixed, the rows are first summed over the processes, and rank 0 keeps the totals."""
+        if self._order is not None:
+            self._order.all_reduce(self.losses)
+        if self._order is None or self._order.rank == 0:
+            self.earlier_losses += self.losses.sum(0)
         self.earlier_valid += self.valid_rows().sum(0)
         self.losses.zero_()
         self.valid.clear()
@@ -76,23 +100,26 @@ class UpdateSums:
         process. world_size: number of processes."""
         valid, tasks = self.valid_rows(), len(self.earlier_valid)
         own = torch.cat([self.losses[: self.count], self.earlier_losses.unsqueeze(0)])
-        if world_size == 1:
-            sums = own.cpu()
-            processes = sums[:-1].sum(1, keepdim=True)
+        if self._order is not None or world_size == 1:
+            sums = (own if self._order is None else self._order.all_reduce(own)).cpu()
+            processes = sums[:-1, :tasks].sum(1, keepdim=True)
         else:  # one all-reduce for both: a second one would cost more than W numbers per update
-            message = own.new_zeros(len(own), tasks + world_size)
-            message[:, :tasks] = own
-            message[:, tasks + rank] = own.sum(1)
+            width = own.shape[1]
+            message = own.new_zeros(len(own), width + world_size)
+            message[:, :width] = own
+            message[:, width + rank] = own[:, :tasks].sum(1)
             rows = all_reduce(message).cpu()
-            sums, processes = rows[:, :tasks], rows[:-1, tasks:]
-        return UpdateLosses(sums[:-1], valid, processes, sums.sum(0), valid.sum(0) + self.earlier_valid)
+            sums, processes = rows[:, :width], rows[:-1, width:]
+        totals, own_valid = sums.sum(0), valid.sum(0) + self.earlier_valid
+        weighted = totals[tasks:] if len(totals) > tasks else None
+        return UpdateLosses(sums[:-1, :tasks], valid, processes, totals[:tasks], own_valid, weighted)
 
     def clear(self) -> None:
         """Set all sums to 0."""
         for tensor in (self.losses, self.earlier_losses, self.earlier_valid):
             tensor.zero_()
         self.valid.clear()
-        self.row = self._rows[0]
+        self._row = self._rows[0]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the part of the state that is equal on all processes."""
@@ -106,18 +133,21 @@ class UpdateSums:
         self.earlier_valid.copy_(state["earlier_valid"])
         if len(state["valid"]) < len(self._rows):
             self.valid = state["valid"].tolist()
-            self.row = self._rows[self.count]
+            self._row = self._rows[self.count]
         else:
             self.earlier_valid += state["valid"].sum(0)
 
     def load_losses(self, saved: Iterable[Mapping[str, Tensor]]) -> None:
         """Load the loss sums, added over all states in `saved`. Call this after `load_state_dict`.
 
-        saved: states of processes of the saved run, with `losses` [saved number of rows, T] and `earlier_losses` [T]. Saved rows from row
-        `count` on are added to `earlier_losses`. If `saved` is empty, the loss sums are 0."""
+        saved: states of processes of the saved run, with `losses` [saved number of rows, T or 2 T] and `earlier_losses` [T or 2 T]. Saved
+        rows from row `count` on are added to `earlier_losses`. If `saved` is empty, the loss sums are 0."""
         self.losses.zero_()
         self.earlier_losses.zero_()
         for state in saved:
-            rows = state["losses"].to(self.losses.device)
-            self.losses[: self.count] += rows[: self.count]
-            self.earlier_losses += state["earlier_losses"].to(self.losses.device) + rows[self.count :].sum(0)
+            rows, earlier = state["losses"].to(self.losses.device), state["earlier_losses"].to(self.losses.device)
+            width = rows.shape[1]
+            self.losses[: self.count, :width] += rows[: self.count]
+            self.earlier_losses[:width] += earlier + rows[self.count :].sum(0)
+            if "weighted_sums" in state:  # an older checkpoint has one total of the weighted losses
+                self.earlier_losses[width:] += state["weighted_sums"].to(self.losses.device)

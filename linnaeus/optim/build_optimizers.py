@@ -27,7 +27,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizers:
 
     Raise `ConfigError` for malformed parameter groups, for a group that sets nothing or matches no parameter, and for Muon with a model
     that does not have hidden matrices."""
-    groups = parameter_groups(model, config.param_groups, config.weight_decay)
+    groups = parameter_groups(model, config.param_groups, config.weight_decay, config.layer_decay)
     part = registered("optimizer", config.name)
     if part is not None:
         optimizers: list[BaseOptimizer] = [ExternalOptimizer(config.name, groups, lambda torch_groups: part.build(config, torch_groups))]

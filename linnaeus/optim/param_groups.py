@@ -5,13 +5,15 @@ of the filter: `name` (a glob over the whole name, or after `re:` a regular expr
 one or a list), `layer` (class of the module that owns the parameter, or a base class of it, one or a list), `not` (a filter), `any` and
 `all` (lists of filters).
 
+`optimizer.layer_decay` multiplies the learning rates of all groups, layer by layer.
+
 Parameters that match no group have the settings of the optimizer. The default weight decay does not apply to norms, biases and tokens,
 which are parameters with fewer than two dimensions or named in `model.no_decay`: their weight decay is 0, also inside a group that does not
 set a weight decay."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -132,11 +134,14 @@ _PARSERS: dict[str, Callable[[Any, str], Filter]] = {
 }
 
 
-def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weight_decay: float) -> list[ParamGroup]:
+def parameter_groups(
+    model: nn.Module, specs: Sequence[Mapping[str, Any]], weight_decay: float, layer_decay: float | None = None
+) -> list[ParamGroup]:
     """Divide the trainable parameters of `model` into groups. `specs` is `optimizer.param_groups`, `weight_decay` the default weight decay.
 
-    Raise `ConfigError` for a malformed group, a group that sets nothing or matches no parameter, and a model without trainable parameters.
-    """
+    `layer_decay`: the learning-rate scale of each parameter is multiplied by this number to the power of `model.layer_distances()`, the
+    number of layers between the parameter and the output (Clark et al. 2020, "ELECTRA"). Raise `ConfigError` for a malformed group, a group
+    that sets nothing or matches no parameter, a model without trainable parameters, and `layer_decay` for a model without layers."""
     remaining = trainable_parameters(model)
     if not remaining:
         raise ConfigError("model: no parameter requires a gradient, so there is nothing to train; check trainer.freeze")
@@ -150,7 +155,27 @@ def parameter_groups(model: nn.Module, specs: Sequence[Mapping[str, Any]], weigh
             raise ConfigError(f"{key}: its filter matches no parameter outside the earlier groups; correct the filter or remove the group")
         remaining = [parameter for parameter in remaining if not matches(parameter)]
         groups += _split(f"group {i}", matched, lr_scale, decay, weight_decay, no_decay_names)
-    return groups + _split("default", remaining, 1.0, None, weight_decay, no_decay_names)
+    groups += _split("default", remaining, 1.0, None, weight_decay, no_decay_names)
+    return groups if layer_decay is None else [part for group in groups for part in _by_layer(group, _distances(model), layer_decay)]
+
+
+def _distances(model: nn.Module) -> dict[str, int]:
+    """Return `model.layer_distances()`. Raise `ConfigError` if it is empty."""
+    found: dict[str, int] = getattr(model, "layer_distances", dict)()
+    if not found:
+        raise ConfigError("optimizer.layer_decay: this model does not have repeated blocks or other layers in an order; use null")
+    return found
+
+
+def _by_layer(group: ParamGroup, distances: Mapping[str, int], layer_decay: float) -> list[ParamGroup]:
+    """Split a group into one for each distance from the output, the farthest first, and multiply their learning-rate scales."""
+    found: dict[int, list[Parameter]] = {}
+    for parameter in group.parameters:
+        found.setdefault(distances.get(parameter.name, 0), []).append(parameter)
+    return [
+        replace(group, parameters=tuple(found[distance]), lr_scale=group.lr_scale * layer_decay**distance)
+        for distance in sorted(found, reverse=True)
+    ]
 
 
 def _no_decay_names(model: nn.Module, parameters: list[Parameter]) -> set[str]:
@@ -190,17 +215,22 @@ def _split(
 
 
 def describe_groups(groups: Sequence[ParamGroup], optimizers: Sequence[str] | None = None) -> list[str]:
-    """Return a log line for each group: its settings, its size and its parameter names, in which block numbers are replaced by `*`.
+    """Return a log line for each group: its settings, its size and its parameter names, in which block numbers are replaced by `*`. Groups
+    that differ only in the learning rate (`layer_decay`) are on one line, which gives the scale of each.
 
     `optimizers`: name of the optimizer of each group, with which the line begins; None: the line begins with the label of the group."""
-    lines = []
+    alike: dict[Any, list[ParamGroup]] = {}
     for i, group in enumerate(groups):
-        size = sum(tensor.numel() for tensor in group.tensors)
-        patterns = list(dict.fromkeys(re.sub(r"(^|\.)\d+(?=\.[^.]+\.)", r"\1*", name) for name in group.names))
-        shown = ", ".join(patterns[:8]) + (f" and {len(patterns) - 8} more" if len(patterns) > 8 else "")
         head = f"{optimizers[i]}, {group.label}" if optimizers else group.label
+        alike.setdefault((head, group.weight_decay, group.parameters[0].tensor.dtype), []).append(group)
+    lines = []
+    for (head, weight_decay, _), parts in alike.items():
+        names = [name for group in parts for name in group.names]
+        size = sum(tensor.numel() for group in parts for tensor in group.tensors)
+        patterns = list(dict.fromkeys(re.sub(r"(^|\.)\d+(?=\.[^.]+\.)", r"\1*", name) for name in names))
+        shown = ", ".join(patterns[:8]) + (f" and {len(patterns) - 8} more" if len(patterns) > 8 else "")
+        scales = ", ".join(f"x{group.lr_scale:.3g}" for group in parts) if len(parts) > 1 else f"x{parts[0].lr_scale:g}"
         lines.append(
-            f"{head}: weight decay {group.weight_decay:g}, lr x{group.lr_scale:g}, {counted(len(group.names), 'tensor')}, "
-            f"{counted(size, 'value')}: {shown}"
+            f"{head}: weight decay {weight_decay:g}, lr {scales}, {counted(len(names), 'tensor')}, {counted(size, 'value')}: {shown}"
         )
     return lines

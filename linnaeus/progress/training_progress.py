@@ -186,11 +186,13 @@ class TrainingProgress:
     # ---- state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters and validation passes as plain values for `state.json` of a checkpoint, which a person can read."""
+        """Return the counters and validation passes as plain values for `state.json` of a checkpoint, which a person can read.
+
+        `micro_batches`, over all processes, takes the place of `step`, which depends on the number of processes."""
         return {
             "current_stage": self.current_stage.value,
             "current_epoch": self.current_epoch,
-            "step": self.step,
+            "micro_batches": self.step * self.world_size,
             "global_step": self.global_step,
             "samples_seen": self.samples_seen,
             "units_seen": self.units_seen,
@@ -205,7 +207,8 @@ class TrainingProgress:
 
         If `expected_total_steps` is already set, it does not change: an allowed change of the configuration may make the run longer."""
         self.current_stage = TrainingStage(state["current_stage"])
-        self.current_epoch, self.step = int(state["current_epoch"]), int(state["step"])
+        self.current_epoch = int(state["current_epoch"])
+        self.step = int(state["micro_batches"]) // self.world_size if "micro_batches" in state else int(state["step"])  # older ones
         self.global_step, self.samples_seen = int(state["global_step"]), int(state["samples_seen"])
         self.units_seen = int(state.get("units_seen", 0))  # older checkpoints do not contain it
         self.expected_total_steps = self.expected_total_steps or int(state["expected_total_steps"])

@@ -6,7 +6,7 @@ one process. Hashing reads every byte of a batch on the host, which is slow.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -34,15 +34,14 @@ class BatchRecord(RowWriter):
                 RowWriter(path).truncate_after(global_step)
         return super().truncate_after(global_step)
 
-    def window(self, global_step: int, batches: Sequence[Mapping[str, Tensor]]) -> None:
+    def window(self, global_step: int, batches: Sequence[Mapping[str, Tensor]], places: Iterable[int]) -> None:
         """Write a row for each micro-batch of one update.
 
         global_step: number of updates, including this one. batches: the micro-batches that this process used for the update, as host
-        tensors."""
-        for number, batch in enumerate(batches):
+        tensors. places: the index of each of them in the global batch."""
+        for place, batch in zip(places, batches):
             samples = self.names(batch["sample"].tolist())
-            micro_batch = number * self.world_size + self.rank
-            self.log(global_step, {"micro_batch": micro_batch, "samples": samples, "hash": batch_hash(batch)})
+            self.log(global_step, {"micro_batch": place, "samples": samples, "hash": batch_hash(batch)})
 
 
 def batch_hash(batch: Mapping[str, Tensor]) -> str:

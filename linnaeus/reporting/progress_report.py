@@ -26,7 +26,8 @@ class ReportData:
     validation: newest metrics of each validation pass (`val/loss`). validated: step of the last pass; -1 before the first one.
     more: values of the curriculum, of the growth of connections and of the workload, by name.
     clocks: known times and memory: `time/...` (means and sums of this launch; `wall_seconds` of all launches), `recent/...` (over the
-      last reports) and `memory/...`."""
+      last reports) and `memory/...`.
+    any_processes: True if the row must not depend on the number of processes."""
 
     step: int
     total_steps: int
@@ -42,6 +43,7 @@ class ReportData:
     validation: Mapping[str, float] = field(default_factory=dict)
     more: Mapping[str, float | int | str] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
+    any_processes: bool = False
 
 
 class Part(NamedTuple):
@@ -167,7 +169,8 @@ def samples(s: ReportData) -> list[Part]:
     if s.units is not None:
         name, seen = s.units
         parts.append(Part(f"progress/{name}_seen", seen, f"{seen:,} {name}"))
-    parts += [Part(f"batch/{name}", size) for name, size in zip(("micro_batch_size", "accumulation", "processes"), s.batch)]
+    names = ("micro_batch_size",) if s.any_processes else ("micro_batch_size", "accumulation", "processes")
+    parts += [Part(f"batch/{name}", size) for name, size in zip(names, s.batch)]
     size, factors = math.prod(s.batch), " x ".join(map(str, s.batch))
     return [*parts, Part("batch/global_batch_size", size, f"batch {factors} = {size:,}")]
 

@@ -22,6 +22,8 @@ TOUCH_INTERVAL = 10.0  # seconds
 STALE = 300.0  # seconds without a touch after which an owner on another machine counts as ended in a report, since clocks may differ
 EXIT_TIMEOUT = 5.0  # seconds until a killed owner has released the lock: its main thread ends before its files are closed
 
+_held: set[tuple[int, int]] = set()  # device and inode of each lock file that this process has locked
+
 
 class RunLock:
     """Lock on a run directory. Call `acquire()` at the start of a run and `release()` at its end.
@@ -43,6 +45,7 @@ class RunLock:
             os.close(descriptor)
             raise
         self._descriptor = descriptor
+        _held.add(_file_of(os.fstat(descriptor)))
         self._stop.clear()
         self._thread = threading.Thread(target=self._touch, name="run lock", daemon=True)
         self._thread.start()
@@ -96,22 +99,27 @@ class RunLock:
             self._thread.join()
         with contextlib.suppress(OSError):  # if this fails, the note names a process that has ended, so the lock is free
             os.ftruncate(self._descriptor, 0)
+        _held.discard(_file_of(os.fstat(self._descriptor)))
         os.close(self._descriptor)
         self._descriptor = None
 
 
 def owner_has_ended(path: Path) -> bool:
     """Return True if the process that last had the lock file `path` has ended; False if it is alive, or without the file. An owner on
-    another machine counts as ended after `STALE` seconds without a touch.
-
-    Do not call this in the process that has the lock: to close the file would release it."""
+    another machine counts as ended after `STALE` seconds without a touch."""
     try:
+        if _file_of(os.stat(path)) in _held:
+            return False  # do not open the file: to close it would release the lock of this process
         with open(path, "rb") as file:
             owner, touched = _read_owner(file.fileno()), os.fstat(file.fileno()).st_mtime
     except OSError:
         return False
     alive = alive_here(owner) if owner is not None else None
     return not alive if alive is not None else time.time() - touched > STALE
+
+
+def _file_of(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -3,9 +3,10 @@
 The length depends only on the number of samples and the global batch size, not on the number of processes or the gradient accumulation, so
 schedules can be computed from the length."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from linnaeus.config.schema import Config
+from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 
@@ -72,8 +73,11 @@ def validation_batch_size(config: Config) -> int:
 def accumulation_steps(config: Config, world_size: int) -> int:
     """Return the number of micro-batches per update on one process rank.
 
-    Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches."""
+    Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches, or if the bits would
+    depend on the number of processes although `trainer.deterministic` is `anywhere`."""
     batch, micro = config.trainer.global_batch_size, config.trainer.micro_batch_size
+    if config.trainer.deterministic == ANYWHERE:
+        _check_tree(batch, micro, world_size)
     unit = world_size if micro is None else micro * world_size
     if batch % unit == 0:
         return 1 if micro is None else batch // unit
@@ -86,6 +90,40 @@ def accumulation_steps(config: Config, world_size: int) -> int:
         f"trainer.global_batch_size={batch} is not a multiple of trainer.micro_batch_size x processes = {micro} x {world_size} = {unit};"
         f" use trainer.global_batch_size={nearest}{fits}"
     )
+
+
+def tree_block(micro_batches: int) -> int:
+    """Return the largest odd divisor of `micro_batches`, the number of micro-batches in a global batch.
+
+    It is the number of consecutive micro-batches in a block of the tree in which `trainer.deterministic=anywhere` adds."""
+    return micro_batches // (micro_batches & -micro_batches)
+
+
+def possible_processes(micro_batches: int) -> list[int]:
+    """Return the numbers of processes that give the same bits: the powers of two that divide `micro_batches`."""
+    return [1 << power for power in range((micro_batches & -micro_batches).bit_length())]
+
+
+def _check_tree(batch: int, micro: int | None, world_size: int) -> None:
+    """Raise `ConfigError` if `world_size` processes cannot share the tree over the micro-batches of a global batch. If the global batch
+    does not divide into micro-batches at all, do nothing."""
+    if micro is None:
+        fits = _fitting_micro_batch(batch, max(2, batch // 8), 1)
+        raise ConfigError(
+            "trainer.deterministic=anywhere needs trainer.micro_batch_size, because null depends on the number of processes; with "
+            f"trainer.micro_batch_size={fits} these may be {listed(possible_processes(batch // fits))}"
+        )
+    possible = possible_processes(batch // micro) if batch % micro == 0 else [world_size]
+    if world_size not in possible:
+        raise ConfigError(
+            f"trainer.deterministic=anywhere: {world_size} processes cannot share the {batch // micro} micro-batches of an update in a "
+            f"binary tree; use {listed(possible)}"
+        )
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return numbers as text: `1, 2 or 4`."""
+    return " or ".join(filter(None, [", ".join(map(str, numbers[:-1])), str(numbers[-1])]))
 
 
 def _fitting_micro_batch(batch: int, micro: int, world_size: int) -> int:

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from linnaeus.config.contracts import check_members, class_name
-from linnaeus.config.schema import Config
+from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.data.loader import build_loaders
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.samples import PositionedDataset
 from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
-from linnaeus.distributed.ddp import wrap_ddp
 from linnaeus.distributed.signals import StopRequest
+from linnaeus.distributed.summation_tree import SumOrder
 from linnaeus.distributed.synchronisation import RankSync
 from linnaeus.distributed.watchdog import Watchdog
 from linnaeus.durations import Duration
@@ -45,6 +45,7 @@ from linnaeus.train.freezing import batch_statistics, changing_buffers, check_sh
 from linnaeus.train.planning import Plan, warn_if_short
 from linnaeus.train.profiling import StepProfiler, profile_notes
 from linnaeus.train.rank_report import RankReport
+from linnaeus.train.reduction import build_order, build_reduction, check_anywhere
 from linnaeus.train.sections import Sections
 from linnaeus.train.state import Training
 from linnaeus.weighting import (
@@ -76,6 +77,7 @@ def build_training(
     frozen = freeze(model, trainer.freeze)
     recomputed = checkpoint_activations(model, trainer.activation_checkpointing)
     check_shared_layer(config.weighting, model.shared_parameters())
+    check_anywhere(config, model)
     warn_of_batch_statistics(model, context, plan)
     optimizers = build_optimizer(config.optimizer, model)
     growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
@@ -85,7 +87,8 @@ def build_training(
     ema = EMA(model, trainer.ema_decay) if trainer.ema_decay is not None else None
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)
     conflict = GradientConflict(workload.tasks, context.device)
-    weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict)
+    order = build_order(config, context, plan)
+    weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict, order)
     warn_if_short(config, plan)
     late = profile_notes(config.profile, plan.resolved.last_step)
     parts = frozen, recomputed, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
@@ -96,13 +99,13 @@ def build_training(
         compile_model(model, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
         workload.compile(context.device)
         compilation = Compilation(CompileCache(directory / "compile_cache", context.device), context.is_master)
-    runner, no_sync = wrap_ddp(model, context, changing_buffers(model), trainer.deterministic)
+    runner, reduction = build_reduction(config, model, context, plan, order)
     sampler = build_sampler(config, context, workload, plan)
     workers = build_workers(config, context, workload)
     loader = build_train_loader(config, workload, sampler, workers)
     moving = None if isinstance(weighting, FixedWeighting) else weighting.weights
     rows = min(plan.resolved.log.longest_gap, MOST_ROWS)
-    tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving, rows)
+    tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving, rows, order)
     stop = stop or StopRequest(trainer.max_time)
     watchdog = build_watchdog(config, context)
     labels = label_statistics(workload.label_counts()) if config.logger.alarms else None
@@ -112,7 +115,8 @@ def build_training(
         workload=workload,
         model=model,
         runner=runner,
-        no_sync=no_sync,
+        reduction=reduction,
+        order=order,
         sampler=sampler,
         workers=workers,
         train_loader=loader,
@@ -130,12 +134,14 @@ def build_training(
         checker=build_checker(config, context, workload, plan, loader),
         early_stopping=build_early_stopping(config),
         tracker=tracker,
-        step_logger=StepMetricsLogger(tracker, context.all_reduce, workload.total_loss, (context.rank, context.world_size)),
-        health=HealthMonitor(workload.tasks, scaled=precision.scaler is not None, warm=config.run.init_from is not None, labels=labels),
+        step_logger=StepMetricsLogger(tracker, order.all_reduce, workload.total_loss, (context.rank, context.world_size)),
+        health=HealthMonitor(
+            workload.tasks, precision.scaler is not None, warm=config.run.init_from is not None, labels=labels, ranks=not order.anywhere
+        ),
         update_ratio=UpdateRatio([group for optimizer in optimizers.optimizers for group in optimizer.groups]),
         stop=stop,
         watchdog=watchdog,
-        sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock),
+        sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock, order.all_reduce),
         growth=growth,
         compilation=compilation,
         clock=Clock(context.device, before=stop.age),
@@ -169,7 +175,13 @@ def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext
 
 
 def build_weighting_meter(
-    config: Config, context: DistributedContext, workload: Workload, model: Model, weighting: TaskWeighting, conflict: GradientConflict
+    config: Config,
+    context: DistributedContext,
+    workload: Workload,
+    model: Model,
+    weighting: TaskWeighting,
+    conflict: GradientConflict,
+    order: SumOrder,
 ) -> WeightingMeter:
     """Return the object that measures losses and gradients for the task weighting.
 
@@ -179,10 +191,10 @@ def build_weighting_meter(
         raise ConfigError("weighting.place=trunk: this model does not define trunk_parameters(); use weighting.place=shared")
     if weighting.requirements.same_update and context.device.type == "cuda":
         log.warning("weighting=%s waits for the GPU once per update", config.weighting.name)
-    gradients = TaskGradients(model.shared_parameters(), place, model.trunk_parameters() if place == "trunk" else ())
+    gradients = TaskGradients(model.shared_parameters(), place, model.trunk_parameters() if place == "trunk" else (), order.block)
     if config.weighting.conflict and not gradients.possible:
         log.info("weighting.conflict: the last shared layer is frozen, so the gradients of tasks are not compared")
-    return WeightingMeter(weighting, conflict, gradients, context.all_reduce, workload.separate_loss_sums)
+    return WeightingMeter(weighting, conflict, gradients, order, workload.separate_loss_sums)
 
 
 def build_sections(training: Training, directory: Path) -> Sections | None:
@@ -253,6 +265,7 @@ def build_sampler(config: Config, context: DistributedContext, workload: Workloa
         groups,
         resampling,
         workload.train_set.record_blocks(),
+        contiguous=config.trainer.deterministic == ANYWHERE,
     )
 
 

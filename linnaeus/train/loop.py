@@ -8,8 +8,8 @@ ends nothing waits for the device.
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from linnaeus.config.contracts import class_name
 from linnaeus.data.loader import DevicePrefetcher
+from linnaeus.distributed.summation_tree import BlockwiseSum
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import seed_forward
 from linnaeus.train import saving
@@ -89,12 +90,12 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
     for host in host_batches:
         t.workload.check_batch(host)
     own_valid = [checked_per_task(t, "valid_counts", t.workload.valid_counts(host)) for host in host_batches]
-    valid = t.sync.reduce_counts(functools.reduce(torch.add, own_valid))
+    valid = t.sync.reduce_counts(t.order.sum(own_valid))
     if t.sync.data_unreadable:
         t.run.interrupt(t.sync.interruption_reason())
         return
     if t.output.batches is not None:
-        t.output.batches.window(t.progress.global_step + 1, host_batches)
+        t.output.batches.window(t.progress.global_step + 1, host_batches, map(t.sampler.place, itertools.count()))
     update_on_window(t, window, valid)
     t.watchdog.step, t.watchdog.heartbeats = t.progress.global_step, t.watchdog.heartbeats + 1
     t.watchdog.long_timeout = False
@@ -118,14 +119,15 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     step = t.progress.global_step
     weights = t.weighting.weights
     counts = tuple(valid.tolist())
-    scales = loss_scales(t.context.world_size, counts, weights.dtype, weights.device)
+    scales = loss_scales(t.reduction.factor, counts, weights.dtype, weights.device)
     t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1))
     t.optimizers.zero_grad()
     t.update.start(step + 1)
     for number, (_, batch) in enumerate(window):
         seed_micro_batch(t, step, number)
-        with t.no_sync() if number + 1 < len(window) else contextlib.nullcontext():
+        with t.reduction.micro_batch(last=number + 1 == len(window)):
             forward_backward(t, batch, scales)
+    t.reduction.finish()
     if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_measure_update_ratio(step + 1):
         t.update_ratio.start()
     t.optimizers.lr = t.lr.at(step)
@@ -139,25 +141,25 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
 
 
 @functools.lru_cache(maxsize=1)  # most updates of a run have the same counts
-def loss_scales(world_size: int, counts: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return W / N_t for each task t, [T] on the device. W is `world_size`; N_t is `counts[t]`, or 1 if the task has no label.
+def loss_scales(factor: int, counts: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return `factor` / N_t for each task t, [T] on the device. N_t is `counts[t]`, or 1 if the task has no label.
 
     The result is cached: do not change it in place."""
-    scales = torch.tensor([world_size / (count or 1.0) for count in counts], dtype=dtype)
+    scales = torch.tensor([factor / (count or 1.0) for count in counts], dtype=dtype)
     # non_blocking: a blocking copy to a GPU waits for everything queued there, including the last update
     return scales.to(device, non_blocking=True)
 
 
 def seed_micro_batch(t: Training, step: int, number: int) -> None:
     """Seed dropout and drop-path of micro-batch `number` of this process, by (seed, step, index of the micro-batch in the global batch)."""
-    seed_forward(t.config.seed, step, number * t.context.world_size + t.context.rank, t.device.type)
+    seed_forward(t.config.seed, step, t.sampler.place(number), t.device.type)
 
 
 def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> None:
     """Run forward and backward of one micro-batch. The loss is sum_t w_t / N_t * (sum of the losses of task t).
 
-    w_t is the weight of task t, N_t the number of valid labels of task t in the global batch. `scales` [T] is W / N_t for W processes,
-    because DDP averages gradients over processes. Raise `ConfigError` if the losses do not have a gradient."""
+    w_t is the weight of task t, N_t the number of valid labels of task t in the global batch. `scales` [T] is 1 / N_t, or W / N_t if the
+    reduction averages the gradients of W processes. Raise `ConfigError` if the losses do not have a gradient."""
     batch = t.workload.prepare(batch)
     with t.precision.autocast():
         outputs = t.runner(batch)
@@ -177,16 +179,16 @@ def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
     changes (batch statistics) are restored."""
     buffers = list(changing_buffers(t.model).values())
     saved = [buffer.clone() for buffer in buffers]
-    total = torch.zeros_like(t.weighting.weights, dtype=torch.float64)
+    total = BlockwiseSum(t.order.block)
     for number, (_, batch) in enumerate(window):
         seed_micro_batch(t, step, number)
         batch = t.workload.prepare(batch)
         with t.precision.autocast():
             outputs = t.model(batch)
-        total += t.workload.loss_sums(outputs, batch)
+        total.add(t.workload.loss_sums(outputs, batch).double())
     for buffer, value in zip(buffers, saved, strict=True):
         buffer.copy_(value)
-    return total
+    return total.total()
 
 
 def count_units(t: Training, samples: int, valid: Tensor) -> int:

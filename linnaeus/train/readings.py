@@ -235,6 +235,7 @@ def report_data(t: Training, row: dict[str, Any], clocks: dict[str, float]) -> R
         samples=t.progress.samples_seen,
         units=(units[0], t.progress.units_seen) if units is not None else None,
         batch=(t.sampler.micro_batch_size, t.sampler.accumulation, t.context.world_size),
+        any_processes=t.order.anywhere,
         parameters=parameters,
         active_parameters=more.pop("growth/active_parameters", None) or t.model.active_parameters() or trained,
         validated=t.tracker.last_step,

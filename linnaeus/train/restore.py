@@ -79,11 +79,12 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
     t.first_step, t.first_sample, t.first_unit = t.progress.global_step, t.progress.samples_seen, t.progress.units_seen
     resume_outputs(t, found)
     log.info("continuing at step %s of %s from %s", f"{t.progress.global_step:,}", f"{t.progress.expected_total_steps:,}", found.path)
-    if found.state["world_size"] != t.context.world_size:
+    now, before = t.context.world_size, found.state["world_size"]
+    if now != before and t.order.anywhere:
+        log.info("%d processes now, %d when the checkpoint was written: the updates are the same bit for bit", now, before)
+    elif now != before:
         log.warning(
-            "%d processes now, %d when the checkpoint was written: the updates agree to float rounding, not bit for bit",
-            t.context.world_size,
-            found.state["world_size"],
+            "%d processes now, %d when the checkpoint was written: the updates agree to float rounding, not bit for bit", now, before
         )
 
 

@@ -27,6 +27,8 @@ def save(t: Training) -> None:
             with log_write_errors(output.batches.path):
                 output.batches.sync()
         per_rank = t.context.all_gather(t.tracker.rank_state_dict())
+        if t.order.anywhere:
+            per_rank = t.tracker.merged_rank_states(per_rank)
         if output.writer is not None:
             output.reports.saves += 1
             parts = {name: part.state_dict() for name, part in t.stateful().items()}

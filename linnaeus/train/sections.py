@@ -122,6 +122,7 @@ class Sections:
         for owner, names, part in (
             (t.workload, ("check_batch", "valid_counts", "prepare"), "inputs"),
             (t.sync, ("reduce_counts",), EXCHANGE),
+            (t.reduction, ("finish",), EXCHANGE),
             (t, ("runner",), "forward"),
             (t.workload, ("loss_sums",), "loss"),
             (t.weighting_meter, ("start", "measure", "finish"), "weighting"),
@@ -129,7 +130,7 @@ class Sections:
         ):
             for name in names:
                 self._replace(owner, name, self._timed(getattr(owner, name), part))
-        self._replace(t.precision, "backward", self._timed_backward(t.precision.backward, t.context.world_size))
+        self._replace(t.precision, "backward", self._timed_backward(t.precision.backward, t.reduction.waits_in_backward))
         self._replace(t.tracker, "add_update", self._then_step_end(t.tracker.add_update))
         self._replace(t.clock, "measure", self._timed_activity(t.clock.measure))
 
@@ -153,14 +154,14 @@ class Sections:
 
         return call
 
-    def _timed_backward(self, backward: Callable[..., None], processes: int) -> Callable[..., None]:
+    def _timed_backward(self, backward: Callable[..., None], waits: bool) -> Callable[..., None]:
         """Return a function that runs `backward` and times it in two parts: "backward" until this process has computed all its gradients,
-        then "exchange" while DDP waits for the gradients of the other processes. With one process (`processes` = 1), the whole time is
+        then "exchange" while DDP waits for the gradients of the other processes. Without DDP (`waits` is False), the whole time is
         "backward".
 
         DDP waits in a callback at the end of backward, and callbacks run in the order in which they were queued. The callback that sets the
         mark is queued by a hook on the losses, where backward starts, so it runs before the callback of DDP."""
-        if processes == 1:
+        if not waits:
             return self._timed(backward, "backward")
 
         def call(losses: torch.Tensor, *args: Any, **kwargs: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.environment import saved_tree
-from linnaeus.config.schema import Config
+from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.data.loader import allow_open_files
 from linnaeus.distributed import DistributedContext, keep_freed_memory
 from linnaeus.distributed.processes import core_seconds
@@ -41,6 +41,8 @@ def apply_process_settings(config: Config) -> None:
         keep_freed_memory()
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)
+    elif config.trainer.deterministic == ANYWHERE and DistributedContext().device.type == "cpu":
+        torch.set_num_threads(1)  # by default the number of threads depends on the number of processes, and sums in kernels on the threads
     if config.trainer.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)

@@ -16,7 +16,9 @@ from linnaeus.config.schema import Config
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
+from linnaeus.distributed.ddp import GradientReduction
 from linnaeus.distributed.signals import StopRequest
+from linnaeus.distributed.summation_tree import SumOrder
 from linnaeus.distributed.synchronisation import RankSync
 from linnaeus.distributed.watchdog import Watchdog
 from linnaeus.health import HealthMonitor
@@ -93,7 +95,8 @@ class Training:
     workload: Workload
     model: Model  # unwrapped; checkpoints use its parameter names
     runner: Callable[..., Any]  # the model wrapped for DDP
-    no_sync: Callable[[], Any]  # for forward and backward of all but the last micro-batch of a window
+    reduction: GradientReduction  # sums the gradients of an update over micro-batches and processes
+    order: SumOrder  # of the other sums over micro-batches and processes
     sampler: PositionSampler
     workers: WorkerPool | None  # None: batches are read in this process
     train_loader: Any

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from linnaeus.distributed.summation_tree import PairwiseSum
 from linnaeus.errors import ConfigError
 
 Totals = tuple[Tensor, Tensor, Tensor, Tensor]  # losses [T], norms [T], gramian [T, T], gramian at the last shared layer [T, T]
@@ -28,14 +29,19 @@ Totals = tuple[Tensor, Tensor, Tensor, Tensor]  # losses [T], norms [T], gramian
 class TaskGradients:
     """Gradients of the tasks in one update. Call `start`, then `add` for each micro-batch, then `total`."""
 
-    def __init__(self, shared: Sequence[nn.Parameter], place: str = "shared", trunk: Sequence[nn.Parameter] = ()) -> None:
+    def __init__(
+        self, shared: Sequence[nn.Parameter], place: str = "shared", trunk: Sequence[nn.Parameter] = (), block: int | None = None
+    ) -> None:
         """`shared`: parameters of the last shared layer. `trunk`: all shared parameters, including `shared`. Frozen parameters are left
         out.
 
-        `place`: where gradients are computed: "shared", "features" or "trunk" (see the module)."""
+        `place`: where gradients are computed: "shared", "features" or "trunk" (see the module). `block`: number of consecutive
+        micro-batches whose gradients are added from left to right; the sums of blocks are added pairwise (see `SumOrder`). None: all of an
+        update."""
         first = {id(parameter) for parameter in shared}
         self.place, self.shared = place, [parameter for parameter in shared if parameter.requires_grad]
         self.trunk = [*self.shared, *(parameter for parameter in trunk if parameter.requires_grad and id(parameter) not in first)]
+        self.block, self._blocks = block, PairwiseSum()
         self._buffer: Tensor | None = None
         self.start(at_place=True)
 
@@ -48,7 +54,7 @@ class TaskGradients:
         """Start an update. With `at_place=False` only the gradients at the last shared layer are computed, not the gradients at `place`."""
         self._parameters = self.trunk if at_place and self.place == "trunk" else self.shared
         self._at_features = at_place and self.place == "features"
-        self._micro_batches = 0
+        self._micro_batches = self._in_block = 0
 
     def add(self, losses: Tensor | Sequence[Tensor], outputs: Any = None, scale: Tensor | None = None) -> None:
         """Compute and add the gradients of a micro-batch.
@@ -60,7 +66,7 @@ class TaskGradients:
         loss depends on the features that the model returns."""
         features = [features_of(outputs)] if self._at_features else []
         inputs, count = [*self._parameters, *features], len(self._parameters)
-        if self._micro_batches == 0:
+        if self._in_block == 0:
             self._allocate(len(losses))
         rows, used = [], False
         for task, loss in enumerate(losses):
@@ -77,7 +83,10 @@ class TaskGradients:
             stacked = torch.stack(rows).to(self._vectors)
             self._accumulate(self._products, stacked @ stacked.T, None if scale is None else scale**2)
         self._accumulate(self._losses, torch.stack([loss.detach() for loss in losses]), None)
-        self._micro_batches += 1
+        self._micro_batches, self._in_block = self._micro_batches + 1, self._in_block + 1
+        if self._in_block == self.block and self._buffer is not None:
+            self._blocks.push([self._buffer])
+            self._buffer, self._in_block = None, 0
 
     def _allocate(self, tasks: int) -> None:
         """Allocate one buffer for all sums, so that one all-reduce suffices.
@@ -93,15 +102,17 @@ class TaskGradients:
 
     def _accumulate(self, target: Tensor, values: Tensor, scale: Tensor | None) -> None:
         values = values.detach() if scale is None else values.detach() / scale
-        target.add_(values) if self._micro_batches else target.copy_(values)
+        target.add_(values) if self._in_block else target.copy_(values)
 
     @torch.no_grad()
     def total(self, all_reduce: Callable[[Tensor], Tensor]) -> Totals:
         """Return the losses, norms and scalar products of the task gradients, summed over the micro-batches and the ranks (see `Totals`).
 
         `all_reduce`: function that sums a tensor over the ranks in place and returns it; called once."""
-        assert self._micro_batches and self._buffer is not None, "total without a micro-batch"
+        assert self._micro_batches, "total without a micro-batch"
         tasks, size = len(self._losses), self._vectors.numel()
+        if self._buffer is None:
+            (self._buffer,) = self._blocks.total()
         total = all_reduce(self._buffer)
         losses, vectors = total[-tasks:].clone(), total[:size].view(tasks, -1)
         at_shared = vectors[:, : sum(parameter.numel() for parameter in self.shared)]

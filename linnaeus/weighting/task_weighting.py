@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from linnaeus.distributed.summation_tree import BlockwiseSum, SumOrder
 from linnaeus.errors import ConfigError
 from linnaeus.weighting.gradients import GradientConflict, TaskGradients
 
@@ -90,27 +91,27 @@ class WeightingMeter:
         weighting: TaskWeighting,
         conflict: GradientConflict,
         gradients: TaskGradients,
-        all_reduce: Callable[[Tensor], Tensor],
+        order: SumOrder,
         separate_loss_sums: Callable[[Any], Sequence[Tensor] | None] | None = None,
     ) -> None:
-        """`all_reduce`: function that sums a tensor over the ranks, in place, and returns it.
+        """`order`: order of the sums over micro-batches and ranks.
 
         `separate_loss_sums`: method of the workload that returns the loss sums as T scalars from the outputs of the model. If this is None
         or returns None, the gradients are computed from the stacked loss sums."""
         self.weighting, self.conflict, self.gradients = weighting, conflict, gradients
-        self.all_reduce, self.separate_loss_sums = all_reduce, separate_loss_sums
+        self.order, self.separate_loss_sums = order, separate_loss_sums
         self._for_weighting = self._gradients = False  # measure for the weighting; measure gradients for it or the conflict
-        self._loss_sums: Tensor | None = None  # float64 [T]; None: not required
+        self._loss_sums: BlockwiseSum | None = None  # of float64 [T]; None: not required
 
     def start(self, update: int, valid: Tensor, due: bool, conflict_due: bool) -> None:
         """Start update number `update`.
 
         `valid`: number of labels of each task in the whole global batch, float64 [T] on the host. `due`: True if the task weights must be
         updated. `conflict_due`: True if the gradient conflict must be measured."""
-        requirements, weights = self.weighting.requirements, self.weighting.weights
+        requirements = self.weighting.requirements
         self._for_weighting = (due or requirements.every_update) and (requirements.losses or requirements.gradients)
         self._gradients = (conflict_due and self.gradients.possible) or (self._for_weighting and requirements.gradients)
-        self._loss_sums = torch.zeros_like(weights, dtype=torch.float64) if self._for_weighting and requirements.losses else None
+        self._loss_sums = BlockwiseSum(self.order.block) if self._for_weighting and requirements.losses else None
         self._update, self._due, self._valid = update, due, valid
         if self._gradients:
             self.gradients.start(at_place=self._for_weighting and requirements.gradients)
@@ -118,7 +119,7 @@ class WeightingMeter:
     def measure(self, loss_sums: Tensor, outputs: Any, scale: Tensor | None) -> None:
         """Measure a micro-batch before its backward. `loss_sums`: [T] with their graph. `scale`: loss scale of fp16, []; None: 1."""
         if self._loss_sums is not None:
-            self._loss_sums += loss_sums.detach()
+            self._loss_sums.add(loss_sums.detach().double())
         if not self._gradients:
             return
         denominators = torch.where(self._valid > 0, self._valid, 1.0).to(loss_sums, non_blocking=True)
@@ -141,11 +142,12 @@ class WeightingMeter:
         `loss_sums_after`: loss sums of this rank after the update, float64 [T]; needed only if `requires_losses_after()`."""
         found: dict[str, Tensor] = {}
         if self._loss_sums is not None:
-            both = torch.stack([self._loss_sums] if loss_sums_after is None else [self._loss_sums, loss_sums_after])
-            found = dict(zip(("loss_sums", "loss_sums_after"), self.all_reduce(both).unbind()))
+            sums = self._loss_sums.total()
+            both = torch.stack([sums] if loss_sums_after is None else [sums, loss_sums_after])
+            found = dict(zip(("loss_sums", "loss_sums_after"), self.order.all_reduce(both).unbind()))
             found["valid"] = self._valid.to(both, non_blocking=True)
         if self._gradients:
-            losses, grad_norms, gramian, at_shared = self.gradients.total(self.all_reduce)
+            losses, grad_norms, gramian, at_shared = self.gradients.total(self.order.all_reduce)
             self.conflict.update(at_shared)
             found |= {"losses": losses, "grad_norms": grad_norms, "gramian": gramian}
         if self._for_weighting:

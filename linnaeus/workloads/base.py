@@ -24,7 +24,7 @@ from linnaeus.data.samples import Batch, PositionedDataset
 from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.schedule import OpsSchedule
-from linnaeus.workloads.repeated_blocks import find_repeated_blocks
+from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.sample_view import SampleView
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Model(nn.Module, ABC):
     """Network that the loop can train. `model(batch)` returns the outputs that the workload's losses and metrics read."""
 
     no_decay: Any = frozenset()  # names of parameters without weight decay
+    exact_counts: bool = True  # False: forward passes add floats that `after_update` reduces, so their sum depends on the processes
 
     @abstractmethod
     def shared_parameters(self) -> list[nn.Parameter]:
@@ -66,6 +67,13 @@ class Model(nn.Module, ABC):
         The default finds classes that occur several times in lists of modules. A block is called with tensors and constants, and equal
         blocks should not differ in numbers that their `forward` reads, since each number needs a compiled graph of its own."""
         return find_repeated_blocks(self)
+
+    def layer_distances(self) -> dict[str, int]:
+        """Return {parameter name: number of layers between the parameter and the output}, for `optimizer.layer_decay`. A parameter that is
+        not named has 0, as norm and head have. If the mapping is empty, `optimizer.layer_decay` is refused.
+
+        The default follows the order of the repeated blocks; see `block_distances`."""
+        return block_distances(self, self.repeated_blocks())
 
     def after_update(self, skipped: Tensor) -> None:
         """Change parameters or buffers after each optimizer update, on every process alike and before the moving average of the weights.

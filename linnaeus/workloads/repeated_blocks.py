@@ -1,8 +1,10 @@
-"""Find the repeated blocks of a network, such as the blocks of a ViT or a ResNet, which are compiled or recomputed one by one."""
+"""Find the repeated blocks of a network, such as the blocks of a ViT or a ResNet, and the depth of each parameter by their order.
+
+Blocks are compiled or recomputed one by one (`trainer.compile`, `trainer.activation_checkpointing`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import nn
 
@@ -37,3 +39,25 @@ def find_repeated_blocks(network: nn.Module) -> list[nn.Module]:
 
 def _size(modules: Iterable[nn.Module]) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def block_distances(network: nn.Module, blocks: Sequence[nn.Module]) -> dict[str, int]:
+    """Return {parameter name: number of layers between the parameter and the output}, for `optimizer.layer_decay`.
+
+    `blocks`: the n blocks of `network` in the order in which they are run. The last block has distance 1, the first one n. A parameter that
+    `network` registers before the first block, such as an embedding, has n + 1; one between two blocks has the distance of the later block;
+    one after the last block has 0. Return {} without blocks."""
+    if not blocks:
+        return {}
+    number = {id(parameter): i for i, block in enumerate(blocks) for parameter in block.parameters()}
+    found: dict[str, int] = {}
+    distance = 0
+    for name, parameter in reversed(list(network.named_parameters())):
+        if id(parameter) in number:
+            distance = len(blocks) - number[id(parameter)]
+        found[name] = distance
+    for name, parameter in network.named_parameters():
+        if id(parameter) in number:
+            break
+        found[name] = len(blocks) + 1
+    return found

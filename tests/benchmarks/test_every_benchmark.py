@@ -14,6 +14,7 @@ from tests import fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKEST: dict[str, str | list[str]] = {
+    "anywhere": "--rounds 1 --updates 1",
     "checkpoint": "--quick --bar --rounds 1",
     "data": "--quick",
     "dictionary": "--quick",

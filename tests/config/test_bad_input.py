@@ -163,6 +163,8 @@ BUILDING = {  # mistakes that are found when the parts of a run are built
     "head.nulls=predict": "there is nothing to learn; set head.nulls=ignore",
     "head=marginal loss=marginal head.nulls=predict": "no null class would be learnt",
     "schedule.mixup_prob.end=0.5 schedule.mixup_group_level=[]": "schedule.mixup_group_level is empty",
+    "optimizer.layer_decay=0": "optimizer.layer_decay is 0.0; it must be more than 0",
+    "optimizer.layer_decay=1.5": "optimizer.layer_decay is 1.5; it must be at most 1",
     "optimizer.param_groups=[{filter:{name:nope},lr_scale:0}]": "matches no parameter",
     "trainer.freeze=[nose]": "no weight name begins with nose",
     "weighting=dwa weighting.weights={genus:0}": "dwa needs positive weights",

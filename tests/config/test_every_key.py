@@ -217,8 +217,9 @@ TABLE = {
         see.updates,
         "seed=1 model.dropout=0.5 model.drop_path=0.5 loss.class_weights=inverse loss.logit_adjustment=1 "
         "loss.label_smoothing@cross_entropy=0.1 weighting.weights@fixed={order:3} optimizer.lr=0.01 optimizer.lr_scaling=sqrt "
-        "optimizer.weight_decay=0.5 optimizer.param_groups=[{filter:{dim:1},lr_scale:0}] optimizer.beta1@adamw=0.5 "
-        "optimizer.beta2@adamw=0.5 optimizer.eps@adamw=0.01 trainer.global_batch_size=16 trainer.precision=bf16 trainer.freeze=[trunk]",
+        "optimizer.weight_decay=0.5 optimizer.param_groups=[{filter:{dim:1},lr_scale:0}] optimizer.layer_decay=0.5 "
+        "optimizer.beta1@adamw=0.5 optimizer.beta2@adamw=0.5 optimizer.eps@adamw=0.01 "
+        "trainer.global_batch_size=16 trainer.precision=bf16 trainer.freeze=[trunk]",
     ),
     **cases(ran("checkpoints"), "plan=true schedule.checkpoint=[1steps]"),
     **cases(see.directory, "run.name=x run.experiment=x run.root=x"),

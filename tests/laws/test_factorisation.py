@@ -24,6 +24,13 @@ FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch_
 FP16 += ["schedule.best_monitor=val_ema/loss"]
 CONTINUED = ["trainer.length=10steps", "trainer.deterministic=true", "schedule.checkpoint=[4steps]", "schedule.log=[3steps]"]
 CONTINUED += ["schedule.validate=[5steps]", "debug.batch_hashes=true", *GRADNORM]
+ANYWHERE = ["trainer.deterministic=anywhere", "trainer.threads=null", "trainer.length=3steps", "trainer.ema_decay=0.9"]
+ANYWHERE += ["weighting=gradnorm", "weighting.every=[2steps]", "weighting.place=trunk", "schedule.best_monitor=val_ema/loss"]
+ANYWHERE += ["head.nulls=phase_in", "schedule.null_mask_prob.start=0.5", "schedule.meta_mask_prob.start=0.4", "schedule.log=[2steps]"]
+ANYWHERE += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
+CHAIN = ["trainer.deterministic=anywhere", "trainer.length=10steps", "schedule.log=[4steps]", "schedule.validate=[3steps]"]
+CHAIN += ["schedule.checkpoint=[5steps]", "model.dropout=0.2", *GRADNORM]
+STOPPED = {1: "all_stopped_at_two", 2: "all_stopped_at_seven"}  # at these numbers of processes the run of CHAIN is interrupted
 JOBS = {
     "f64": ("biota", F64),
     "gradnorm": ("vectors", ["trainer.precision=float64", "trainer.length=8epochs", *GRADNORM]),
@@ -43,7 +50,12 @@ def results(tmp_path_factory):
         names = [name for name in JOBS if processes < 4 or name != "f32"]
         jobs = [runs.job(JOBS[n][0], folder / n, *JOBS[n][1], watch=["first_gradients"]) for n in names]
         jobs.append(runs.job("biota", folder / "validation", *PENDING, watch=["collectives"]))
-        if processes > 1:  # last, for determinism is a switch of the whole process
+        # last, for determinism is a switch of the whole process
+        jobs.append(runs.job("vectors", folder / "straight", *CHAIN))
+        watch = STOPPED.get(processes)
+        jobs.append(runs.job("vectors", root / "chain", *CHAIN, watch=[watch] if watch else [], status=75 if watch else 0))
+        jobs += [runs.job("biota", folder / "anywhere", *ANYWHERE)] if processes < 4 else []
+        if processes > 1:
             jobs += [
                 runs.job("vectors", folder / "whole", *CONTINUED),
                 runs.job("vectors", folder / "cut", *CONTINUED, watch=["one_rank_is_stopped"], status=75),
@@ -54,10 +66,11 @@ def results(tmp_path_factory):
         for one in jobs:
             Path(one["root"]).mkdir(parents=True, exist_ok=True)
         if processes == 1:
-            for one in jobs:
+            for one in [*jobs, runs.job("biota", folder / "ordinary", *ANYWHERE, "trainer.deterministic=true")]:
                 runs.run_job(one)
         else:
             runs.run_group(processes, jobs, folder)
+    torch.use_deterministic_algorithms(False)
     return root
 
 
@@ -213,3 +226,32 @@ def test_a_signal_to_one_process_stops_all_and_the_run_goes_on_bit_for_bit(resul
     assert "stopped at step 5" in (cut / "train.log").read_text()
     assert len(list(cut.glob("batches-rank*.jsonl"))) == processes
     assert runs.differences(whole, cut) == []
+
+
+# -- the same bits on any number of processes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("processes", "24")
+def test_anywhere_all_files_of_a_run_are_the_same_on_any_number_of_processes(results, processes):
+    """Dropout, drop-path, mixing, masking, null labels, GradNorm over the trunk, EMA, a partial last window with an empty micro-batch."""
+    for name, workload in (("straight", "vectors"), ("anywhere", "biota"))[: 1 if processes == "4" else 2]:
+        one, several = (results / number / name / workload / "run" for number in ("1", processes))
+        assert runs.differences(one, several) == [] and runs.unequal_files(one, several) == []
+
+
+def test_anywhere_a_run_that_goes_from_1_to_2_to_4_processes_leaves_no_trace(results):
+    chain, straight = results / "chain/vectors/run", results / "1/straight/vectors/run"
+    text = (chain / "train.log").read_text()
+    for now, before in ((2, 1), (4, 2)):
+        assert f"{now} processes now, {before} when the checkpoint was written: the updates are the same bit for bit" in text
+    assert "4 micro-batches of an update are summed in one tree, with the same bits on 1, 2 or 4 processes" in text
+    assert "WARNING" not in text
+    assert runs.differences(straight, chain) == [] and runs.unequal_files(straight, chain) == []
+
+
+def test_anywhere_negative_control_the_ordinary_order_gives_other_bits(results):
+    ordinary, anywhere = (results / "1" / name / "biota/run" for name in ("ordinary", "anywhere"))
+    assert "model_state.head.ranks.0.weight" in runs.differences(ordinary, anywhere)
+    assert "checkpoints/step-00000003/model.safetensors" in runs.unequal_files(ordinary, anywhere)
+    two, one = (results / number / "f32/biota/run" for number in ("2", "1"))
+    assert len(runs.differences(one, two)) > 100

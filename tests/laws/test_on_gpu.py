@@ -45,9 +45,9 @@ def test_the_guard_can_fail(tmp_path):
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_a_run_trains_and_continues_bit_for_bit_when_deterministic(tmp_path, precision):
-    options = [*CUDA, f"trainer.precision={precision}", "trainer.deterministic=true", "schedule.log=[1steps]"]
+@pytest.mark.parametrize("precision, value", [("float32", "true"), ("bf16", "true"), ("fp16", "true"), ("bf16", "anywhere")])
+def test_a_run_trains_and_continues_bit_for_bit_when_deterministic(tmp_path, precision, value):
+    options = [*CUDA, f"trainer.precision={precision}", f"trainer.deterministic={value}", "schedule.log=[1steps]"]
     whole = configuration("biota", tmp_path / "whole", *options)
     assert start(whole) == 0
     cut = configuration("biota", tmp_path / "cut", *options)

@@ -90,8 +90,8 @@ def test_a_loaded_state_shares_no_memory_with_what_it_was_loaded_from(trained, t
 def test_model_averages_and_sums_of_this_rank_too(trained, tmp_path):
     t, config = trained
     fresh = build(config, seed=3)
-    t.tracker.sums.row += 1.5
-    t.tracker.add_update([1.0] * len(t.tracker.sums.row))  # as between two rows
+    t.tracker.sums.add(torch.full_like(t.weighting.weights, 1.5), t.tracker.weights)
+    t.tracker.add_update([1.0] * len(t.workload.tasks))  # as between two rows
     fresh.tracker.load_state_dict(t.tracker.state_dict())
     states = through_a_file([t.tracker.rank_state_dict()], tmp_path / "ranks")
     fresh.tracker.load_rank_state_dict(states, 0, 1)

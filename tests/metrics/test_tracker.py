@@ -14,7 +14,7 @@ class Counting:
 
 def tracker():
     made = MetricsTracker(("a", "b"), Counting(), torch.device("cpu"))
-    made.sums.row += torch.tensor([1.5, 2.5])
+    made.sums.add(torch.tensor([1.5, 2.5]))
     made.add_update([4.0, 4.0])
     made.smoothed, made.smoothed_weight = 0.25, 0.5
     made.update_validation(7, {"val/loss": 2.0, "val/a/top1": 0.5}, "val/loss", "min")

@@ -18,7 +18,7 @@ from linnaeus.optim.update import GradScaler, Update
 from linnaeus.workloads.base import Model
 
 LR = 0.01
-COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "param_groups": []}
+COMMON: dict[str, Any] = {"lr": LR, "lr_scaling": "none", "lr_reference_batch": 1, "layer_decay": None, "param_groups": []}
 
 
 class Net(Model):

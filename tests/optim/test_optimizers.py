@@ -17,7 +17,7 @@ from linnaeus.optim.wrapped_optimizers import TorchOptimizer
 from tests.runs import unequal
 
 CPU = torch.device("cpu")
-COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "param_groups": []}
+COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "layer_decay": None, "param_groups": []}
 CONFIGS = {
     "adamw": AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
     "adamw_unfused": AdamWConfig(name="adamw", fused=False, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
@@ -236,7 +236,7 @@ from linnaeus.optim.ema import EMA
 from linnaeus.optim.update import Precision
 for fused in (True, False):
     numbers = dict(lr=.1, lr_reference_batch=1, weight_decay=.1, beta1=.9, beta2=.99, eps=1e-8)
-    config = AdamWConfig(name='adamw', lr_scaling='none', fused=fused, param_groups=[], **numbers)
+    config = AdamWConfig(name='adamw', lr_scaling='none', fused=fused, layer_decay=None, param_groups=[], **numbers)
     model = nn.Linear(2, 2)
     update = Update(build_optimizer(config, model), 1.0, None, EMA(model, 0.9))
     Precision('float32', torch.device('cpu')).backward(model(torch.ones(1, 2)).sum())

@@ -78,7 +78,7 @@ def test_each_part_has_its_time_and_the_parts_add_up(tmp_path: Path, seconds: di
 def test_negative_control_a_part_that_is_not_timed_is_in_the_rest(
     tmp_path: Path, seconds: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Sections, "_timed_backward", lambda self, backward, processes: backward)
+    monkeypatch.setattr(Sections, "_timed_backward", lambda self, backward, waits: backward)
     run = runs.run("vectors", tmp_path, "profile=steps:4")
     parts = json.loads((run / "profile" / "parts.json").read_text())["parts"]
     assert parts["backward"] == 0 and parts["rest"] == pytest.approx(0.8)

@@ -15,6 +15,7 @@ from torch import nn
 
 from linnaeus.optim.update import Precision
 from linnaeus.train import compiling, loop
+from linnaeus.weighting import FAMO
 from tests import runs
 from tests.laws.test_factorisation import distance, gradients, losses, parameters
 
@@ -136,15 +137,14 @@ def test_negative_control_measuring_fails_with_donated_buffers(tmp_path):
 def test_the_second_forward_changes_no_buffer_and_has_the_same_dropout(tmp_path):
     """A run with FAMO equals one without it until its weights move. If an update changes nothing, the losses after it are equal."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    original = loop.loss_sums_after_update
+    original = FAMO.finish
 
-    def loss_sums_after_update(t, window, step):
-        found = original(t, window, step)
-        seen.append((t.weighting_meter._loss_sums.clone(), found))
-        return found
+    def finish(self, measured):
+        seen.append((measured.loss_sums.clone(), measured.loss_sums_after.clone()))
+        original(self, measured)
 
     famo = ["weighting=famo", "weighting.warmup=6steps", "trainer.length=6steps", "weighting.conflict=[]"]
-    with mock.patch.object(loop, "loss_sums_after_update", loss_sums_after_update):
+    with mock.patch.object(FAMO, "finish", finish):
         measured = trained(tmp_path / "famo", *famo)
         plain = trained(tmp_path / "plain", *famo[2:])
         assert runs.unequal(plain, measured) == [], "the second forward is after the last update"

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from linnaeus.distributed.summation_tree import SumOrder
 from linnaeus.errors import ConfigError
 from linnaeus.weighting import FixedWeighting, GradientConflict, TaskGradients, WeightingMeter
 
@@ -127,7 +128,7 @@ def test_frozen_parameters_are_left_out_and_a_frozen_layer_has_no_conflict():
     net.norm.weight.requires_grad_(False)
     gradients = TaskGradients(list(net.norm.parameters()))
     weighting_meter = WeightingMeter(
-        FixedWeighting(torch.ones(TASKS)), GradientConflict(("a", "b"), torch.device("cpu")), gradients, identity
+        FixedWeighting(torch.ones(TASKS)), GradientConflict(("a", "b"), torch.device("cpu")), gradients, SumOrder(1, identity)
     )
     weighting_meter.start(1, torch.ones(TASKS), due=False, conflict_due=True)
     x, labels, _ = data()

@@ -23,7 +23,7 @@ class ComputedActivations:
         self._size = 2 * window * int(np.diff(source.block_offsets).max())
         self._buffer: ActivationBuffer | None = None  # made when it is first used: much memory
         self._first: dict[int, int] = {}  # block -> number of its first activation in the ring
-        self._counts: dict[int, Tensor] = {}
+        self._counts = np.zeros(0, dtype=bool)  # for each row of the buffer, whether it has weight in the loss
 
     def block(self, number: int) -> Block:
         """Return the activations of block `number`, computed now."""
@@ -38,9 +38,8 @@ class ComputedActivations:
         buffer = self._with(distinct)
         first = np.array([self._first[block] for block in distinct.tolist()], dtype=np.int64)
         local, place = numbers - self.block_offsets[blocks], np.searchsorted(distinct, blocks)
-        at = torch.from_numpy((first[place] + local) % len(buffer.rows)).to(buffer.rows.device, non_blocking=True)
-        counts = torch.stack([self._counts[block][row] for block, row in zip(blocks.tolist(), local.tolist())])
-        return buffer.rows[at], counts
+        at = (first[place] + local) % len(buffer.rows)
+        return buffer.rows[torch.from_numpy(at).to(buffer.rows.device, non_blocking=True)], torch.from_numpy(self._counts[at])
 
     def _with(self, blocks: np.ndarray) -> ActivationBuffer:
         """Return the buffer, which then contains the activations of all `blocks` (block numbers).
@@ -51,18 +50,17 @@ class ComputedActivations:
         if buffer is None or needed > len(buffer.rows):
             self._size = max(self._size, needed)
             buffer = self._buffer = ActivationBuffer(self._size, self.width, self.source.device)
-            self._first, self._counts = {}, {}
+            self._first, self._counts = {}, np.zeros(self._size, dtype=bool)
         for _ in range(2):  # a block that is needed may be overwritten by another one: then all are computed again
             for block in (number for number in blocks.tolist() if not self._present(number)):
                 self._first[block] = buffer.added
                 found = self.source.read(block)
-                self._counts[block] = found.counts
+                self._counts[(buffer.added + np.arange(len(found.counts))) % self._size] = found.counts.numpy()
                 buffer.add(found.rows)
             if all(self._present(number) for number in blocks.tolist()):
                 break
             self._first = {}
         self._first = {block: first for block, first in self._first.items() if buffer.contains(first)}
-        self._counts = {block: self._counts[block] for block in self._first}
         return buffer
 
     def _present(self, block: int) -> bool:

@@ -28,6 +28,7 @@ class DictionarySet(Model):
     def __init__(self, dictionaries: Sequence[SparseDictionary]) -> None:
         super().__init__()
         self.dictionaries = nn.ModuleList(dictionaries)
+        self.exact_counts = all(dictionary.exact_counts for dictionary in dictionaries)
         for dictionary in dictionaries:
             dictionary.scratch = dictionaries[0].scratch
 

@@ -89,6 +89,7 @@ class BatchTopKDictionary(SparseDictionary):
     updates: Tensor
     _smallest: Tensor
     folds = (*SparseDictionary.folds, "threshold")
+    exact_counts = False  # `_smallest`
 
     def __init__(self, config: DictionaryConfig, width: int, features: int) -> None:
         super().__init__(config, width, features)

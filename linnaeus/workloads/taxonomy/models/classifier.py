@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
 from linnaeus.workloads.base import Model
-from linnaeus.workloads.repeated_blocks import find_repeated_blocks
+from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
@@ -65,6 +65,12 @@ class Classifier(Model):
     def repeated_blocks(self) -> list[nn.Module]:
         """Return the repeated blocks of the trunk."""
         return find_repeated_blocks(cast(nn.Module, self.trunk))
+
+    def layer_distances(self) -> dict[str, int]:
+        """Return the distances that the trunk defines in a method `layer_distances`, or else those by the order of its blocks."""
+        own = getattr(self.trunk, "layer_distances", None)
+        found = own() if own is not None else block_distances(cast(nn.Module, self.trunk), self.repeated_blocks())
+        return {f"trunk.{name}": distance for name, distance in found.items()}
 
     def shared_parameters(self) -> list[nn.Parameter]:
         """Return scale and bias of the final norm. Their gradient is not zero at the start of the training. (The gradient of the last

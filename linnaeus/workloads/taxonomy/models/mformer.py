@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from linnaeus.workloads.drop_path import DropPath
+from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.config import MformerConfig
 from linnaeus.workloads.taxonomy.models.classifier import TOKEN_STD, LateFusion, MetadataEncoder, init_affine
 
@@ -77,6 +78,17 @@ class Mformer(nn.Module):
     def no_decay(self) -> set[str]:
         """Return the names of the learned tokens, which have no weight decay."""
         return {"class_tokens"} | ({"metadata.missing"} if self.metadata is not None else set())
+
+    def layer_distances(self) -> dict[str, int]:
+        """Return {parameter name: number of layers between the parameter and the output}. Stem, class tokens and metadata encoder are
+        farthest. A layer before a stage has the distance of the stage's first block; the late fusion has 0."""
+        found = block_distances(self, find_repeated_blocks(self))
+        for name in found:
+            if name.startswith("metadata."):
+                found[name] = max(found.values())
+            elif name.startswith("widen."):
+                found[name] = found[f"stages.{int(name.split('.')[1]) + 1}.blocks.0.norm1.weight"]
+        return found
 
     def init_weights(self) -> None:
         """Initialise every parameter, from torch's default generator."""

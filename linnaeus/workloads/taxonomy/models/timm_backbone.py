@@ -10,6 +10,7 @@ import difflib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,12 +19,14 @@ from torch import Tensor, nn
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.hub import offline_if_unreachable
 from linnaeus.workloads.drop_path import DropPath
+from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.models.timm_weights import load_pretrained_file
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
 log = logging.getLogger("linnaeus")
+_UNMATCHED = "~"  # a parameter name that no model has
 
 
 class TimmBackbone(nn.Module):
@@ -55,6 +58,12 @@ class TimmBackbone(nn.Module):
         names = self.backbone.no_weight_decay() if hasattr(self.backbone, "no_weight_decay") else ()
         return {f"backbone.{name}" for name in names} | ({"metadata.missing"} if self.metadata is not None else set())
 
+    def layer_distances(self) -> dict[str, int]:
+        """Return {parameter name: number of layers between the parameter and the output} as timm's recipes count the layers of this model;
+        for a model that does not define its layers, by the order of its blocks. Metadata layers, which come last, have 0."""
+        found = _timm_distances(self.backbone) or block_distances(self.backbone, find_repeated_blocks(self.backbone))
+        return {f"backbone.{name}": distance for name, distance in found.items()}
+
     def init_weights(self) -> None:
         """Initialise the metadata layers. timm has already initialised the backbone or loaded its weights."""
         if self.metadata is not None:
@@ -71,6 +80,23 @@ class TimmBackbone(nn.Module):
         if self.metadata is None:
             return features
         return self.fusion(features, self.metadata(meta, present).flatten(1).to(features.dtype))
+
+
+def _timm_distances(backbone: Any) -> dict[str, int]:
+    """Return {parameter name: number of layers between the parameter and the output} by timm's `group_matcher`; {} if the model does not
+    have one, or if it has one layer only.
+
+    The classifier, which this program does not take from timm, would be the last layer. A name that no pattern matches is in that layer, so
+    one is added here."""
+    from timm.models import group_parameters
+
+    if not hasattr(backbone, "group_matcher"):
+        return {}
+    names = [*backbone.named_parameters(), (_UNMATCHED, None)]
+    network: Any = SimpleNamespace(named_parameters=lambda: names)
+    layers = group_parameters(network, backbone.group_matcher(coarse=False), reverse=True)
+    last = layers.pop(_UNMATCHED)
+    return {name: last - layer for name, layer in layers.items()} if last > 1 else {}
 
 
 def _replace_drop_path(backbone: nn.Module) -> None:

@@ -198,7 +198,7 @@ def serve(number: int) -> None:
 
 
 def import_everything() -> None:
-    """Import what runs import, and fill the caches of Hydra's parser and of `tests.runs.configuration`."""
+    """Import what runs import, and fill the caches of Hydra's parser, of `tests.runs.configuration` and of the record of a run."""
     import tempfile
 
     import PIL.Image  # noqa: F401
@@ -208,11 +208,13 @@ def import_everything() -> None:
 
     import linnaeus.train
     import linnaeus.workloads.taxonomy  # noqa: F401
+    from linnaeus.rundir.run_record import environment_record
     from tests import group_member, quick_hydra, runs, watching  # noqa: F401
 
     with contextlib.suppress(ImportError):
         import optuna  # noqa: F401
     quick_hydra.install()
+    environment_record()
     with tempfile.TemporaryDirectory() as folder:
         for workload in ("vectors", "biota"):
             runs.configuration(workload, Path(folder))

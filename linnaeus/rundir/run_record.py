@@ -1,5 +1,6 @@
 """Collect the content of run.json: commit, package versions and host of a run. No package is imported to read its version."""
 
+import functools
 import os
 import platform
 import socket
@@ -27,6 +28,7 @@ PACKAGES = (
 )
 
 
+@functools.cache
 def package_versions() -> dict[str, str]:
     """Return {name: version} of the installed packages that the results may depend on."""
     versions = {}
@@ -61,9 +63,10 @@ def record_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> lis
     return lines + [f"{name}: {old[name]} -> {new[name]}" for name in PACKAGES if name in old and name in new and old[name] != new[name]]
 
 
+@functools.cache
 def git_commit() -> str | None:
-    """Return the git commit of the program, with `-dirty` appended if files differ from the commit; None if the program is not in a git
-    checkout."""
+    """Return the git commit of the program at the first call in this process, with `-dirty` appended if files differ from the commit; None
+    if the program is not in a git checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10, check=False)
@@ -77,7 +80,7 @@ def environment_record() -> dict[str, Any]:
     return {
         "commit": git_commit(),
         "python": platform.python_version(),
-        "packages": package_versions(),
+        "packages": dict(package_versions()),
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),

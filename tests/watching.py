@@ -5,6 +5,7 @@ A job of `tests.runs` lists their names, so they also apply in the processes of 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -269,4 +270,11 @@ def waits_apart(folder: Path) -> Iterator[None]:
         backward(self, *args, **kwargs)
 
     with mock.patch.object(Sections, "_mark", marked), mock.patch.object(Precision, "backward", late):
+        yield
+
+
+@contextlib.contextmanager
+def compiled_eagerly(folder: Path) -> Iterator[None]:
+    """Compile without code generation: a graph runs the operations of the uncompiled model."""
+    with mock.patch("torch.compile", functools.partial(torch.compile, backend="aot_eager")):
         yield

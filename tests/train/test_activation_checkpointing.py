@@ -1,10 +1,14 @@
 """`trainer.activation_checkpointing`: the same run, bit for bit on the CPU, with less memory for activations."""
 
+from pathlib import Path
+from unittest import mock
+
 import pytest
 import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.train import activation_checkpointing, loop
+from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
 from tests import runs
 from tests.config import observers as see
 from tests.train.test_compiling import VIT, WIDTH, compiled_with
@@ -38,10 +42,23 @@ def test_negative_control_without_the_random_state_the_run_differs(tmp_path, mon
         activation_checkpointing.checkpointed.cache_clear()
 
 
+def test_two_processes_make_the_same_updates(tmp_path):
+    """DDP reduces gradients while backward computes activations again, in blocks that are compiled (without code generation)."""
+    short = ["trainer.length=2steps", "schedule.checkpoint=[]"]
+    changed = [*short, "trainer.compile=blocks", "trainer.activation_checkpointing=blocks"]
+    jobs = [runs.job("language", tmp_path / "plain", *short)]
+    jobs.append(runs.job("language", tmp_path / "changed", *changed, watch=["compiled_eagerly"]))
+    for one in jobs:
+        Path(one["root"]).mkdir()
+    runs.run_group(2, jobs, tmp_path)
+    assert runs.differences(tmp_path / "plain/text/run", tmp_path / "changed/text/run") == []
+    assert runs.summary(tmp_path / "changed/text/run")["compiled"]["graphs"] == 2
+
+
 def test_compiled_blocks_make_the_same_update():
     """In bf16, with backward through the graphs a second time for GradNorm on the whole trunk."""
     found = {}
-    with compiled_with("aot_eager_decomp_partition"):
+    with compiled_with("aot_eager"), mock.patch.object(TaxonomyWorkload, "compile"):  # the loss takes most of the time
         for choice in ("none", "blocks"):
             torch._dynamo.reset()
             more = ["trainer.compile=blocks", "weighting.place=trunk", "trainer.precision=bf16"]

@@ -6,24 +6,24 @@ runs twice. Dropout and drop-path draw the same random numbers again, so the upd
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
+from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from linnaeus.errors import ConfigError, counted
-from linnaeus.workloads.base import Model
 
 
-def checkpoint_activations(model: Model, choice: str | int) -> list[str]:
-    """Recompute activations in the blocks of `model` that `choice`, `trainer.activation_checkpointing`, selects. Return a list with a line
-    for the log; [] if `choice` is `none`.
+def checkpoint_activations(blocks: Sequence[nn.Module], choice: str | int) -> list[str]:
+    """Recompute activations in those of `blocks` that `choice`, `trainer.activation_checkpointing`, selects. Return a list with a line for
+    the log; [] if `choice` is `none`.
 
-    Call this before the blocks are compiled, so that the recomputation is a part of their graphs. Raise `ConfigError` if the model does not
-    have repeated blocks."""
+    `blocks`: all repeated blocks of the model. Call this before they are compiled, so that the recomputation is a part of their graphs.
+    Raise `ConfigError` if there are none."""
     if choice == "none":
         return []
-    blocks = model.repeated_blocks()
     if not blocks:
         raise ConfigError(f"trainer.activation_checkpointing={choice}: this model does not have repeated blocks; use none")
     chosen = blocks[:: 1 if choice == "blocks" else int(choice)]

@@ -75,7 +75,6 @@ def build_training(
     check_datasets(workload, plan)
     model = build_model(config, workload, context.device)
     frozen = freeze(model, trainer.freeze)
-    recomputed = checkpoint_activations(model, trainer.activation_checkpointing)
     check_shared_layer(config.weighting, model.shared_parameters())
     check_anywhere(config, model)
     warn_of_batch_statistics(model, context, plan)
@@ -90,13 +89,15 @@ def build_training(
     order = build_order(config, context, plan)
     weighting_meter = build_weighting_meter(config, context, workload, model, weighting, conflict, order)
     warn_if_short(config, plan)
+    blocks = model.repeated_blocks()  # before their classes are replaced
+    recomputed = checkpoint_activations(blocks, trainer.activation_checkpointing)
     late = profile_notes(config.profile, plan.resolved.last_step)
     parts = frozen, recomputed, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
     log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)
     compilation = None
     if trainer.compile:
-        compile_model(model, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
+        compile_model(model, blocks, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
         workload.compile(context.device)
         compilation = Compilation(CompileCache(directory / "compile_cache", context.device), context.is_master)
     runner, reduction = build_reduction(config, model, context, plan, order)

@@ -10,8 +10,10 @@ seen earlier in the launch, and a resumed run would not have the same bits."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
+
+from torch import nn
 
 from linnaeus.errors import ConfigError, counted
 from linnaeus.train.compile_cache import CompileCache
@@ -25,12 +27,12 @@ log = logging.getLogger("linnaeus")
 MOST_GRAPHS = 256
 
 
-def compile_model(model: Model, choice: str | bool, keep_graphs: bool) -> None:
+def compile_model(model: Model, blocks: Sequence[nn.Module], choice: str | bool, keep_graphs: bool) -> None:
     """Compile `model` in place as `choice`, `trainer.compile`, says. Parameter names stay the same. Call this before DDP wraps the model.
 
-    `keep_graphs`: True if backward runs twice through a graph, because gradients are measured for the task weighting. Raise `ConfigError`
-    for `blocks` if the model does not have repeated blocks."""
-    parts = model.compiled_parts() if choice == "whole" else model.repeated_blocks()
+    `blocks`: the repeated blocks of the model. `keep_graphs`: True if backward runs twice through a graph, because gradients are measured
+    for the task weighting. Raise `ConfigError` for `blocks` if the model does not have repeated blocks."""
+    parts = model.compiled_parts() if choice == "whole" else blocks
     if not parts:
         raise ConfigError(f"trainer.compile={choice}: this model does not have repeated blocks; use whole")
     allow_graphs()

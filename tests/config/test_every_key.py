@@ -183,7 +183,7 @@ TABLE = {
     ),
     "trainer.compile": Case("trainer.compile=blocks", built(lambda t: [m._compiled_call_impl is None for m in t.model.modules()])),
     "trainer.activation_checkpointing": Case(
-        "trainer.activation_checkpointing=2", built(lambda t: [len(type(m).__mro__) for m in t.model.repeated_blocks()])
+        "trainer.activation_checkpointing=2", built(lambda t: [len(type(m).__mro__) for m in t.model.modules()])
     ),
     "trainer.channels_last": Case("trainer.channels_last=true", built(lambda t: [p.stride() for p in t.model.parameters()])),
     "trainer.startup_timeout": Case("trainer.startup_timeout=5min", built(lambda t: t.watchdog.startup_timeout)),

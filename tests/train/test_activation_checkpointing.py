@@ -87,6 +87,16 @@ def test_blocks_store_their_inputs_only(choice):
     assert {"none": ratio == 1, "blocks": ratio < 0.35, "2": 0.35 < ratio < 0.8}[choice], ratio
 
 
+def test_every_second_block_with_compiling_and_layer_decay():
+    """The classes of blocks are replaced after the blocks were found: two of four blocks recompute, all are compiled and have layers."""
+    options = ["trainer.activation_checkpointing=2", "trainer.compile=blocks", "optimizer.layer_decay=0.5"]
+    with mock.patch.object(TaxonomyWorkload, "compile"):
+        training = see.built(see.composed(*options))
+    classes = [type(module) for module in training.model.modules() if module._compiled_call_impl is not None]
+    assert [hasattr(cls, "stored_forward") for cls in classes] == [True, False, True, False]
+    assert len({group.lr_scale for optimizer in training.optimizers.optimizers for group in optimizer.groups}) == 6
+
+
 def test_a_network_without_blocks_is_refused():
     with pytest.raises(ConfigError, match=r"trainer\.activation_checkpointing=blocks: this model does not have repeated blocks; use none"):
         see.built(see.composed("experiment=vectors", "trainer.activation_checkpointing=blocks"))

@@ -39,7 +39,7 @@ def compiled(settings: list[str], backend: str = "eager") -> nn.Module:
     torch._dynamo.reset()
     model = build_workload(runs.composed(settings)).build_model()
     with compiled_with(backend):
-        compiling.compile_model(model, "blocks", keep_graphs=False)
+        compiling.compile_model(model, model.repeated_blocks(), "blocks", keep_graphs=False)
     return model
 
 

@@ -88,7 +88,7 @@ def test_blocks_store_their_inputs_only(choice):
 
 
 def test_every_second_block_with_compiling_and_layer_decay():
-    """The classes of blocks are replaced after the blocks were found: two of four blocks recompute, all are compiled and have layers."""
+    """Blocks are found before their classes are replaced: two of four blocks recompute, all are compiled, and all have layers."""
     options = ["trainer.activation_checkpointing=2", "trainer.compile=blocks", "optimizer.layer_decay=0.5"]
     with mock.patch.object(TaxonomyWorkload, "compile"):
         training = see.built(see.composed(*options))

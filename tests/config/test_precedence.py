@@ -190,7 +190,7 @@ def test_no_key_is_left_out_if_all_apply(mine: Any, caplog: pytest.LogCaptureFix
         "optimizer=sgd optimizer.beta1=0.9": "unknown key optimizer.beta1; choose optimizer=adamw or optimizer=muon for it",
         "optimizer=sgd optimizer.betta2=0.9": "unknown key optimizer.betta2",
         "optimizer=sgd optimizer.momentun=0.1": "unknown key optimizer.momentun; did you mean optimizer.momentum?",
-        "optimizer=sgd optimizer.zzz=0.1": "unknown key optimizer.zzz; the keys there are fused, layer_decay, lr, lr_reference_batch, lr_scaling",
+        "optimizer=sgd optimizer.zzz=0.1": "unknown key optimizer.zzz; the keys there are fused, layer_decay, lr, lr_reference_batch, lr_",
         "optimizer={momentum:0.9}": "optimizer=adamw does not have it; leave it out, or choose optimizer=sgd",
         "data=tokens data.path=F data.sources={a:[b]}": "data=tokens does not have it; leave it out, or choose data=text",
         "data=tokens data.path=F data.sources.a=[b]": "data=tokens does not have it; leave it out, or choose data=text",

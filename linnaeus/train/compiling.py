@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from linnaeus.errors import ConfigError, counted
+from linnaeus.train.clock import compile_seconds
 from linnaeus.train.compile_cache import CompileCache
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.drop_path import use_tensor_rates
@@ -73,12 +74,18 @@ class Compilation:
         self.cache, self.writes = cache, writes
         self.recompilations = 0
         self._before = self._last = compiled_graphs()
+        self._seconds_before = compile_seconds()
         self._seen: set[Hashable] = set()
 
     @property
     def graphs(self) -> int:
         """Return the number of graphs made in this launch, recompilations included."""
         return compiled_graphs() - self._before
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds that torch.compile has spent in this launch, in training and validation."""
+        return compile_seconds() - self._seconds_before
 
     def observe(self, *work: Hashable) -> None:
         """Count the graphs made since the last call, which were made for `work`. Log a warning at the first recompilation."""
@@ -91,13 +98,13 @@ class Compilation:
         self._seen.add(work)
         self._last = graphs
 
-    def first_update(self, seconds: float) -> None:
-        """Log what the first update of the launch has compiled in `seconds`, and save the cache."""
+    def first_update(self) -> None:
+        """Log what the first update of the launch has compiled, and save the cache."""
         if not self.graphs:
             log.warning("trainer.compile: nothing was compiled; a compiled part must be of a class with its own `forward`")
             return
         cached = ", with the cache of an earlier launch" if self.cache.loaded else ""
-        log.info("torch.compile: %s in %.1f s for the first update%s", counted(self.graphs, "graph"), seconds, cached)
+        log.info("torch.compile: %s in %.1f s for the first update%s", counted(self.graphs, "graph"), self.seconds, cached)
         self.save()
 
     def save(self) -> None:
@@ -108,9 +115,9 @@ class Compilation:
         except OSError as error:
             log.error("%s could not be written (%s)", self.cache.path, error.strerror or error)
 
-    def finish(self, seconds: float) -> None:
-        """Log the number of graphs and recompilations, and save the cache. `seconds`: of compiling, in this launch."""
-        numbers = counted(self.graphs, "graph"), seconds, counted(self.recompilations, "recompilation")
+    def finish(self) -> None:
+        """Log the number of graphs and recompilations, and save the cache."""
+        numbers = counted(self.graphs, "graph"), self.seconds, counted(self.recompilations, "recompilation")
         log.info("torch.compile: %s in %.1f s, %s", *numbers)
         self.save()
 

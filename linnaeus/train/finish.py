@@ -58,7 +58,7 @@ def finish(t: Training) -> str:
     if skipped:
         log.warning("%d of %d updates were skipped as non-finite", skipped, t.progress.global_step)
     if t.compilation is not None:
-        t.compilation.finish(t.clock.compiling)
+        t.compilation.finish()
     write_lost_results(t)
     if t.context.is_master:
         t.workload.finish()

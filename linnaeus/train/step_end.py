@@ -35,7 +35,7 @@ def end_step(t: Training) -> None:
         readings.restart_throughput(t)
         log_start_times(t)
         if t.compilation is not None:
-            t.compilation.first_update(t.clock.compiling)
+            t.compilation.first_update()
     logged = t.ops.should_log_metrics(step)
     if logged:
         log_metrics(t)

@@ -85,6 +85,7 @@ def kill(process: subprocess.Popen[str]) -> str:
     """Send SIGKILL to the parent only. Return its output. Check that its trials end, too."""
     trials = children(process)
     process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not alive(process.pid))  # on a busy machine trials that continue before could finish
     for pid in trials:  # one that `kill_when` stopped before it asked Linux for a signal at the end of its parent would stay stopped
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

@@ -16,6 +16,7 @@ from linnaeus.config import CONF
 from linnaeus.config.schema import TrainerConfig
 from linnaeus.optim.update import GradScaler
 from tests import runs
+from tests.laws.test_continuation import forgetting
 
 SETTING = ["trainer.length=3steps", "schedule.checkpoint=[2steps]", "schedule.log=[1steps]", "schedule.validate=[100%]"]
 SETTING += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]", "schedule.partial_combinations=[]"]
@@ -97,3 +98,11 @@ def settings(run: Mapping[str, str]) -> list[str]:
 def test_a_killed_run_resumes_bit_for_bit(tmp_path, monkeypatch, run: Any):
     monkeypatch.setattr(GradScaler, "INITIAL", 2.0**8)  # a first scale at which fp16 does not overflow
     assert runs.differences(*runs.whole_and_continued(runs.configuration("biota", tmp_path, *settings(run)), 3)) == []
+
+
+def test_negative_control_the_continued_run_shows_a_part_that_was_not_restored(tmp_path):
+    config = runs.configuration("vectors", tmp_path, "trainer.length=3steps", "schedule.checkpoint=[2steps]")
+    with forgetting("optimizers"):
+        whole, continued = runs.whole_and_continued(config, 3)
+    assert len(list((continued / "launches").iterdir())) == 2
+    assert "training_state.optimizers" in " ".join(runs.differences(whole, continued))

@@ -127,8 +127,10 @@ def timm_state(name="resnet10t", **options):
     return timm.create_model(name, **options).state_dict()
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "model.", "trunk.backbone."])
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth", ".bin"])
+@pytest.mark.parametrize(
+    ("prefix", "suffix"),
+    [("", ".safetensors"), ("module.", ".pth"), ("module.", ".safetensors"), ("model.", ".pth"), ("", ".bin"), ("trunk.backbone.", ".bin")],
+)
 def test_a_local_file_of_timm_weights(tree, make_config, tmp_path, caplog, prefix, suffix):
     state, path = timm_state(), tmp_path / f"weights{suffix}"
     named = {prefix + name: value for name, value in state.items()}

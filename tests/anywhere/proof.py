@@ -33,6 +33,7 @@ WORKLOADS = {
     "vectors": [*COMMON, *PLATEAU, "model.dropout=0.2", "trainer.precision=fp16", *ANYWHERE],
     "language": [*UNWEIGHTED, *ANYWHERE],
     "loadout": [*UNWEIGHTED, *GEAR, *ANYWHERE],
+    "planted": [*UNWEIGHTED, *ANYWHERE, "model=batch_topk"],
 }
 CHAIN = [
     (1, signal.SIGKILL, 2),

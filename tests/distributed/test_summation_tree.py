@@ -14,6 +14,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.schedule import accumulation_steps
 from linnaeus.schedule.length import possible_processes, tree_block
 from tests import runs
+from tests.vectors.workload import MLP
 
 
 def summed(values: list[torch.Tensor], processes: int) -> list[torch.Tensor]:
@@ -112,13 +113,14 @@ def test_splits_that_the_tree_does_not_allow_are_refused_in_one_line():
 REFUSED = {
     "batch statistics": ("vectors", ["model.batch_norm=true"], "1 layer with batch statistics, such as trunk.1: freeze them"),
     "surgery": ("vectors", ["weighting=surgery"], "weighting=surgery needs one micro-batch per process"),
-    "floats of a model": ("planted", ["model=batch_topk"], "adds floats over the forward passes of a process"),
+    "floats of a model": ("vectors", ["model.hidden=7"], "MLP adds floats over the forward passes of a process"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_have_the_same_bits_is_refused_in_one_line(tmp_path, name):
+def test_what_cannot_have_the_same_bits_is_refused_in_one_line(tmp_path, name, monkeypatch):
     workload, settings, reason = REFUSED[name]
+    monkeypatch.setattr(MLP, "exact_counts", "hidden" not in settings[0])
     with pytest.raises(ConfigError, match=f"^trainer.deterministic=anywhere: .*{reason}.*, or use trainer.deterministic=true$"):
         runs.start(runs.configuration(workload, tmp_path, "trainer.deterministic=anywhere", *settings))
     torch.use_deterministic_algorithms(False)

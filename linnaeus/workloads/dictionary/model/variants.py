@@ -24,6 +24,7 @@ from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictiona
 from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
 
+UNIT = 2.0**-32  # of the integer sums of activities, which are exact in any order, up to activities of 2**31 together
 THRESHOLD_SPEED = 3.0  # of the thresholds of JumpReLU, in learning rates per update
 
 
@@ -89,14 +90,14 @@ class BatchTopKDictionary(SparseDictionary):
     updates: Tensor
     _smallest: Tensor
     folds = (*SparseDictionary.folds, "threshold")
-    exact_counts = False  # `_smallest`
 
     def __init__(self, config: DictionaryConfig, width: int, features: int) -> None:
         super().__init__(config, width, features)
         self.limited = features >= LEAST_FEATURES * self.config.k
         self.register_buffer("threshold", torch.zeros(()))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("_smallest", torch.zeros(2), persistent=False)  # sum and number of the blocks since the last update
+        # Sum and number of the blocks since the last update. The sum is in units of `UNIT`, so that it does not depend on the processes.
+        self.register_buffer("_smallest", torch.zeros(2, dtype=torch.int64), persistent=False)
 
     def activities(self, pre: Tensor) -> Tensor:
         positive = pre.relu()
@@ -124,7 +125,7 @@ class BatchTopKDictionary(SparseDictionary):
 
         smallest: [blocks], smallest kept activity of each block; 0 for a block that does not count."""
         if self.training:
-            self._smallest += torch.stack([smallest.detach().sum(), (smallest > 0).sum()]).to(self._smallest.dtype)
+            self._smallest += torch.stack([(smallest.detach().double() / UNIT).round().long().sum(), (smallest > 0).sum()])
 
     @torch.no_grad()
     def after_update(self, skipped: Tensor) -> None:
@@ -133,7 +134,7 @@ class BatchTopKDictionary(SparseDictionary):
         applied = (skipped == 0) & (number > 0)
         self.updates += applied
         rate = (1 / self.updates.clamp(min=1)).clamp(min=self.config.threshold_rate)  # a mean at first, then a moving average
-        smallest = torch.where(applied, total / number.clamp(min=1), self.threshold)  # NaN x a rate of 0 would be NaN
+        smallest = torch.where(applied, total * UNIT / number.clamp(min=1), self.threshold)  # NaN x a rate of 0 would be NaN
         self.threshold.lerp_(smallest.to(self.threshold.dtype), rate.to(self.threshold.dtype))
         self._smallest.zero_()
 

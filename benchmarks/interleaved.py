@@ -43,9 +43,9 @@ class Ratio:
 def measure(variants: Mapping[str, Callable[[int], float]], rounds: int) -> Seconds:
     """Run every variant in every round and return the seconds. `variants`: name -> function from the number of a round to seconds.
 
-    Round 0 is a warm-up, whose seconds are discarded. A short trial of one round has none."""
+    Round 0 is a warm-up, whose seconds are discarded."""
     names, seconds = list(variants), {name: [] for name in variants}
-    for number in range(int(rounds == 1), rounds + 1):
+    for number in range(rounds + 1):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             taken = variants[name](number)

@@ -8,7 +8,11 @@ import pytest
 
 from tests import runs
 
-READ = {"biota": [], "language": ["data.block=16"], "loadout": ["model.size=published_cli", "model.layers=1", "model.heads=2"]}
+READ = {
+    "biota": ["data.validation_batch=2"],
+    "language": ["data.block=16"],
+    "loadout": ["model.size=published_cli", "model.layers=1", "model.heads=2"],
+}
 
 
 @pytest.fixture(scope="session")

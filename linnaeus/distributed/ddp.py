@@ -7,45 +7,16 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from linnaeus.distributed.context import DistributedContext
+from linnaeus.distributed.synchronisation import DDPReduction
 
 log = logging.getLogger("linnaeus")
-
-
-class GradientReduction(Protocol):
-    """Sum of the gradients of an update over micro-batches and processes.
-
-    factor: number by which the losses must be multiplied; W for DDP, which averages the gradients of W processes. waits_in_backward: True
-    if the last backward waits for other processes, False if `finish` does."""
-
-    factor: int
-    waits_in_backward: bool
-
-    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for forward and backward of a micro-batch. last: True for the last one of the window."""
-
-    def finish(self) -> None:
-        """Complete the gradients. Call this after the last backward of an update."""
-
-
-class DDPReduction:
-    """Reduction by DDP, which averages the gradients in the last backward of an update. With one process, autograd alone sums them."""
-
-    def __init__(self, processes: int, no_sync: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-        """processes: W. no_sync: function that returns DDP's context manager for backward without a reduction."""
-        self.factor, self.no_sync, self.waits_in_backward = processes, no_sync, processes > 1
-
-    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext() if last else self.no_sync()
-
-    def finish(self) -> None:
-        pass
 
 
 # the argument was renamed in torch 2.14

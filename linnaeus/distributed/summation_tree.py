@@ -89,14 +89,12 @@ class SumOrder:
     anywhere: bool = False
     rank: int = 0
 
-    def ends_block(self, number: int) -> bool:
-        """Return True if micro-batch `number` of this process (counted from 0 in the window) is the last one of a block."""
-        return (number + 1) % self.block == 0
+    @functools.cached_property
+    def sum(self) -> Callable[[Iterable[Tensor]], Tensor]:
+        """Return a function from one small tensor for each micro-batch of this process to their sum."""
+        return self._tree_sum if self.anywhere else functools.partial(functools.reduce, torch.add)
 
-    def sum(self, values: Iterable[Tensor]) -> Tensor:
-        """Return the sum of one small tensor for each micro-batch of this process."""
-        if not self.anywhere:
-            return functools.reduce(torch.add, values)
+    def _tree_sum(self, values: Iterable[Tensor]) -> Tensor:
         found = BlockwiseSum(self.block)
         for value in values:
             found.add(value)

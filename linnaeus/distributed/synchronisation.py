@@ -1,11 +1,14 @@
-"""Let all process ranks agree on flags at the same step: a request to stop, unreadable data, a checkpoint due by rank 0's clock.
+"""Let all process ranks agree on flags at the same step: a request to stop, unreadable data, a checkpoint due by rank 0's clock. Define the
+interface of the sum of gradients over the ranks.
 
 In training the flags are sent together with the label counts, which are all-reduced in every update. In a validation pass, ranks run
 different numbers of batches. There the flags are all-reduced once for each round, in which every rank runs one batch. The result of a round
 is read one round later, so no rank waits for it."""
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -121,3 +124,33 @@ class RankSync:
 
 def _flag_names(flags: Sequence[float]) -> frozenset[str]:
     return frozenset(name for name, flag in zip(FLAGS, flags, strict=True) if flag) if any(flags) else frozenset()
+
+
+class GradientReduction(Protocol):
+    """Sum of the gradients of an update over micro-batches and processes.
+
+    factor: number by which the losses must be multiplied; W for DDP, which averages the gradients of W processes. waits_in_backward: True
+    if the last backward waits for other processes, False if `finish` does."""
+
+    factor: int
+    waits_in_backward: bool
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Return a context manager for forward and backward of a micro-batch. last: True for the last one of the window."""
+
+    def finish(self) -> None:
+        """Complete the gradients. Call this after the last backward of an update."""
+
+
+class DDPReduction:
+    """Reduction by DDP, which averages the gradients in the last backward of an update. With one process, autograd alone sums them."""
+
+    def __init__(self, processes: int, no_sync: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
+        """processes: W. no_sync: function that returns DDP's context manager for backward without a reduction."""
+        self.factor, self.no_sync, self.waits_in_backward = processes, no_sync, processes > 1
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if last else self.no_sync()
+
+    def finish(self) -> None:
+        pass

@@ -28,7 +28,17 @@ def dump_yaml(config: Mapping[str, Any]) -> str:
     Strings that look like numbers (`1e-3`) are quoted."""
     import yaml
 
-    Dumper: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})  # libyaml takes 1 ms instead of 8
+    try:
+        return _dump(config, getattr(yaml, "CSafeDumper", yaml.SafeDumper))  # libyaml takes 1 ms instead of 8
+    except UnicodeEncodeError:  # a path that is not UTF-8
+        return _dump(config, yaml.SafeDumper)
+
+
+def _dump(config: Mapping[str, Any], base: type) -> str:
+    """Return a configuration as YAML text, written by a subclass of `base`, a dumper of PyYAML."""
+    import yaml
+
+    Dumper: Any = type("Dumper", (base,), {})
 
     def represent_text(dumper: Any, value: str) -> Any:
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="'" if _looks_numeric(value) else None)

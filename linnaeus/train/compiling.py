@@ -19,7 +19,7 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.train.clock import compile_seconds
 from linnaeus.train.compile_cache import CompileCache
 from linnaeus.workloads.base import Model
-from linnaeus.workloads.drop_path import use_tensor_rates
+from linnaeus.workloads.repeated_blocks import use_tensor_rates
 
 log = logging.getLogger("linnaeus")
 

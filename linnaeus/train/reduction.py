@@ -11,8 +11,9 @@ import torch
 from linnaeus.config.contracts import class_name
 from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.distributed import DistributedContext
-from linnaeus.distributed.ddp import GradientReduction, wrap_ddp
+from linnaeus.distributed.ddp import wrap_ddp
 from linnaeus.distributed.summation_tree import SumOrder, sum_order
+from linnaeus.distributed.synchronisation import GradientReduction
 from linnaeus.distributed.tree_reduction import TreeReduction
 from linnaeus.errors import ConfigError, counted
 from linnaeus.schedule.length import listed, possible_processes, tree_block

@@ -16,10 +16,9 @@ from linnaeus.config.schema import Config
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
-from linnaeus.distributed.ddp import GradientReduction
 from linnaeus.distributed.signals import StopRequest
 from linnaeus.distributed.summation_tree import SumOrder
-from linnaeus.distributed.synchronisation import RankSync
+from linnaeus.distributed.synchronisation import GradientReduction, RankSync
 from linnaeus.distributed.watchdog import Watchdog
 from linnaeus.health import HealthMonitor
 from linnaeus.metrics import MetricsTracker, StepMetricsLogger

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -39,12 +40,15 @@ def new_memory_is_nan() -> Iterator[None]:
     were never set.
 
     The context manager uses torch's deterministic mode."""
-    mode = torch.get_deterministic_debug_mode()
+    settings: Any = torch.utils.deterministic
+    mode, fill = torch.get_deterministic_debug_mode(), settings.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn")  # `use_deterministic_algorithms` sets the same, but imports the compiler: 2 s
+    settings.fill_uninitialized_memory = True
     try:
         yield
     finally:
         torch.set_deterministic_debug_mode(mode)
+        settings.fill_uninitialized_memory = fill
 
 
 def check_initialised(model: torch.nn.Module) -> None:

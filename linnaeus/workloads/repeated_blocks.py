@@ -5,6 +5,7 @@ Blocks are compiled or recomputed one by one (`trainer.compile`, `trainer.activa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -35,6 +36,16 @@ def find_repeated_blocks(network: nn.Module) -> list[nn.Module]:
             inside.update(module.modules())
     blocks = [module for module in network.modules() if module in found]
     return blocks if _size(blocks) >= _size([network]) / 4 else []
+
+
+def use_tensor_rates(network: nn.Module) -> None:
+    """Keep the rates of all modules of `network` for stochastic depth in tensors, if a rate is above 0, so that blocks with different rates
+    share a compiled graph. These are the modules with `rate` and `use_tensor(device)`, such as the `DropPath` of the taxonomy workload."""
+    modules: list[Any] = [module for module in network.modules() if hasattr(module, "use_tensor")]
+    if any(module.rate > 0 for module in modules):
+        device = next(network.parameters()).device
+        for module in modules:
+            module.use_tensor(device)
 
 
 def _size(modules: Iterable[nn.Module]) -> int:

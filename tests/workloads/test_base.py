@@ -142,11 +142,14 @@ def test_weights_are_a_function_of_the_seed(tmp_path: Any) -> None:
     assert weights(3) == first != weights(4)
 
 
-def test_a_parameter_that_is_not_initialised_is_refused(tmp_path: Any) -> None:
+@pytest.mark.parametrize("filled", [True, False])  # False: in a run with trainer.deterministic
+def test_a_parameter_that_is_not_initialised_is_refused(filled: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", filled)
     workload = extended(Small, build_model=lambda self: Drawn(forgotten=True))
     with pytest.raises(ConfigError, match="model: new is not initialised"):
         build_model(runs.configuration("vectors", tmp_path), workload, torch.device("cpu"))
     assert torch.get_deterministic_debug_mode() == 0
+    assert torch.utils.deterministic.fill_uninitialized_memory is filled
 
 
 def test_build_workload_checks_the_members(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

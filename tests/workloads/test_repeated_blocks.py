@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from linnaeus.workloads import build_workload
-from linnaeus.workloads.drop_path import DropPath, use_tensor_rates
-from linnaeus.workloads.repeated_blocks import find_repeated_blocks
+from linnaeus.workloads.repeated_blocks import find_repeated_blocks, use_tensor_rates
+from linnaeus.workloads.taxonomy.models.classifier import DropPath
 from tests import runs
 
 TIMM = {

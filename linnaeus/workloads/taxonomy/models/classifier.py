@@ -1,4 +1,5 @@
-"""Define the classifier (trunk, final norm, head), and the parts that every trunk uses: metadata encoder, late fusion, initialisation.
+"""Define the classifier (trunk, final norm, head), and the parts that trunks use: metadata encoder, late fusion, stochastic depth,
+initialisation.
 
 All taxonomic ranks share the trunk and the norm. The norm's scale and bias are the last shared parameters, and GradNorm uses the gradients
 of these two. The trunk is a separate module, so that `model.trunk.compile()` compiles everything up to the norm and nothing after it."""
@@ -137,6 +138,39 @@ class LateFusion(nn.Module):
     def forward(self, features: Tensor, tokens: Tensor) -> Tensor:
         joined = torch.cat([self.norm(features), tokens.unsqueeze(1).expand(-1, features.shape[1], -1)], dim=2)
         return features + self.mlp(joined)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): in training, set whole samples of x [B, ...] to 0 with probability `rate`, and divide the
+    others by 1 - `rate` if `scaled`.
+
+    Random numbers are drawn from torch's global generator, which the loop seeds for each micro-batch by its position. At rate 0 none are
+    drawn, unless the rate is a tensor."""
+
+    keep: Tensor | None  # float32 [], 1 - rate; None: the rate is a number of Python
+
+    def __init__(self, rate: float, scaled: bool = True) -> None:
+        super().__init__()
+        self.rate, self.scaled = rate, scaled
+        self.register_buffer("keep", None, persistent=False)
+
+    def use_tensor(self, device: torch.device) -> None:
+        """Keep the rate in a tensor on `device`, from which a compiled graph reads it. A number of Python would be a constant of the graph,
+        and the rates, which grow with depth, would each need a graph of their own."""
+        self.keep = torch.tensor(1 - self.rate, device=device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        shape = (len(x),) + (1,) * (x.dim() - 1)
+        if self.keep is not None:
+            kept = (torch.rand(shape, device=x.device) < self.keep).to(x.dtype)
+            return x * (kept / self.keep.clamp(min=1e-3).to(x.dtype)) if self.scaled else x * kept
+        if self.rate == 0:
+            return x
+        keep = 1 - self.rate
+        kept = x.new_empty(shape).bernoulli_(keep)
+        return x * (kept / max(keep, 1e-3)) if self.scaled else x * kept
 
 
 def init_affine(module: nn.Module) -> None:

@@ -20,10 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from linnaeus.workloads.drop_path import DropPath
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.config import MformerConfig
-from linnaeus.workloads.taxonomy.models.classifier import TOKEN_STD, LateFusion, MetadataEncoder, init_affine
+from linnaeus.workloads.taxonomy.models.classifier import TOKEN_STD, DropPath, LateFusion, MetadataEncoder, init_affine
 
 ROTARY_BASE = 100.0  # grids are tens of tokens wide, not thousands: the slowest wave spans about 600 tokens
 Stage = tuple[int, int]  # blocks, width

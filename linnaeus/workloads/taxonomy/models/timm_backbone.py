@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.hub import offline_if_unreachable
-from linnaeus.workloads.drop_path import DropPath
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.config import TimmConfig
-from linnaeus.workloads.taxonomy.models.classifier import LateFusion, MetadataEncoder, init_affine
+from linnaeus.workloads.taxonomy.models.classifier import DropPath, LateFusion, MetadataEncoder, init_affine
 from linnaeus.workloads.taxonomy.models.timm_weights import load_pretrained_file
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 

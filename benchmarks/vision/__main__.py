@@ -93,6 +93,8 @@ def loops(name: str, options: Any, context: DistributedContext) -> list[dict[str
         drivers |= {peer: kind(plain_network(name, ours), ours) for peer, kind in PEERS.items() if peer not in options.without}
         title, notes, seconds = timed_updates(name, drivers, options, context)
         ours.close()
+    if network.least is not None:
+        notes[OURS] += f", bar on an H100 {network.least:,} images/s"
     bars = [Bar(OURS, BARE, network.over_bare)] if network.over_bare is not None and BARE in drivers else []
     bars += [Bar(OURS, TIMM, 0.97)] if TIMM in drivers and name != "test" else []
     return [report(f"{title}, {rounds} rounds", seconds, BARE if BARE in drivers else OURS, bars, (1000, "ms"), notes)]

@@ -29,10 +29,9 @@ def setting(
     """Return a dataclass field with its limits, required unless `default` is given. `meaning`: the text about the field in `--help` and in
     the YAML comments.
 
-    `choices`: the allowed texts; a field of type `str | int` also takes integers, and `str | bool` also takes false, and true if
-    the choices have the text `true`. `low` and `high` are
-    inclusive limits, `above` and `below` exclusive ones; in a list or mapping they apply to each value. `duration` names the allowed units:
-    "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time)."""
+    `choices`: the allowed texts; a field of type `str | int` also takes integers, and `str | bool` also takes false, and true if the
+    choices have the text `true`. `low` and `high` are inclusive limits, `above` and `below` exclusive ones; in a list or mapping they apply
+    to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time)."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)

@@ -1,7 +1,7 @@
 """`trainer.compile`: compile the network with torch.compile, by blocks or whole, and count the compiled graphs.
 
-`blocks` compiles each repeated block by itself (regional compilation). Equal blocks share one graph, so a network with L equal blocks is
-compiled in about 1 / L of the time. The layers outside the blocks run uncompiled. `whole` compiles the parts of `Model.compiled_parts()`,
+`blocks` compiles each repeated block by itself (regional compilation). Equal blocks share one graph, so of L equal blocks one is
+compiled instead of all. The layers outside the blocks run uncompiled. `whole` compiles the parts of `Model.compiled_parts()`,
 usually everything up to the last shared layer.
 
 Each size of a batch has a graph of its own. With torch's default, graphs for any size, the graph of an update would depend on the sizes

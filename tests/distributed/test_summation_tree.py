@@ -75,7 +75,7 @@ def test_gradients_of_one_process_are_summed_in_the_order_of_the_tree():
     reduction = TreeReduction(model, SimpleNamespace(rank=0, world_size=1), 3, 6)  # type: ignore[arg-type]
     assert reduction.copies == 1
     grads = []
-    for _ in range(2):  # the second update begins anew
+    for _ in range(2):  # the second update does not contain the gradients of the first
         for number, x in enumerate(inputs):
             with reduction.micro_batch(last=number == 5):
                 model(x[:3].reshape(1, 3)).square().sum().backward()

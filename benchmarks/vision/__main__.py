@@ -4,13 +4,15 @@
     python -m benchmarks.vision --networks vit_small       one network
     python -m benchmarks.vision --part heads               metadata, hierarchical heads and GradNorm, as shares of the step
     python -m benchmarks.vision --part data                from photographs of a prepared store, over the same on device tensors
+    python -m benchmarks.vision --part starts --compile whole blocks    from the start to the first update, and from SIGTERM to the exit
     python -m benchmarks.vision --rounds 1 --updates 2     fills the caches of the compiler
 
 Part `loops`: 224 pixels, bf16, compiled, one softmax over 10,000 species; photographs are on the device already. The bare loop is the
 network of timm with its classifier and loss compiled as one, and fused AdamW: no normalisation, clipping, metrics, rows. Part `heads`:
 ViT-S/16 with seven ranks, metadata, half of them masked, and GradNorm at every update or every tenth, over the plain classifier of the
 first part. Part `data`: photographs with a short side of 256 pixels in a store, cropped, mirrored and recoloured on the device. Seconds
-are of the wall clock until the device has finished, in interleaved rounds.
+are of the wall clock until the device has finished, in interleaved rounds. Part `starts`: runs of `python main.py`, each launched, stopped
+by SIGTERM 2 seconds after its first update, and launched again.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from benchmarks.interleaved import Bar, Seconds, arguments, conclude, measure, r
 from benchmarks.vision import data_path
 from benchmarks.vision.loops import BareLoop, OursOnDevice, TimmLoop
 from benchmarks.vision.settings import METADATA, NETWORKS, PLAIN, configure, settings
+from benchmarks.vision.starts import measure_starts
 from linnaeus.distributed import DistributedContext
 from linnaeus.reporting.throughput import peak_flops
 from linnaeus.train.model_flops import count_flops
@@ -57,7 +60,7 @@ BARRED = tuple(f"{head}, GradNorm every 10th" for head in ("conditional head", "
 
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--part", choices=("loops", "heads", "data"), default="loops")
+    parser.add_argument("--part", choices=list(PARTS), default="loops")
     parser.add_argument("--networks", nargs="+", choices=list(NETWORKS), metavar="NAME", help=", ".join(NETWORKS))
     parser.add_argument("--updates", type=int, default=40, help="updates of a driver in a round (%(default)s)")
     parser.add_argument("--batch", type=int, help="images of an update; by default as listed for each network")
@@ -77,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("no CUDA device here; --device cpu --networks test tries the benchmark on a CPU")
     context = DistributedContext().initialize(device=options.device)
     names = options.networks or (["vit_small"] if options.part != "loops" else [name for name in NETWORKS if name != "test"])
-    part: Callable[..., list[dict[str, Any]]] = {"loops": loops, "heads": heads, "data": data_path.measure_store}[options.part]
+    part = PARTS[options.part]
     return conclude([table for name in names for table in part(name, options, context)], options.json)
 
 
@@ -198,6 +201,13 @@ class StepMemory:
         memory = f", {self.most / 2**30:.1f} GiB" if self.most else ""
         return f"{memory}, first round {self.first:.1f} s"
 
+
+PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
+    "loops": loops,
+    "heads": heads,
+    "data": data_path.measure_store,
+    "starts": lambda name, options, context: measure_starts(name, options),
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -21,6 +21,7 @@ from linnaeus.hub import offline_if_unreachable
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.config import TimmConfig
 from linnaeus.workloads.taxonomy.models.classifier import DropPath, LateFusion, MetadataEncoder, init_affine
+from linnaeus.workloads.taxonomy.models.patch_convolution import replace_patch_convolutions
 from linnaeus.workloads.taxonomy.models.timm_weights import load_pretrained_file
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
@@ -42,6 +43,7 @@ class TimmBackbone(nn.Module):
         without = replace(config, pretrained=False, pretrained_file=None)
         self.backbone = create_backbone(config if pretrained else without, image_sizes)
         _replace_drop_path(self.backbone)
+        replace_patch_convolutions(self.backbone)
         self.width: int = self.backbone.head_hidden_size
         self.metadata = None
         if components:

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 unexport PYTHONDONTWRITEBYTECODE  # pytest rewrites the asserts of each test file once, not in each process at each run
 
-.PHONY: demo test test-floor test-slow test-slurm test-multinode test-anywhere torture fuzz lint clean
+.PHONY: demo test test-floor test-slow test-slurm test-multinode test-alternations test-anywhere torture fuzz lint clean
 
 # 75: stopped by Ctrl-C and saved.
 demo: $(VENV)/.installed
@@ -29,6 +29,10 @@ test-slurm: $(VENV)/.tested
 # Two hosts with names, addresses and processes of their own, made of namespaces: needs root.
 test-multinode: $(VENV)/.tested
 	$(BIN)/python -m pytest tests/multinode/proof.py -s -rs
+
+# The same hosts: a run on one host and on both in turn, stopped by SIGTERM 100 times: make test-alternations LAUNCHES=10
+test-alternations: $(VENV)/.tested
+	LAUNCHES=$(or $(LAUNCHES),100) $(BIN)/python -m pytest tests/multinode/alternations.py -s -rs
 
 # The same files on 1, 2, 4 and 8 processes, and from a run that goes 1 -> 4 -> 2 -> 8 under kills, with trainer.deterministic=anywhere.
 test-anywhere: $(VENV)/.tested

@@ -34,8 +34,9 @@ from hydra.core.override_parser.types import OverrideType
 import main
 from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints, load_checkpoint
-from linnaeus.config.load import compose, compose_tree, group_files, typed_config
+from linnaeus.config.load import compose, compose_tree, group_files
 from linnaeus.config.schema import Config
+from linnaeus.config.typed_config import typed_config
 from tests import fork_server
 
 CHECKPOINT = ("model.safetensors", "ema.safetensors", "training_state.pt")

@@ -52,7 +52,7 @@ def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice],
     data that were read for the choices). Without an `auto`, the choices are [] and the data are None.
 
     Raise `ConfigError` as `typed_config` does."""
-    from linnaeus.config.load import typed_config
+    from linnaeus.config.typed_config import typed_config
 
     keys = automatic_keys(tree)
     if not keys:

@@ -191,7 +191,8 @@ def unknown_key(error: Exception, overrides: Sequence[str], config_dir: Path | s
 def nearest_key(key: str, config: Config) -> str:
     """Return a hint for an unknown key: the group options that have this key, or the most similar key or group of `config`."""
     from linnaeus.config.help import describe
-    from linnaeus.config.load import group_files, variants_of
+    from linnaeus.config.load import group_files
+    from linnaeus.config.typed_config import variants_of
 
     group, _, name = key.partition(".")
     choices = [pair for file in group_files()["workload"] for pair in variants_of(file.stem).get(group, {}).items()]

@@ -8,7 +8,7 @@ from typing import Any
 
 from linnaeus.config.completion import candidates, completion_script
 from linnaeus.config.help import config_text, help_text, search_text
-from linnaeus.config.load import typed_config
+from linnaeus.config.typed_config import typed_config
 
 
 def page(options: argparse.Namespace, compose: Callable[[], dict[str, Any]]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 
 from linnaeus.config.choices import Choice, with_choices
 from linnaeus.config.environment import resolve
-from linnaeus.config.load import typed_config
 from linnaeus.config.schema import Config
+from linnaeus.config.typed_config import typed_config
 from linnaeus.distributed import DistributedContext, get_rank_safely
 from linnaeus.errors import ConfigError
 

@@ -43,7 +43,7 @@ def describe_changes(
     train_size: number of training samples now. old_train_size: number of training samples before; None if unchanged. components: names of
     the metadata components of the data now. probabilities: names of the scheduled probabilities that affect the data now."""
     from linnaeus.config.environment import saved_tree
-    from linnaeus.config.load import typed_config
+    from linnaeus.config.typed_config import typed_config
     from linnaeus.rundir.identity import config_difference
 
     changed = "; ".join(config_difference(old, saved_tree(new)).refused(())[0]) or "no key that alters updates"

@@ -14,10 +14,11 @@ from typing import Any
 
 from linnaeus.config.choices import automatic_keys, with_choices
 from linnaeus.config.environment import plain_tree, saved_tree
-from linnaeus.config.load import compose, compose_tree, group_files, typed_config, variants_of
+from linnaeus.config.load import compose, compose_tree, group_files
 from linnaeus.config.messages import nearest_key
 from linnaeus.config.precedence import as_hydra_takes, empty_given_whole, is_entry, parsed
 from linnaeus.config.schema import Config
+from linnaeus.config.typed_config import typed_config, variants_of
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.rundir.identity import config_difference, run_path
 from linnaeus.rundir.saved_config import fill_defaults

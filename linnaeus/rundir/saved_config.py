@@ -74,7 +74,7 @@ def fill_defaults(tree: Mapping[str, Any], config_dir: Path | str | None = None)
 
     A key remains missing if its default is unknown: the group of the key is in a directory that is not given, or the workload of the
     configuration no longer exists."""
-    from linnaeus.config.load import config_class, variants_of
+    from linnaeus.config.typed_config import config_class, variants_of
 
     found = copy.deepcopy(dict(tree))
     workload = (found.get("workload") or {}).get("name")
@@ -99,7 +99,7 @@ def _derived(tree: Tree, variants: Mapping[str, Any]) -> Tree:
     """Return `tree` with the values that `typed_config` derives from other values. Return `tree` unchanged if this version does not accept
     it."""
     from linnaeus.config.environment import saved_tree
-    from linnaeus.config.load import config_class, typed_config
+    from linnaeus.config.typed_config import config_class, typed_config
 
     schema = config_class((tree.get("workload") or {}).get("name"))
     try:

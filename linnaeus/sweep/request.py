@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from linnaeus.config.load import compose_tree, typed_config
+from linnaeus.config.load import compose_tree
 from linnaeus.config.precedence import parsed
 from linnaeus.config.schema import LaunchConfig, SweepConfig
+from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.repeat import split_from
 from linnaeus.sweep.parameters import Parameter, read_parameter

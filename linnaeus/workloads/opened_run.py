@@ -73,7 +73,7 @@ def open_run(
 def saved_configuration(run: Path, settings: Sequence[str] = ()) -> Config:
     """Return the typed configuration of the run directory `run`, changed by `settings` KEY=VALUE. Raise `ConfigError` if the configuration
     cannot be read or a setting is invalid."""
-    from linnaeus.config.load import typed_config
+    from linnaeus.config.typed_config import typed_config
     from linnaeus.rundir.repeat import read_saved, with_values
     from linnaeus.rundir.saved_config import fill_defaults
 

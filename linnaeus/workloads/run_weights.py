@@ -33,7 +33,7 @@ def find_run(path: Path) -> Path:
 
 def run_configuration(run: Path, workload: str) -> Config:
     """Return the configuration of a run. Raise `ConfigError` for a run of another workload."""
-    from linnaeus.config.load import typed_config
+    from linnaeus.config.typed_config import typed_config
     from linnaeus.rundir.repeat import read_saved  # imports Hydra, which a folder of transformers does not need
     from linnaeus.rundir.saved_config import fill_defaults
 

@@ -12,7 +12,8 @@ import pytest
 
 from linnaeus import main
 from linnaeus.config.environment import hidden_values, saved_tree
-from linnaeus.config.load import compose, typed_config
+from linnaeus.config.load import compose
+from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import update_hash
 from linnaeus.rundir.repeat import compose_repeat

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from linnaeus import train, workloads
-from linnaeus.config.load import config_class, variants_of
 from linnaeus.config.registry import registered
 from linnaeus.config.setting import entry_type
+from linnaeus.config.typed_config import config_class, variants_of
 from linnaeus.sweep.request import check_settings, split_parameters
 from linnaeus.sweep.trial_results import metric_of
 from linnaeus.train.outputs import build_loggers

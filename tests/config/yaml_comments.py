@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from linnaeus.config.load import CONF, variants_of
+from linnaeus.config.load import CONF
 from linnaeus.config.schema import VARIANTS, WORKLOAD_GROUPS, Config
+from linnaeus.config.typed_config import variants_of
 
 WIDTH = 140
 _KEY = re.compile(r"( *)(\w+):(\s.*)?$")

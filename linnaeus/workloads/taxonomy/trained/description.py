@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from linnaeus.config.load import typed_group
 from linnaeus.config.registry import import_plugins
 from linnaeus.config.schema import Config
+from linnaeus.config.typed_config import typed_group
 from linnaeus.errors import ConfigError, one_line
 from linnaeus.schedule.image_sizes import image_sizes
 from linnaeus.workloads.taxonomy.components import column_slices

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
-from linnaeus.config.load import typed_config
 from linnaeus.config.schema import Config
+from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle

@@ -16,7 +16,7 @@ import torch
 
 import linnaeus
 import linnaeus.__main__
-from linnaeus.config.load import typed_config
+from linnaeus.config.typed_config import typed_config
 from linnaeus.metrics.bootstrap import RESAMPLES, difference_intervals, times_drawn
 from linnaeus.rundir.saved_config import parse_config
 from linnaeus.workloads.taxonomy.observations import VALIDATION

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import linnaeus
-from linnaeus.config.load import typed_config
+from linnaeus.config.typed_config import typed_config
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.saved_config import parse_config
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage

@@ -59,7 +59,7 @@ def of_run(run: Path, split: str, tree: TaxonomyTree, components: Sequence[str])
 
     `split`: "training", "validation" or "test". `tree`: taxa of the model. `components`: metadata components to read. Raise `ConfigError`
     if the data of the run cannot be read, or if the taxa of the data differ from `tree`."""
-    from linnaeus.config.load import typed_config
+    from linnaeus.config.typed_config import typed_config
     from linnaeus.rundir.saved_config import fill_defaults
     from linnaeus.rundir.saved_run import read_configuration
     from linnaeus.workloads.taxonomy.workload import build_data_source

@@ -40,17 +40,25 @@ def check_members(instance: T, base: type, origin: str = "", pending: Sequence[s
             raise ConfigError(f"{class_name(cls)} does not define {name}, which {class_name(base)} requires{hint}")
     for name in public if base.__module__.startswith("linnaeus.") else []:
         if inspect.isfunction(vars(base)[name]) and inspect.isroutine(getattr(instance, name)):
-            expected = list(inspect.signature(vars(base)[name]).parameters)[1:]
-            check_arguments(getattr(instance, name), expected, f"{class_name(cls)}.{name}")
+            method = getattr(instance, name)
+            if getattr(method, "__func__", None) is not vars(base)[name]:
+                expected = list(inspect.signature(vars(base)[name]).parameters)[1:]
+                check_arguments(method, expected, f"{class_name(cls)}.{name}")
     if is_protocol or not base.__module__.startswith("linnaeus."):  # attributes of a network may have names similar to those of nn.Module
         return instance
     members = {name for c in base.__mro__ for name in (*vars(c), *inspect.get_annotations(c))}
-    optional = [name for name in public if not hasattr(vars(base)[name], "__isabstractmethod__")]
+    optional = tuple(name for name in public if not hasattr(vars(base)[name], "__isabstractmethod__"))
     for name in sorted(own - members):
-        similar = difflib.get_close_matches(name, optional, 1, 0.85)
-        if not name.startswith("_") and similar:
-            raise ConfigError(f"{class_name(cls)}.{name} is not a member of {base.__name__}; did you mean {similar[0]}?")
+        meant = "" if name.startswith("_") else _most_similar(name, optional)
+        if meant:
+            raise ConfigError(f"{class_name(cls)}.{name} is not a member of {base.__name__}; did you mean {meant}?")
     return instance
+
+
+@functools.lru_cache(maxsize=4096)
+def _most_similar(name: str, members: tuple[str, ...]) -> str:
+    """Return the member that `name` probably misspells, "" if none is that similar. A search takes 0.2 ms, and each start makes 100."""
+    return next(iter(difflib.get_close_matches(name, members, 1, 0.85)), "")
 
 
 def described(value: Any) -> str:

@@ -43,7 +43,7 @@ def frozen_parts(model: nn.Module) -> list[tuple[str, nn.Module]]:
             return [(path, module)]
         return [part for name, child in module.named_children() for part in walk(f"{path}.{name}".lstrip("."), child)]
 
-    return walk("", model)
+    return [] if all(parameter.requires_grad for parameter in model.parameters()) else walk("", model)
 
 
 def check_shared_layer(weighting: WeightingConfig, shared: Sequence[nn.Parameter]) -> None:

@@ -81,7 +81,7 @@ class Largest(TorchDispatchMode):
         return result
 
 
-@pytest.fixture(scope="module", params=[0.0, 0.05], ids=["complete", "holes"])
+@pytest.fixture(scope="module", params=[0.0, pytest.param(0.05, marks=pytest.mark.slow)], ids=["complete", "holes"])
 def bench(request):
     """Complete lineages take shorter ways than those with holes."""
     threads = torch.get_num_threads()

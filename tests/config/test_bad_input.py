@@ -262,6 +262,7 @@ def test_two_ranks_print_the_same_line_once_and_other_lines_too(order, monkeypat
     assert sorted(capsys.readouterr().err.splitlines()) == sorted([once, "error: rank 0 alone", "error on process 1: rank 1 alone"])
 
 
+@pytest.mark.slow
 def test_under_torchrun_the_line_appears_once_before_the_page_of_torchrun_and_once_at_its_end(tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "trainer.device=cpu"]
     settings = ["trainer.global_batch_size=66", "trainer.micro_batch_size=22", f"run.root={tmp_path}/runs"]

@@ -224,6 +224,7 @@ def test_impossible_configurations_raise():
         build_optimizer(CONFIGS["adamw"], make_model().requires_grad_(False))
 
 
+@pytest.mark.slow
 def test_adamw_does_not_import_the_compiler():
     """Importing torch._dynamo costs 1 s of start-up. The first torch.optim optimizer imports it; the fused optimizers must not."""
     code = """

@@ -190,6 +190,7 @@ def test_no_decay_contains_every_1d_parameter_and_token(micro):
     assert {n for n, p in named.items() if n not in free and p.dim() < 2} == set()
 
 
+@pytest.mark.slow
 def test_import_loads_no_heavy_packages():
     """Importing the models must not import packages that only other models need; they take seconds to load."""
     heavy = ("timm", "torchvision", "torch._dynamo", "wandb", "pyarrow", "matplotlib")

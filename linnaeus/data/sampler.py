@@ -6,6 +6,7 @@ accumulation step m mod A, where A is the number of accumulation steps. A resume
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
@@ -57,6 +58,12 @@ class PositionSampler:
     def set_epoch(self, epoch: int, step: int = 0) -> None:
         """Let the next iteration start at update `step` (counted from the start of the epoch) of `epoch`."""
         self.epoch, self.start = epoch, step
+
+    def next_epoch(self) -> PositionSampler | None:
+        """Return a sampler at the start of the epoch after this one; None if the run ends with this epoch."""
+        following = copy.copy(self)
+        following.set_epoch(self.epoch + 1)
+        return following if following.steps() else None
 
     def __len__(self) -> int:
         """Return the number of micro-batches of a whole epoch on this process."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.samples import PositionedDataset
 from linnaeus.data.slots import Layout, SharedSlots
 from linnaeus.distributed import die_with_parent, keep_freed_memory
@@ -173,27 +174,63 @@ class WorkerPool:
 
 
 class WorkerLoader:
-    """A loader that yields the batches of a dataset in order. The workers of a pool read ahead: `prefetch` batches for each worker."""
+    """A loader that yields the batches of a dataset in order. The workers of a pool read ahead: `prefetch` batches for each worker.
+
+    At the end of an epoch the workers read the first batches of the next one, so that it starts without a wait. If the next iteration
+    starts elsewhere, for example after a rollback, these batches are discarded."""
 
     def __init__(self, pool: WorkerPool, dataset: PositionedDataset, batches: Any, prefetch: int) -> None:
         """`dataset` must be one of `pool.datasets`. `batches` is a sized iterable of lists of sample indices."""
-        self.pool, self.batches, self.prefetch = pool, batches, prefetch
+        self.pool, self.batches, self.most = pool, batches, prefetch * pool.workers
         self._dataset = next(number for number, known in enumerate(pool.datasets) if known is dataset)
+        self._ahead: _Requests | None = None  # of the next epoch
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        upcoming, tickets, most = iter(self.batches), deque[int](), self.prefetch * self.pool.workers
+        requests = self._requests()
+        tickets = requests.tickets
         try:
-            tickets.extend(self.pool.submit(self._dataset, indices) for indices in islice(upcoming, most))
+            self._request(requests, self.most - len(tickets))
             while tickets:
                 batch = self.pool.take(tickets.popleft())
-                tickets.extend(self.pool.submit(self._dataset, indices) for indices in islice(upcoming, 1))
+                if not self._request(requests, 1):
+                    self._request_next_epoch()
                 yield batch
                 del batch  # so that its memory can be used again
         finally:
             self.pool.cancel(tickets)
+
+    def _requests(self) -> _Requests:
+        """Return the requests of the iteration that starts now: those made in advance, if they are of this epoch, or new ones."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and (ahead.batches.epoch, ahead.batches.start) == (self.batches.epoch, self.batches.start):
+            return ahead
+        if ahead is not None:
+            self.pool.cancel(ahead.tickets)
+        return _Requests(self.batches)
+
+    def _request(self, requests: _Requests, count: int) -> int:
+        """Request the next `count` batches of `requests`. Return the number of batches requested, fewer at the end of an epoch."""
+        new = [self.pool.submit(self._dataset, indices) for indices in islice(requests.upcoming, count)]
+        requests.tickets.extend(new)
+        return len(new)
+
+    def _request_next_epoch(self) -> None:
+        """Request one more batch of the next epoch, if the batches are those of a run with another epoch."""
+        if self._ahead is None and isinstance(self.batches, PositionSampler):
+            following = self.batches.next_epoch()
+            self._ahead = _Requests(following) if following is not None else None
+        if self._ahead is not None:
+            self._request(self._ahead, 1)
+
+
+class _Requests:
+    """Batches of one epoch. `tickets`: of those requested and not taken yet. `upcoming`: iterator of the others."""
+
+    def __init__(self, batches: Any) -> None:
+        self.batches, self.upcoming, self.tickets = batches, iter(batches), deque[int]()
 
 
 def _serve(pipe: connection.Connection, slots: SharedSlots, datasets: Sequence[PositionedDataset], parent: int) -> None:

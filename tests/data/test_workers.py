@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from linnaeus.data.loader import InProcessLoader
+from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.samples import SampleIndex
 from linnaeus.data.slots import SharedSlots
 from linnaeus.data.workers import WorkerLoader, WorkerPool
@@ -97,6 +99,50 @@ def test_two_datasets_are_read_in_turn_and_an_iteration_may_be_abandoned(pool: W
     del batch
     assert [int(batch["sample"][0]) for batch in loader(pool, [[7], [8]])] == [7, 8]
     assert pool._slots_made <= 12, "the memory of abandoned batches is used again"
+
+
+class Positions:
+    """Batches of the (epoch, position, sample) of each index."""
+
+    def __getitems__(self, indices: list[SampleIndex]) -> Any:
+        return {"read": torch.tensor([[index.epoch, index.position, index.sample] for index in indices])}
+
+
+@pytest.fixture
+def epochs() -> Iterator[tuple[WorkerLoader, PositionSampler, list[list[SampleIndex]]]]:
+    """Loader of 2.5 epochs of 5 updates of one batch, its sampler, and the indices of each batch requested from the workers so far."""
+    pool = WorkerPool([Positions()], 2)  # type: ignore[list-item]
+    sampler, requested, submit = PositionSampler(18, 0, 4, 4, steps_per_epoch=5, total_steps=12), [], pool.submit
+
+    def recorded(dataset: int, indices: Any) -> int:
+        requested.append(list(indices))
+        return submit(dataset, indices)
+
+    pool.submit = recorded  # type: ignore[method-assign]
+    yield WorkerLoader(pool, pool.datasets[0], sampler, 2), sampler, requested
+    pool.close()
+
+
+def test_the_next_epoch_is_read_ahead_and_no_batch_twice(epochs) -> None:
+    loader, sampler, requested = epochs
+    plain, expected = InProcessLoader(Positions(), sampler), []  # type: ignore[arg-type]
+    for epoch, ahead in ((0, 4), (1, 2), (2, 0)):  # two workers with two batches each; the last epoch has 2 updates
+        sampler.set_epoch(epoch)
+        for found, other in zip(loader, plain, strict=True):
+            assert torch.equal(found["read"], other["read"])
+        expected += list(sampler)
+        assert requested[: len(expected)] == expected and len(requested) == len(expected) + ahead
+    assert len(expected) == 12 and not loader.pool._tasks, "the run has ended: nothing more is read"
+
+
+@pytest.mark.parametrize(("epoch", "start"), [(0, 3), (1, 1), (2, 0)])
+def test_batches_read_ahead_are_discarded_if_the_run_continues_elsewhere(epochs, epoch, start) -> None:
+    loader, sampler, _ = epochs
+    assert len(list(loader)) == 5 and loader._ahead is not None
+    sampler.set_epoch(epoch, start)
+    for found, other in zip(loader, InProcessLoader(Positions(), sampler), strict=True):  # type: ignore[arg-type]
+        assert torch.equal(found["read"], other["read"])
+    assert loader.pool._slots_made <= 4 + 2 + 4, "memory of discarded batches is used again"
 
 
 def test_errors_arrive_with_type_and_message(pool: WorkerPool) -> None:

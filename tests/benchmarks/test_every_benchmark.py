@@ -33,6 +33,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "vision": "--device cpu --networks test --compile false --rounds 1 --updates 1",
     "tree_scale": "--leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
+FAST = {"checkpoint", "dictionary_recovery", "loadout", "plants480"}  # at most 2 s of CPU time each; the others are slow
 ELSEWHERE = {"data_accuracy", "heads", "predicted_path", "recipes"}  # they need whole runs, so test_<name>.py tests their parts
 ELSEWHERE |= {"loop_overhead"}  # test_benchmarks.py
 REAL = {"predict"}  # they start processes while they have threads
@@ -63,7 +64,7 @@ def test_no_benchmark_is_left_out():
     assert commands == {*QUICKEST, *ELSEWHERE}
 
 
-@pytest.mark.parametrize("name", QUICKEST)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in QUICKEST])
 def test_it_runs(name: str, photos: Path):
     words = QUICKEST[name]
     words = words.format(photos=photos).split() if isinstance(words, str) else words

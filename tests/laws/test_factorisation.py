@@ -1,6 +1,7 @@
 """Law 3, and what else several processes must do alike: exact validation, an update skipped by all, the same collectives.
 
-One group of two processes and one of four start up once and run all their jobs in turn; runs of one process happen here.
+One group of two processes and one of four start up once and run all their jobs in turn; runs of one process happen here. Slow: a run of
+four processes that is stopped, and a run that goes from one process to two and four.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +18,10 @@ from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import validation
 from tests import runs
 
-F64 = ["trainer.precision=float64", "trainer.length=3epochs"]
+F64 = ["trainer.precision=float64", "trainer.length=1epochs"]
 GRADNORM = ["weighting=gradnorm", "weighting.every=[3steps]", "trainer.ema_decay=0.99", "schedule.best_monitor=val_ema/loss"]
-F32 = ["trainer.length=12steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask_prob.start=0.8"]
-F32 += ["schedule.validate=[6steps]", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]  # PENDING has them
+F32 = ["trainer.length=6steps", "debug.batch_hashes=true", "head.nulls=phase_in", "schedule.null_mask_prob.start=0.8"]
+F32 += ["schedule.validate=[3steps]", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]  # PENDING has them
 FP16 = ["trainer.precision=fp16", "trainer.length=6steps", "trainer.micro_batch_size=16", "trainer.ema_decay=0.9"]
 FP16 += ["schedule.best_monitor=val_ema/loss"]
 CONTINUED = ["trainer.length=10steps", "trainer.deterministic=true", "schedule.checkpoint=[4steps]", "schedule.log=[3steps]"]
@@ -34,10 +36,10 @@ STOPPED = {1: "all_stopped_at_two", 2: "all_stopped_at_seven"}  # at these numbe
 JOBS = {
     "f64": ("biota", F64),
     "gradnorm": ("vectors", ["trainer.precision=float64", "trainer.length=8epochs", *GRADNORM]),
-    "dictionary": ("planted", F64),
+    "dictionary": ("planted", [*F64, "trainer.length=3epochs"]),
     "f32": ("biota", F32),
 }
-SPLITS = {"f64": (2, 4), "gradnorm": (2,), "dictionary": (4,), "f32": (2,)}  # numbers of processes that are compared with one
+SPLITS = {"f64": (4,), "gradnorm": (2,), "dictionary": (4,), "f32": (2,)}  # numbers of processes that are compared with one
 
 
 @pytest.fixture(scope="module")
@@ -53,25 +55,39 @@ def results(tmp_path_factory):
         jobs.append(runs.job("biota", folder / "validation", *PENDING, watch=["collectives"]))
         # last, for determinism is a switch of the whole process
         jobs.append(runs.job("vectors", folder / "straight", *CHAIN))
-        watch = STOPPED.get(processes)
-        jobs.append(runs.job("vectors", root / "chain", *CHAIN, watch=[watch] if watch else [], status=75 if watch else 0))
         jobs += [runs.job("biota", folder / "anywhere", *ANYWHERE)] if processes < 4 else []
-        if processes == 4:
-            jobs += [
-                runs.job("vectors", folder / "whole", *CONTINUED),
-                runs.job("vectors", folder / "cut", *CONTINUED, watch=["one_rank_is_stopped"], status=75),
-                runs.job("vectors", folder / "cut", *CONTINUED),
-            ]
+        jobs += [runs.job("biota", folder / "ordinary", *ANYWHERE, "trainer.deterministic=true")] if processes == 1 else []
         if processes == 2:
             jobs.insert(0, runs.job("vectors", folder / "fp16", *FP16, watch=["inf_on_one_rank"]))
-        for one in jobs:
-            Path(one["root"]).mkdir(parents=True, exist_ok=True)
-        if processes == 1:
-            for one in [*jobs, runs.job("biota", folder / "ordinary", *ANYWHERE, "trainer.deterministic=true")]:
-                runs.run_job(one)
-        else:
-            runs.run_group(processes, jobs, folder)
+        run_jobs(processes, jobs, folder)
+    return root
+
+
+def run_jobs(processes: int, jobs: list[dict[str, Any]], folder: Path) -> None:
+    """Run jobs in this process, or in a group of several processes whose files are in `folder`."""
+    for one in jobs:
+        Path(one["root"]).mkdir(parents=True, exist_ok=True)
+    if processes > 1:
+        runs.run_group(processes, jobs, folder)
+    for one in jobs if processes == 1 else ():
+        runs.run_job(one)
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    """root / whole and cut: a run of four processes and the same, stopped once. root / chain: a run of one, then two, then four."""
+    root = tmp_path_factory.mktemp("interrupted")
+    for processes in (1, 2, 4):
+        watch = STOPPED.get(processes)
+        jobs = [runs.job("vectors", root / "chain", *CHAIN, watch=[watch] if watch else [], status=75 if watch else 0)]
+        if processes == 4:
+            jobs += [
+                runs.job("vectors", root / "whole", *CONTINUED),
+                runs.job("vectors", root / "cut", *CONTINUED, watch=["one_rank_is_stopped"], status=75),
+                runs.job("vectors", root / "cut", *CONTINUED),
+            ]
+        run_jobs(processes, jobs, root)
     return root
 
 
@@ -125,23 +141,21 @@ def test_in_float32_first_gradients_and_losses_agree(results):
 
 
 def test_every_number_of_samples_agrees(results):
-    seen = [[row.get("progress/samples_seen") for row in runs.rows(results / p / "f64/biota/run/metrics.jsonl")] for p in "124"]
-    assert seen[0] == seen[1] == seen[2]
+    seen = [[row.get("progress/samples_seen") for row in runs.rows(results / p / "f64/biota/run/metrics.jsonl")] for p in "14"]
+    assert seen[0] == seen[1]
     assert [s for s in seen[0] if s][2] == 85  # the partial window counts what it has
 
 
 def test_the_batches_of_all_processes_are_those_of_one(results):
     one = runs.rows(results / "1/f32/biota/run/batches-rank0.jsonl")
     two = [row for rank in range(2) for row in runs.rows(results / f"2/f32/biota/run/batches-rank{rank}.jsonl")]
-    assert len(one) == 12 * 4
+    assert len(one) == 6 * 4
     assert sorted(two, key=lambda row: (row["global_step"], row["micro_batch"])) == one
 
 
 def test_negative_control_own_denominators_break_the_law(results, tmp_path):
     """Normalising each micro-batch by its own labels is what most trainers do: partial windows and null labels show it."""
-    wrong = runs.job(
-        "biota", tmp_path, *F64, "trainer.length=3epochs", "schedule.validate=[]", watch=["first_gradients", "own_denominators"]
-    )
+    wrong = runs.job("biota", tmp_path, *F64, "schedule.validate=[]", watch=["first_gradients", "own_denominators"])
     runs.run_job(wrong)
     right = results / "1" / "f64"
     assert distance(gradients(right), gradients(tmp_path)) > 1e-4
@@ -152,7 +166,7 @@ def test_without_dropout_the_micro_batch_does_not_matter_either(tmp_path):
     """Dropout is keyed by micro-batch; without it any size gives the same updates, a whole global batch included."""
     still = ["model.dropout=0", "model.drop_path=0", "trainer.precision=float64", "trainer.length=1epochs", "schedule.validate=[]"]
     found = []
-    for micro in (32, 8, 2):
+    for micro in (32, 8, 4):
         root = tmp_path / str(micro)
         root.mkdir()
         runs.run_job(runs.job("biota", root, *still, f"trainer.micro_batch_size={micro}", watch=["first_gradients"]))
@@ -218,10 +232,11 @@ def test_an_inf_on_one_rank_skips_the_update_on_all(results):
 # -- continuation of several processes ---------------------------------------------------------------------------------------------
 
 
-def test_a_signal_to_one_of_four_processes_stops_all_and_the_run_goes_on_bit_for_bit(results):
+@pytest.mark.slow
+def test_a_signal_to_one_of_four_processes_stops_all_and_the_run_goes_on_bit_for_bit(interrupted):
     """`trainer.deterministic` reduces in rank order: DDP changes its buckets after the first step, and with them the order of sums. Two
     processes: `test_stopping.py`."""
-    whole, cut = (results / "4" / name / "vectors/run" for name in ("whole", "cut"))
+    whole, cut = (interrupted / name / "vectors/run" for name in ("whole", "cut"))
     assert len(list((cut / "launches").iterdir())) == 2
     assert "stopped at step 5" in (cut / "train.log").read_text()
     assert len(list(cut.glob("batches-rank*.jsonl"))) == 4
@@ -239,8 +254,9 @@ def test_anywhere_all_files_of_a_run_are_the_same_on_any_number_of_processes(res
         assert runs.differences(one, several) == [] and runs.unequal_files(one, several) == []
 
 
-def test_anywhere_a_run_that_goes_from_1_to_2_to_4_processes_leaves_no_trace(results):
-    chain, straight = results / "chain/vectors/run", results / "1/straight/vectors/run"
+@pytest.mark.slow
+def test_anywhere_a_run_that_goes_from_1_to_2_to_4_processes_leaves_no_trace(results, interrupted):
+    chain, straight = interrupted / "chain/vectors/run", results / "1/straight/vectors/run"
     text = (chain / "train.log").read_text()
     for now, before in ((2, 1), (4, 2)):
         assert f"{now} processes now, {before} when the checkpoint was written: the updates are the same bit for bit" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -24,16 +25,15 @@ MASKED += ["data.validation_batch=2"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Return the runs that were not stopped."""
+    """Return the function that returns the run of a workload that was not stopped."""
     root = tmp_path_factory.mktemp("whole")
-    return {
-        "biota": runs.run("biota", root / "biota", *VALIDATING, *MASKED),
-        "masked": runs.run("masked", root / "masked", *VALIDATING, *MASKED),
-        "vectors": runs.run("vectors", root / "vectors", *VALIDATING),
-    }
+    return functools.cache(lambda name: runs.run(name, root / name, *VALIDATING, *(MASKED if name != "vectors" else [])))
 
 
-@pytest.mark.parametrize("workload, round_", [*(("masked", round_) for round_ in (1, 4, 7, 9, 36, 37, 105)), ("biota", 40)])
+ROUNDS = [*(("masked", round_) for round_ in (1, 4, 7, 9, 36, 37, 105)), pytest.param("biota", 40, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("workload, round_", ROUNDS)
 def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, workload, round_):
     """13 samples in batches of 2 are 7 rounds per pass; five passes run at steps 4, 8 and 10. Passes with a result are not run again."""
     config = runs.configuration(workload, tmp_path, *VALIDATING, *MASKED)
@@ -46,7 +46,7 @@ def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, worklo
     with watching.counted(validation, "_run_batches") as passes:
         assert runs.start(config) == 0
     assert len(passes) == 15 - (round_ - 1) // 35 * 5 - done
-    assert runs.differences(whole[workload], run) == []
+    assert runs.differences(whole(workload), run) == []
 
 
 def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(tmp_path):
@@ -74,7 +74,7 @@ def test_data_that_cannot_be_read(whole, tmp_path, training, step):
     runs.interrupted(config, watching.unread_by_last_rank(tmp_path, training, step))
     assert runs.newest(runs.run_path(config)).step == step
     assert "file server is away" in runs.summary(runs.run_path(config))["interrupted_by"]
-    assert runs.differences(whole["vectors"], runs.resumed(config)) == []
+    assert runs.differences(whole("vectors"), runs.resumed(config)) == []
 
 
 def test_an_interrupted_run_writes_its_report_and_logs_each_save_once(tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_the_time_limit_saves_and_stops_every_launch(whole, tmp_path, monkeypatc
         steps.append(runs.summary(runs.run_path(config))["global_step"])
         assert runs.summary(runs.run_path(config))["interrupted_by"] == "trainer.max_time=3min is over"
     assert steps == [3, 6, 9]
-    assert runs.differences(whole["vectors"], runs.run_path(config)) == []
+    assert runs.differences(whole("vectors"), runs.run_path(config)) == []
 
 
 def test_the_time_limit_is_a_wall_time():
@@ -144,7 +144,7 @@ def test_a_signal_before_training_gives_status_75_and_the_same_command_starts_th
     with watching.mock.patch("linnaeus.train.restore", lambda t, weights: os.kill(os.getpid(), signal.SIGTERM)):
         assert runs.start(config) == 75
     assert (runs.summary(runs.run_path(config))["status"], runs.summary(runs.run_path(config))["global_step"]) == ("interrupted", 0)
-    assert runs.differences(whole["vectors"], runs.resumed(config)) == []
+    assert runs.differences(whole("vectors"), runs.resumed(config)) == []
 
 
 HELD = """
@@ -178,4 +178,4 @@ def test_a_second_ctrl_c_leaves_at_once_and_prints_what_is_lost(whole, tmp_path)
     assert process.wait(timeout=60) == 128 + signal.SIGINT
     assert process.stdout.read().strip() == "left at once; the newest checkpoint is step 4; lost: 2 updates"
     assert runs.resumed(runs.configuration("vectors", tmp_path, *settings)) == run
-    assert runs.differences(whole["vectors"], run) == []
+    assert runs.differences(whole("vectors"), run) == []

@@ -17,7 +17,13 @@ from linnaeus.workloads.taxonomy import workload
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Source
 from tests import runs
 
-SETTINGS = ["data.train_samples=400", "data.validation_samples=120", "trainer.length=120steps", "schedule.validate=[50%]"]
+SETTINGS = [
+    "data.train_samples=400",
+    "data.validation_samples=120",
+    "trainer.length=120steps",
+    "data.image_size=8",
+    "schedule.validate=[50%]",
+]
 SETTINGS += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]", "trainer.micro_batch_size=null"]
 SETTINGS += ["data.validation_batch=null", "schedule.report=[]"]
 
@@ -33,7 +39,14 @@ def shifted(source: Source) -> None:
     source.split[(source.split == VALIDATION) & (source.labels[:, 0] < source.tree.sizes[0] // 2)] = TRAIN
 
 
-@pytest.mark.parametrize("change, expected", [(None, []), (shuffled, [("shuffled_labels", 60)]), (shifted, [("label_shift", 60)])])
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        (None, []),
+        (shuffled, [("shuffled_labels", 60)]),
+        pytest.param(shifted, [("label_shift", 60)], marks=pytest.mark.slow),  # the condition: test_label_frequencies
+    ],
+)
 def test_a_run_with_planted_labels(change, expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = workload.build_data_source
 

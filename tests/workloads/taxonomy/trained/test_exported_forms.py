@@ -72,9 +72,9 @@ def classifier(head="linear", tree="regular", model=MFORMER, tta="none", compone
     [
         ("linear", "irregular", "none"),
         ("conditional", "irregular", "flip"),
-        ("marginal", "irregular", "none"),
-        ("soft", "irregular", "none"),
-        ("hard", "regular", "none"),
+        pytest.param("marginal", "irregular", "none", marks=pytest.mark.slow),
+        pytest.param("soft", "irregular", "none", marks=pytest.mark.slow),
+        pytest.param("hard", "regular", "none", marks=pytest.mark.slow),
     ],
 )
 def test_the_graph_of_every_head_has_the_results_of_the_model(head, tree, tta):
@@ -183,6 +183,7 @@ np.savez(sys.argv[3], **{name: value.numpy() for name, value in outputs.items()}
 """
 
 
+@pytest.mark.slow
 def test_torch_export_needs_no_other_program(forms, finished, tmp_path):
     model = linnaeus.load_model(finished.run)
     images = [model.read(finished.photograph(i)) for i in range(5)]

@@ -67,7 +67,15 @@ def test_each_example_is_short():
     assert len(blocks) >= 10 and max(len(block.splitlines()) for block in blocks) <= 40
 
 
-@pytest.mark.parametrize("part", PARTS)
+ALIKE = {
+    "timm optimizer",
+    "loss",
+    "augmentation",
+    "metric",
+}  # registered and resumed as the other parts are; their files: test_every_part_is_in_help
+
+
+@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.slow if part in ALIKE else ()) for part in PARTS])
 def test_a_part_trains_and_resumes(lab: Path, part: str):
     words, _ = PARTS[part]
     name = part.replace(" ", "-")

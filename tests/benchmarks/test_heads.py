@@ -59,6 +59,7 @@ def test_every_variant_is_another_configuration():
     assert all(config.data == configs[0].data for config in configs)
 
 
+@pytest.mark.slow
 def test_trials_are_run_once(tmp_path):
     sizes = ["data.image_size=16", "data.train_samples=64", "data.validation_samples=40", "trainer.length=2steps", "schedule.checkpoint=[]"]
     command = [sys.executable, "-m", "benchmarks.heads", "biota", "--variants", "marginal", "--choose", "0", "--confirm", "1"]

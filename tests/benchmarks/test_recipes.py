@@ -146,6 +146,7 @@ def forked(command: list[str], folder: Path) -> float:
     return 1.0
 
 
+@pytest.mark.slow
 def test_the_script_and_a_run_are_trained_scored_and_kept(study: Study, monkeypatch: pytest.MonkeyPatch):
     study = dataclasses.replace(study, unlabelled=0.5, cpu_seconds=1.0)
     monkeypatch.setattr(Study, "_epochs", lambda *words: 1)

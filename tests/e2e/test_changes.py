@@ -152,8 +152,23 @@ def test_two_processes_begin_alike(tmp_path: Path) -> None:
 # -- a finished run that lost something ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stops", ["", "schedule.early_stop.max_steps=5", "schedule.early_stop.metric_bound=1000"])
-@pytest.mark.parametrize("lost", ["report.html", "validation", "checkpoint"])
+STOPS = ["schedule.early_stop.max_steps=5", "schedule.early_stop.metric_bound=1000"]
+LOST = ["report.html", "validation", "checkpoint"]
+
+
+@pytest.mark.parametrize(
+    "lost, stops",
+    [
+        *((lost, "") for lost in LOST),
+        ("checkpoint", STOPS[0]),
+        *(
+            pytest.param(lost, stops, marks=pytest.mark.slow)
+            for lost in LOST
+            for stops in STOPS
+            if (lost, stops) != ("checkpoint", STOPS[0])
+        ),
+    ],
+)
 def test_only_what_is_missing_is_made(lost: str, stops: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = ["logger.report=true", "schedule.checkpoint=[3steps]", "schedule.validate=[4steps,100%]", *([stops] if stops else [])]
     whole, run = runs.run("vectors", tmp_path / "whole", *more), runs.run("vectors", tmp_path / "again", *more)

@@ -244,7 +244,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    "how", [("SIGSTOP", "1500", "closed"), ("SIGSTOP", "1", "left"), ("SIGKILL", "1", "left")], ids=lambda how: "-".join(how)
+    "how",
+    [
+        ("SIGSTOP", "1", "left"),
+        pytest.param(("SIGSTOP", "1500", "closed"), marks=pytest.mark.slow),
+        pytest.param(("SIGKILL", "1", "left"), marks=pytest.mark.slow),
+    ],
+    ids=lambda how: "-".join(how),
 )
 def test_the_wandb_process_is_stopped_or_killed(tmp_path: Path, how: tuple[str, str, str]) -> None:
     """With the real wandb: the run ends with status 0 and one line, also without a call of `close`, and no process remains."""

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests import runs
 from tests.sweep.conftest import Sweep, kill_when, started
 
@@ -16,6 +18,7 @@ def real(folder):
     return Sweep(folder, *TRAINING, program=("main.py",))
 
 
+@pytest.mark.slow
 def test_six_trainings_are_killed_and_continue(tmp_path):
     whole, cut = real(tmp_path / "whole"), real(tmp_path / "cut")
     status, _, err = whole.run()

@@ -61,8 +61,8 @@ FIRST = {"vit": lambda width: 196 * 768 * width, "convnext": lambda width: 56**2
     "name, rest, width, published",
     [
         ("vit_small_patch16_224", vit(12, 384), 384, 27.7),
-        ("vit_base_patch16_224", vit(12, 768), 768, 105.5),
-        ("vit_large_patch16_224", vit(24, 1024), 1024, 369.6),
+        pytest.param("vit_base_patch16_224", vit(12, 768), 768, 105.5, marks=pytest.mark.slow),
+        pytest.param("vit_large_patch16_224", vit(24, 1024), 1024, 369.6, marks=pytest.mark.slow),
         ("convnext_tiny", convnext_tiny(), 96, 26.8),
         ("resnet50", resnet50(), 64, 24.5),
     ],

@@ -271,6 +271,7 @@ def test_a_model_trained_on_counting_continues_it_beyond_its_block(tmp_path):
     assert final["val/bits_per_byte"] is None, "the bytes of these tokens are unknown"
 
 
+@pytest.mark.slow
 def test_the_loss_on_uniform_tokens_is_not_below_their_entropy(tmp_path):
     """A model that reads its targets would be below. Negative control: repeated tokens."""
     drawn = np.random.default_rng(0).integers(0, 8, 24000)

@@ -148,6 +148,7 @@ def start(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_trial_of_a_sweep_is_in_the_directory_of_its_run(manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["experiment=photos", f"data.path={manifest}", f"run.root={tmp_path}", *SMALL]
     request = read_request(parse_command_line(["-m", *command, "seed=3,4"]))

@@ -163,8 +163,10 @@ def test_the_linear_head_is_a_softmax_per_rank(kind, null):
     assert torch.equal(scores.path(), torch.stack([z[:, :n].argmax(1) for z, n in zip(scores.logits, tree.sizes, strict=True)], 1))
 
 
-@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
-@pytest.mark.parametrize("name", CONFIGS)
+NULLS = [*((name, False) for name in CONFIGS), *(pytest.param(name, True, marks=pytest.mark.slow) for name in CONFIGS)]
+
+
+@pytest.mark.parametrize("name, null", NULLS)
 def test_gradients_match_finite_differences(name, null):
     _tree, label, head, features = make(name, "both", null, std=0.5)
     head.eval()  # in training, each call would draw new Gumbel noise

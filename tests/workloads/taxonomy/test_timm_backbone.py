@@ -25,7 +25,10 @@ FAMILIES = {  # smallest model of each family that reads 32 pixels -> whether it
 }
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+LARGE = {"swin_tiny_patch4_window7_224", "mobilevit_xxs", "vit_pwee_patch16_reg1_gap_256"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in FAMILIES])
 def test_model_families(tree, make_config, make_batch, name):
     config = make_config(backbone=name, image_size=32, drop_path=0.1)
     model = build_classifier(config, tree, COMPONENTS)

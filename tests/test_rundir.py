@@ -32,6 +32,7 @@ from linnaeus.reporting import RowWriter, attach_log_file, setup_logging
 from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, run_path, update_hash
 from linnaeus.rundir import lock as lock_module
 from linnaeus.rundir.lock import RunLock, owner_has_ended
+from linnaeus.workloads.taxonomy.config import LinearHeadConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -116,8 +117,9 @@ def test_a_key_that_alters_updates_names_another_run(key: str) -> None:
 def test_keys_without_effect_on_updates_exist_and_do_not_change_the_name() -> None:
     """A misspelt entry of NON_UPDATE_KEYS would have no effect."""
     for name in NON_UPDATE_KEYS:
-        here: Any = DataConfig if name.startswith("data.") else Config
-        for part in name.removeprefix("data.").split("."):
+        group, _, key = name.partition(".")
+        here: Any = {"data": DataConfig, "head": LinearHeadConfig}.get(group, Config)
+        for part in (key if here is not Config else name).split("."):
             hints = typing.get_type_hints(here)
             assert part in hints, name
             here = hints[part]

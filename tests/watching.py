@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import signal
 import time
@@ -98,6 +99,31 @@ def collectives(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def bytes_of_updates(folder: Path) -> Iterator[None]:
+    """Write the bytes that this process passes to each collective of `torch.distributed` in its updates to bytes-rank<r>.json: a list of
+    {name: bytes}, one for each update. DDP reduces gradients without these functions, unless trainer.deterministic is true."""
+    import torch.distributed as dist
+
+    sent: list[dict[str, int]] = []
+    inputs = {"all_reduce": 0, "all_gather": 1, "all_gather_into_tensor": 1, "reduce_scatter_tensor": 1, "all_to_all_single": 1}
+    inputs |= {"broadcast": 0, "send": 0}
+    with contextlib.ExitStack() as stack:
+        for name, place in inputs.items():
+            original = getattr(dist, name)
+
+            def counted(*args: Any, _name: str = name, _original: Any = original, _place: int = place, **named: Any) -> Any:
+                if sent:
+                    sent[-1][_name] = sent[-1].get(_name, 0) + args[_place].nbytes
+                return _original(*args, **named)
+
+            stack.enter_context(mock.patch.object(dist, name, counted))
+        stack.enter_context(around_updates(before=lambda t: sent.append({}), after=lambda t: kept.append(dict(sent[-1]))))
+        kept: list[dict[str, int]] = []
+        yield
+    (folder / f"bytes-rank{get_rank_safely()}.json").write_text(json.dumps(kept))
+
+
+@contextlib.contextmanager
 def around_updates(before: Callable[[Any], None] = lambda t: None, after: Callable[[Any], None] = lambda t: None) -> Iterator[None]:
     """Call `before` and `after` with the `Training`, before and after each update."""
     original = loop.train_one_step
@@ -139,6 +165,16 @@ def stopped_at(step: int) -> AbstractContextManager[None]:
 def all_stopped_at_seven(folder: Path) -> AbstractContextManager[None]:
     """Send SIGTERM to every process in the seventh update of the run."""
     return stopped_at(7)
+
+
+def all_stopped_at_one(folder: Path) -> AbstractContextManager[None]:
+    """Send SIGTERM to every process in the first update of the run."""
+    return stopped_at(1)
+
+
+def all_stopped_at_three(folder: Path) -> AbstractContextManager[None]:
+    """Send SIGTERM to every process in the third update of the run."""
+    return stopped_at(3)
 
 
 def all_stopped_at_two(folder: Path) -> AbstractContextManager[None]:

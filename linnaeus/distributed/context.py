@@ -180,6 +180,43 @@ class DistributedContext:
 
         return wait
 
+    def gather_rows(self, tensor: Any) -> Any:
+        """Return the rows of `tensor` [P, ...] of all W processes in rank order, [W P, ...]. Shape and dtype must be the same on every
+        process."""
+        if not self.is_distributed:
+            return tensor
+        gathered = tensor.new_empty(self.world_size * tensor.shape[0], *tensor.shape[1:])
+        _dist().all_gather_into_tensor(gathered, tensor.contiguous())
+        return gathered
+
+    def reduce_rows(self, tensor: Any) -> Any:
+        """Return this process's rows of the sum of `tensor` [W P, ...] over the W processes, [P, ...]: rows P rank to P (rank + 1) - 1."""
+        if not self.is_distributed:
+            return tensor
+        own = tensor.new_empty(tensor.shape[0] // self.world_size, *tensor.shape[1:])
+        _dist().reduce_scatter_tensor(own, tensor.contiguous())
+        return own
+
+    def exchange_rows(self, tensor: Any, widths: list[int]) -> list[Any]:
+        """Send rows P p to P (p + 1) - 1 of `tensor` [W P, C_rank] to process p, for each of the W processes. Return the tensors received,
+        in rank order, [P, C_p] each. widths: C_p of each process."""
+        if not self.is_distributed:
+            return [tensor]
+        rows = tensor.shape[0] // self.world_size
+        received = tensor.new_empty(rows * sum(widths))
+        sizes = [rows * width for width in widths]
+        _dist().all_to_all_single(received, tensor.reshape(-1), sizes, [rows * tensor.shape[1]] * self.world_size)
+        return [part.view(rows, width) for part, width in zip(received.split(sizes), widths, strict=True)]
+
+    def send(self, tensor: Any, destination: int) -> None:
+        """Send `tensor` to process `destination`, which must call `receive`."""
+        _dist().send(tensor.contiguous(), destination)
+
+    def receive(self, tensor: Any, source: int) -> Any:
+        """Overwrite `tensor`, in place, with the tensor that process `source` sends, and return it."""
+        _dist().recv(tensor, source)
+        return tensor
+
     def all_gather(self, value: Any) -> list[Any]:
         """Return a list with the `value` (a picklable object) of every process, in rank order."""
         if not self.is_distributed:

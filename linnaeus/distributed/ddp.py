@@ -26,16 +26,17 @@ _SYNC_BUFFERS = next(
 
 
 def wrap_ddp(
-    model: nn.Module, context: DistributedContext, changing_buffers: Collection[str], deterministic: bool
+    model: nn.Module, context: DistributedContext, changing_buffers: Collection[str], deterministic: bool, sharded: Collection[str] = ()
 ) -> tuple[Callable[..., Any], DDPReduction]:
     """Return (callable that runs the forward pass, reduction of its gradients). With one process the callable is the model itself.
 
     changing_buffers: names of the buffers that forward passes change; DDP broadcasts them at each forward. deterministic: sum the gradients
-    in rank order."""
+    in rank order. sharded: names of the parameters that are divided over the processes, whose gradients are not reduced."""
     if context.world_size == 1:
         return model, DDPReduction(1, contextlib.nullcontext)
     constant = [name for name, _ in model.named_buffers() if name not in changing_buffers]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, constant)  # otherwise broadcast at each forward
+    # buffers would be broadcast at each forward
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, [*constant, *sharded])
     ddp = DistributedDataParallel(
         model,
         device_ids=[context.local_rank] if context.device.type == "cuda" else None,
@@ -47,7 +48,8 @@ def wrap_ddp(
         log.warning("%d processes: a resumed run agrees to float rounding; for equal bits set trainer.deterministic", context.world_size)
     if deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
-    return ddp, DDPReduction(context.world_size, ddp.no_sync)
+    own = [parameter for name, parameter in model.named_parameters() if name in sharded]
+    return ddp, DDPReduction(context.world_size, ddp.no_sync, own)
 
 
 def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # torch refuses annotations that are strings

@@ -145,12 +145,19 @@ class GradientReduction(Protocol):
 class DDPReduction:
     """Reduction by DDP, which averages the gradients in the last backward of an update. With one process, autograd alone sums them."""
 
-    def __init__(self, processes: int, no_sync: Callable[[], contextlib.AbstractContextManager[Any]]) -> None:
-        """processes: W. no_sync: function that returns DDP's context manager for backward without a reduction."""
+    def __init__(
+        self, processes: int, no_sync: Callable[[], contextlib.AbstractContextManager[Any]], sharded: Sequence[torch.nn.Parameter] = ()
+    ) -> None:
+        """processes: W. no_sync: function that returns DDP's context manager for backward without a reduction. sharded: parameters that are
+        divided over the processes; their gradients are sums over the W processes and not averages when backward ends."""
         self.factor, self.no_sync, self.waits_in_backward = processes, no_sync, processes > 1
+        self.sharded = list(sharded)
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext() if last else self.no_sync()
 
+    @torch.no_grad()
     def finish(self) -> None:
-        pass
+        grads = [parameter.grad for parameter in self.sharded if parameter.grad is not None]
+        if grads:
+            torch._foreach_div_(grads, self.factor)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import _engine_run_backward
 
+from linnaeus.distributed.row_shards import RowShards
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.growth import Growth, seed_second_moments
 from linnaeus.optim.optimizers import Optimizers
@@ -106,14 +107,19 @@ class Update:
         growth: Growth | None = None,
         after: Callable[[Tensor], None] | None = None,
         rows: int = 1,
+        shards: RowShards | None = None,
     ) -> None:
         """`statistics`: buffers that the forward pass changes (batch norm); a skipped update restores them. `after`: function that is
         called with `found_inf` after each update, before the moving average is updated; None: nothing is called. `rows`: for how many of
-        the newest updates the gradient norm is kept, at least 1.
+        the newest updates the gradient norm is kept, at least 1. `shards`: parameters that are divided over the processes; their norm is
+        summed over the processes.
 
         Weights that `growth` connects in a skipped update stay connected."""
         self.optimizers, self.scaler, self.ema = optimizers, scaler, ema
         self.growth, self.after, self._number = growth, after, 0
+        names = [name for optimizer in optimizers.optimizers for name in optimizer.names]
+        self._sharded = [name in shards.rows for name in names] if shards is not None and shards.rows else []
+        self._all_reduce = shards.context.all_reduce if shards is not None else None
         self._statistics = list(statistics)
         self._before = [buffer.clone() for buffer in self._statistics]
         device, dtype = optimizers.params[0].device, optimizers.params[0].dtype
@@ -142,7 +148,7 @@ class Update:
         grads = self.optimizers.gradients()
         new = self.growth.connect(self._number, grads) if self.growth is not None else []
         slot = self.norms.next_slot()
-        norm = total_norm(grads, slot)
+        norm = total_norm(grads, slot) if not self._sharded else self._norm_over_shards(grads, slot)
         zero = norm - norm  # NaN if the norm is infinite or NaN; NaN != NaN. Comparing with a Python number would cost 3 us more
         torch.ne(zero, zero, out=self.found_inf)
         divisor = self._divisor(norm)
@@ -160,6 +166,16 @@ class Update:
         if self.ema is not None:
             self.ema.update(self.found_inf)
         return self.grad_norm
+
+    def _norm_over_shards(self, grads: list[Tensor | None], out: Tensor) -> Tensor:
+        """Return the norm of the whole gradients, of which this process holds some rows for some parameters. Write it to `out`, too."""
+        parts: list[Tensor | None] = [grad for grad, sharded in zip(grads, self._sharded, strict=True) if sharded and grad is not None]
+        common = [grad for grad, sharded in zip(grads, self._sharded, strict=True) if not sharded]
+        if not parts:  # the sharded parameters are frozen
+            return total_norm(common, out)
+        assert self._all_reduce is not None
+        square = self._all_reduce(total_norm(parts).square())
+        return total_norm([*common, square.sqrt()], out)
 
     def _divisor(self, norm: Tensor) -> Tensor | None:
         """Return the divisor of the gradients that removes the loss scale S and clips the norm: max(S, norm / max_grad_norm); None: 1.

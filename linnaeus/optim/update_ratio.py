@@ -6,7 +6,7 @@ logged updates, on a part of each weight tensor, so that no second copy of the m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -21,13 +21,17 @@ class UpdateRatio:
 
     sizes: name of a group -> number of its weights that are measured."""
 
-    def __init__(self, groups: Sequence[ParamGroup]) -> None:
+    def __init__(self, groups: Sequence[ParamGroup], sharded: Collection[str] = ()) -> None:
         """groups: parameter groups of all optimizers. Groups with the same label are measured as one group with the name of the label.
-        Groups without weight decay (norms, biases, tokens) are measured as another group, `<label>_no_decay`."""
+        Groups without weight decay (norms, biases, tokens) are measured as another group, `<label>_no_decay`.
+
+        sharded: names of parameters that are divided over the processes. They are not measured, so that the ratios, and the alarms about
+        them, are the same on all processes."""
         parts: dict[str, list[Tensor]] = {}
         for group in groups:
             name = group.label if group.weight_decay else f"{group.label}_no_decay"
-            parts.setdefault(name, []).extend(_part(tensor.detach()) for tensor in group.tensors)
+            measured = [parameter.tensor.detach() for parameter in group.parameters if parameter.name not in sharded]
+            parts.setdefault(name, []).extend(map(_part, measured))
         self._parts = [part for tensors in parts.values() for part in tensors]
         self.sizes = {name: sum(len(part) for part in tensors) for name, tensors in parts.items()}
         self._before: Tensor | None = None  # all parts in one tensor, because one call for each tensor would cost more than the copy

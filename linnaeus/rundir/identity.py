@@ -36,6 +36,7 @@ NON_UPDATE_KEYS = (
     "trainer.timeout",
     "trainer.max_skipped_in_a_row",
     "data.max_bad_fraction",
+    "head.sharded",
 )
 WARM_START_KEYS = ("run.init_from", "run.init_checkpoint", "run.init_allow", "run.init_skip")
 _ABSENT = object()

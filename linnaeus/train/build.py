@@ -19,6 +19,7 @@ from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.samples import PositionedDataset
 from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
+from linnaeus.distributed.row_shards import RowShards
 from linnaeus.distributed.signals import StopRequest
 from linnaeus.distributed.summation_tree import SumOrder
 from linnaeus.distributed.synchronisation import RankSync
@@ -78,11 +79,12 @@ def build_training(
     check_shared_layer(config.weighting, model.shared_parameters())
     check_anywhere(config, model)
     warn_of_batch_statistics(model, context, plan)
-    optimizers = build_optimizer(config.optimizer, model)
-    growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
     precision = Precision(trainer.precision, context.device)
     with precision.autocast():
         workload.check_model(model)
+    shards = RowShards(context, model.shard(context))
+    optimizers = build_optimizer(config.optimizer, model)
+    growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
     ema = EMA(model, trainer.ema_decay) if trainer.ema_decay is not None else None
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)
     conflict = GradientConflict(workload.tasks, context.device)
@@ -92,7 +94,7 @@ def build_training(
     blocks = model.repeated_blocks()  # before their classes are replaced
     recomputed = checkpoint_activations(blocks, trainer.activation_checkpointing)
     late = profile_notes(config.profile, plan.resolved.last_step)
-    parts = frozen, recomputed, weighting_notes(config.weighting), growth.notes if growth is not None else (), late
+    parts = frozen, recomputed, weighting_notes(config.weighting), growth.notes if growth is not None else (), shards.notes, late
     log_notes(plan, logging.INFO, workload.notes, validation_notes(config, workload), *parts)
     log_notes(plan, logging.DEBUG, optimizers.notes)
     compilation = None
@@ -100,7 +102,7 @@ def build_training(
         compile_model(model, blocks, trainer.compile, keep_graphs=weighting.requirements.gradients or plan.resolved.conflict.ever_due)
         workload.compile(context.device)
         compilation = Compilation(CompileCache(directory / "compile_cache", context.device), context.is_master)
-    runner, reduction = build_reduction(config, model, context, plan, order)
+    runner, reduction = build_reduction(config, model, context, plan, order, shards)
     sampler = build_sampler(config, context, workload, plan)
     workers = build_workers(config, context, workload)
     loader = build_train_loader(config, workload, sampler, workers)
@@ -117,6 +119,7 @@ def build_training(
         model=model,
         runner=runner,
         reduction=reduction,
+        shards=shards,
         order=order,
         sampler=sampler,
         workers=workers,
@@ -125,7 +128,7 @@ def build_training(
         optimizers=optimizers,
         lr=plan.lr,
         precision=precision,
-        update=build_update(config, model, optimizers, precision, ema, growth, rows),
+        update=build_update(config, model, optimizers, precision, ema, growth, rows, shards),
         ema=ema,
         weighting=weighting,
         conflict=conflict,
@@ -139,7 +142,7 @@ def build_training(
         health=HealthMonitor(
             workload.tasks, precision.scaler is not None, warm=config.run.init_from is not None, labels=labels, ranks=not order.anywhere
         ),
-        update_ratio=UpdateRatio([group for optimizer in optimizers.optimizers for group in optimizer.groups]),
+        update_ratio=UpdateRatio([group for optimizer in optimizers.optimizers for group in optimizer.groups], shards.rows),
         stop=stop,
         watchdog=watchdog,
         sync=RankSync(context, stop, watchdog, plan.ops.checkpoint_due_by_clock, order.all_reduce),
@@ -156,13 +159,21 @@ def build_training(
 
 
 def build_update(
-    config: Config, model: Model, optimizers: Optimizers, precision: Precision, ema: EMA | None, growth: Growth | None, rows: int
+    config: Config,
+    model: Model,
+    optimizers: Optimizers,
+    precision: Precision,
+    ema: EMA | None,
+    growth: Growth | None,
+    rows: int,
+    shards: RowShards,
 ) -> Update:
     """Return the `Update` of the run. If the model overrides `Model.after_update`, the `Update` calls that method after each update. `ema`,
-    `growth`: None if the run does not use them. `rows`: for how many of the newest updates the gradient norms are kept."""
+    `growth`: None if the run does not use them. `rows`: for how many of the newest updates the gradient norms are kept. `shards`:
+    parameters that are divided over the processes."""
     statistics = list(changing_buffers(model).values())
     after = None if type(model).after_update is Model.after_update else model.after_update
-    return Update(optimizers, config.trainer.max_grad_norm, precision.scaler, ema, statistics, growth, after, rows)
+    return Update(optimizers, config.trainer.max_grad_norm, precision.scaler, ema, statistics, growth, after, rows, shards)
 
 
 def warn_of_batch_statistics(model: torch.nn.Module, context: DistributedContext, plan: Plan) -> None:

@@ -6,6 +6,7 @@ combination is evaluated, and its results go to a subfolder, such as 192px-flip.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 import shutil
@@ -147,7 +148,8 @@ def _build(run: Path, split: str, overrides: Sequence[str], weights: InitialWeig
     workload.prepare_evaluation(run, split)
     plan = train.resolve_schedule(config, workload, context)
     training = train.build_training(config, context, workload, plan, scratch)
-    load_run_weights(weights, workload, training.model)
+    own = dataclasses.replace(weights, state=training.shards.own_state(weights.state))
+    load_run_weights(own, workload, training.model)
     if training.ema is not None:
         training.ema.load_averaged(training.model.state_dict())
     return training

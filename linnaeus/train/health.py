@@ -53,6 +53,8 @@ def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, floa
     losses = [row.get(f"train/{task}/loss", row["train/loss"]) for task in tasks]
     weights = [row[f"train/{task}/weight"] for task in tasks]
     heads = head_norms(t.model.head_parameters()) if applied else []
+    if heads and t.shards.rows:
+        heads = t.context.all_reduce(torch.tensor(heads), "max").tolist()
     return RowNumbers(t.progress.global_step, t.progress.get_progress_fraction(), ratios, heads, losses, weights)
 
 

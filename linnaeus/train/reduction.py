@@ -12,6 +12,7 @@ from linnaeus.config.contracts import class_name
 from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.distributed import DistributedContext
 from linnaeus.distributed.ddp import wrap_ddp
+from linnaeus.distributed.row_shards import RowShards
 from linnaeus.distributed.summation_tree import SumOrder, sum_order
 from linnaeus.distributed.synchronisation import GradientReduction
 from linnaeus.distributed.tree_reduction import TreeReduction
@@ -50,12 +51,12 @@ def check_anywhere(config: Config, model: Model) -> None:
 
 
 def build_reduction(
-    config: Config, model: Model, context: DistributedContext, plan: Plan, order: SumOrder
+    config: Config, model: Model, context: DistributedContext, plan: Plan, order: SumOrder, shards: RowShards
 ) -> tuple[Callable[..., Any], GradientReduction]:
     """Return (callable that runs the forward pass, object that sums the gradients of an update). Log the memory that a fixed order
-    costs."""
+    costs. shards: parameters that are divided over the processes."""
     if not order.anywhere:
-        return wrap_ddp(model, context, changing_buffers(model), config.trainer.deterministic is True)
+        return wrap_ddp(model, context, changing_buffers(model), config.trainer.deterministic is True, shards.rows)
     reduction = TreeReduction(model, context, order.block, plan.accumulation)
     micro_batches = plan.accumulation * context.world_size
     size = sum(parameter.numel() * parameter.element_size() for parameter in reduction.parameters) * reduction.copies / 2**20

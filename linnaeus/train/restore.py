@@ -91,11 +91,12 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 def load_parts(t: Training, found: LoadedCheckpoint) -> None:
     """Load the state that is equal on all ranks into the parts of the run. Raise `ConfigError` if the checkpoint does not fit a part."""
     check_compatible(t, found)
-    t.model.load_state_dict(found.model_state)
+    t.model.load_state_dict(t.shards.own_state(found.model_state))
     for name, part in t.stateful().items():
-        part.load_state_dict(found.training_state[name])
+        state = found.training_state[name]
+        part.load_state_dict(t.shards.own_optimizer_state(state) if part is t.optimizers else state)
     if t.ema is not None:
-        t.ema.load_averaged(found.ema_state)
+        t.ema.load_averaged(None if found.ema_state is None else t.shards.own_state(found.ema_state))
 
 
 def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
@@ -115,7 +116,8 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
         name = t.config.data.name
         raise ConfigError(f"{found.path} was trained on data other than the current data.name={name}; use run.allow=[data] to accept it")
     own, saved = t.model.state_dict(), found.model_state
-    different = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and own[name].shape != saved[name].shape]
+    shapes = {name: t.shards.whole_shape(name, tensor) for name, tensor in own.items()}
+    different = sorted(own.keys() ^ saved.keys()) + [name for name in own if name in saved and shapes[name] != saved[name].shape]
     if different:
         raise ConfigError(
             f"{found.path} is of another model: {counted(len(different), 'weight')} with another name or shape, "
@@ -231,6 +233,7 @@ def _read_on_all_ranks(t: Training, path: str) -> InitialWeights:
     weights, refusal = None, ""
     try:
         weights = t.workload.adapt_initial_weights(read_initial_weights(path, choice=t.config.run.init_checkpoint), t.model)
+        weights = dataclasses.replace(weights, state=t.shards.own_state(weights.state))
         match_weights(weights, t.model, t.config.run.init_allow, t.config.run.init_skip)
     except ConfigError as error:
         refusal = str(error)

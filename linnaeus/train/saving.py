@@ -29,17 +29,20 @@ def save(t: Training) -> None:
         per_rank = t.context.all_gather(t.tracker.rank_state_dict())
         if t.order.anywhere:
             per_rank = t.tracker.merged_rank_states(per_rank)
+        weights = t.shards.whole_state(t.model.state_dict())
+        averages = t.shards.whole_state(t.ema.averaged()) if t.ema is not None else None
+        optimizers = t.shards.whole_optimizer_state(t.optimizers.state_dict())
         if output.writer is not None:
             output.reports.saves += 1
-            parts = {name: part.state_dict() for name, part in t.stateful().items()}
+            parts = {name: part.state_dict() for name, part in t.stateful().items() if name != "optimizers"} | {"optimizers": optimizers}
             output.writer.save(
                 step,
-                model_state=t.model.state_dict(),
-                ema_state=t.ema.averaged() if t.ema is not None else None,
+                model_state=weights,
+                ema_state=averages,
                 training_state=parts | {"ranks": per_rank},
                 state=readable_state(t),
                 before_write=output.before_write,
-                deferred=parts.get("optimizers"),
+                deferred=optimizers,
             )
     output.saved_step, t.watchdog.activity = step, activity
 
@@ -91,12 +94,15 @@ def settle(t: Training) -> None:
 
 def weights_hash(t: Training) -> str:
     """Return a hash (BLAKE2b) of the weights that validation uses, raw or averaged. Return "-" on ranks other than 0, which write no
-    results."""
-    if not t.context.is_master:
+    results. Call this on all ranks."""
+    if not t.context.is_master and not t.shards.rows:
         return "-"
     digest = hashlib.blake2b(digest_size=16)
     ema = t.ema if t.config.trainer.ema_validate else None
     for name, tensor in (ema.averaged() if ema is not None else t.model.state_dict()).items():
+        whole = t.shards.whole(name, tensor)
+        if not t.context.is_master:
+            continue
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+        digest.update(whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest() if t.context.is_master else "-"

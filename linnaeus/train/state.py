@@ -6,6 +6,7 @@ No code here depends on a particular workload: data, model and losses are reache
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from linnaeus.config.schema import Config
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.data.workers import WorkerPool
 from linnaeus.distributed import DistributedContext
+from linnaeus.distributed.row_shards import RowShards
 from linnaeus.distributed.signals import StopRequest
 from linnaeus.distributed.summation_tree import SumOrder
 from linnaeus.distributed.synchronisation import GradientReduction, RankSync
@@ -95,6 +97,7 @@ class Training:
     model: Model  # unwrapped; checkpoints use its parameter names
     runner: Callable[..., Any]  # the model wrapped for DDP
     reduction: GradientReduction  # sums the gradients of an update over micro-batches and processes
+    shards: RowShards  # parameters that are divided over the processes
     order: SumOrder  # of the other sums over micro-batches and processes
     sampler: PositionSampler
     workers: WorkerPool | None  # None: batches are read in this process
@@ -143,8 +146,8 @@ class Training:
 
     @functools.cached_property
     def parameter_counts(self) -> tuple[int, int]:
-        """Return (number of all parameters of the model, number of parameters that are trained)."""
-        sizes = [(p.numel(), p.requires_grad) for p in self.model.parameters()]
+        """Return (number of all parameters of the model, number of parameters that are trained), over all processes."""
+        sizes = [(math.prod(self.shards.whole_shape(name, p)), p.requires_grad) for name, p in self.model.named_parameters()]
         return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
 
     def unfinished(self) -> bool:

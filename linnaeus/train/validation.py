@@ -206,6 +206,8 @@ def _run_batches(
             return None
         t.watchdog.heartbeats += 1
         if item is None:  # the last round may have fewer batches than ranks
+            with t.precision.autocast():
+                t.workload.join_prediction(t.model)
             continue
         indices, (host, batch) = item
         t.workload.check_batch(host)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from linnaeus.config.contracts import class_name
 from linnaeus.data.samples import Batch, PositionedDataset
+from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.metrics.streaming import Metrics, TrainingMetrics
 from linnaeus.schedule import OpsSchedule
@@ -81,6 +82,14 @@ class Model(nn.Module, ABC):
         skipped: float32 [] on the device, 1 if the update was skipped because of non-finite gradients. The method must not wait for the
         device. If the model counts values in forward passes, this method must reduce the counts over the processes."""
         return None
+
+    def shard(self, context: DistributedContext) -> dict[str, int]:
+        """Divide the rows of large parameters over the processes, if the model is configured so. Return {parameter name: number of rows of
+        the whole parameter}.
+
+        Each process keeps the rows of `distributed.row_shards.row_bounds` under the same name. The forward pass then has collectives, and
+        the gradients of these rows must be the sums over all processes. The default divides nothing."""
+        return {}
 
     def maskable_parameters(self) -> list[str]:
         """Return the names of the weight matrices that may start sparse and become denser while the model trains (`growth=linear`)."""
@@ -168,6 +177,11 @@ class Workload(ABC):
     def predict(self, model: nn.Module, batch: Batch) -> Any:
         """Return the outputs of `model` for a prepared batch of a validation pass."""
         return model(batch)
+
+    def join_prediction(self, model: nn.Module) -> None:
+        """Take part in the collectives of `predict` on other processes, on a process that does not have a batch in a round of validation.
+        The default has no collectives."""
+        return None
 
     def reading_set(self) -> PositionedDataset:
         """Return the samples on which a sparse dictionary reads activations of the model: the training samples, without augmentation,

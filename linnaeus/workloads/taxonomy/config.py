@@ -193,6 +193,14 @@ class HeadConfig:
 
 
 @dataclass(frozen=True)
+class LinearHeadConfig(HeadConfig):
+    sharded: bool = setting(
+        "divide the classes over the processes: no process holds the whole head, and features are exchanged instead of its gradients",
+        default=False,
+    )
+
+
+@dataclass(frozen=True)
 class HierarchicalSoftmaxConfig(HeadConfig):
     routing: str = setting("routing by all probabilities, by the best taxon, or by a Gumbel draw", choices=("soft", "hard", "gumbel"))
     temperature: float = setting("temperature of the routing distribution; smaller is sharper", above=0)
@@ -288,7 +296,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {
-        "linear": HeadConfig,
+        "linear": LinearHeadConfig,
         "conditional": HeadConfig,
         "hierarchical_softmax": HierarchicalSoftmaxConfig,
         "marginal": HeadConfig,

@@ -29,6 +29,7 @@ from linnaeus.workloads.taxonomy.components import column_slices, presence
 from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.heads import is_hierarchical
+from linnaeus.workloads.taxonomy.heads.sharded import ShardedLinearHead, check_sharded
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
@@ -77,6 +78,7 @@ class TaxonomyWorkload(Workload):
     """Workload that classifies photographs by taxon: data source, datasets, model, losses and metrics of a configuration."""
 
     def __init__(self, config: Config) -> None:
+        check_sharded(config)
         self.config = config
         self.data_source, self.ceilings = build_data_source(config)
         self.tasks = self.data_source.tree.ranks
@@ -170,17 +172,24 @@ class TaxonomyWorkload(Workload):
     def compile(self, device: torch.device) -> None:
         """Compile the loss, the preparation of training batches, and the training metrics: hundreds of small operations for a tree of seven
         ranks, which take longer to start than a GPU takes to compute them."""
-        self._compiled = True
-        self.loss.compile(device)
         self.preparation.compile(device)
+        if not getattr(self.config.head, "sharded", False):  # its loss and accuracy contain collectives
+            self._compiled = True
+            self.loss.compile(device)
 
     def predict(self, model: nn.Module, batch: Batch) -> Any:
         """Return the outputs of `model`. With augment.tta, the probabilities in `scores` are means over the image and its mirror image."""
         outputs = model(batch)
-        if self.config.augment.tta == "none":
-            return outputs
-        mirrored = model(batch | {"image": batch["image"].flip(3)})
-        return outputs | {"scores": outputs["scores"].mean([mirrored["scores"]])}
+        scores = outputs["scores"].gathered()
+        if self.config.augment.tta != "none":
+            scores = scores.mean([model(batch | {"image": batch["image"].flip(3)})["scores"].gathered()])
+        return outputs | {"scores": scores}
+
+    def join_prediction(self, model: nn.Module) -> None:
+        head = cast(Classifier, model).head
+        if isinstance(head, ShardedLinearHead):
+            for _ in range(1 if self.config.augment.tta == "none" else 2):
+                head.join().gathered()
 
     def valid_counts(self, batch: Batch) -> Tensor:
         return self.loss.valid_counts(batch)

@@ -69,6 +69,10 @@ class Scores(ABC):
         this method."""
         return self.path()
 
+    def gathered(self) -> Scores:
+        """Return scores whose results do not need other processes. The scores of most heads are such scores."""
+        return self
+
     @abstractmethod
     def adjusted(self, priors: Priors, strength: float) -> Scores:
         """Return scores with `strength` x log prior added to the raw scores (logit adjustment, Menon et al. 2021)."""
@@ -182,10 +186,11 @@ class LinearHead(Head):
     """Head with one linear classifier per rank, which reads the feature of its rank. The classes that are predicted at different ranks may
     not be on one path of the tree."""
 
-    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
-        """`width`: length of the features. `null`: True adds a null class to every rank."""
+    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, sharded: bool = False) -> None:
+        """`width`: length of the features. `null`: True adds a null class to every rank. `sharded`: True if training on several processes
+        replaces this head by a `ShardedLinearHead`."""
         super().__init__()
-        self.tree = tree
+        self.tree, self.sharded = tree, sharded
         self.ranks = nn.ModuleList(nn.Linear(width, size + null) for size in tree.sizes)
 
     def forward(self, features: Tensor) -> LinearScores:

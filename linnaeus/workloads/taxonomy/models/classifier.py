@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch
+from linnaeus.distributed import DistributedContext
 from linnaeus.workloads.base import Model
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
+from linnaeus.workloads.taxonomy.heads.sharded import ShardedLinearHead
 
 TOKEN_STD = 0.02
 
@@ -82,6 +84,13 @@ class Classifier(Model):
         """Return the parameters of the output layer of each rank if the head has a separate output layer for each rank (`head=linear`);
         otherwise []."""
         return [list(layer.parameters()) for layer in self.head.ranks] if isinstance(self.head, LinearHead) else []
+
+    def shard(self, context: DistributedContext) -> dict[str, int]:
+        """With `head.sharded` and several processes, replace the head by the part of it that this process holds."""
+        if context.world_size == 1 or not (isinstance(self.head, LinearHead) and self.head.sharded):
+            return {}
+        self.head = ShardedLinearHead(self.head, context)
+        return {f"head.{name}": rows for name, rows in self.head.rows.items()}
 
     def trunk_parameters(self) -> list[nn.Parameter]:
         """Return all parameters that all ranks share, for exact gradients of each task."""

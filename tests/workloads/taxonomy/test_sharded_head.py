@@ -1,0 +1,158 @@
+"""Test the sharded head against the replicated one, in groups of threads: losses and gradients of every loss, and of single ranks,
+micro-batches of different sizes, fewer classes than processes, predictions, and what is sent."""
+
+import copy
+
+import pytest
+import torch
+
+from linnaeus.config import compose
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.heads.head import LinearHead
+from linnaeus.workloads.taxonomy.heads.sharded import ShardedLinearHead, check_sharded
+from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss
+from tests.thread_group import Member, ThreadGroup
+from tests.workloads.taxonomy import slow_losses as slow
+
+WIDTH, SAMPLES = 6, 12
+SPLITS = [[12], [7, 5], [5, 1, 6], [3, 2, 1, 1, 1, 1, 3]]  # samples of each process; the coarsest rank has fewer than seven classes
+ONE_RANK = 3
+
+
+class Case:
+    """A replicated head, features and a batch, with the loss `name`. repeated: the ranks read one feature."""
+
+    def __init__(self, name="cross_entropy", nulls=False, mixed=False, repeated=False, **balance):
+        self.tree, labels = slow.random_tree(1, 60)
+        self.batch = slow.random_batch(self.tree, labels, 3, SAMPLES, nulls, mixed)
+        self.batch["label"][-1] = -1  # with the splits 3, 2, ... a process without labels beside one with few
+        counts = LabelCounts.from_labels(self.tree, labels)
+        self.loss = TaxonomyLoss(slow.loss_config(name, **balance), self.tree, counts, nulls, torch.float64)
+        torch.manual_seed(0)
+        self.head = LinearHead(WIDTH, self.tree, nulls).double()
+        for parameter in self.head.parameters():
+            torch.nn.init.normal_(parameter)
+        self.features = torch.randn(SAMPLES, 1 if repeated else len(self.tree.ranks), WIDTH, dtype=torch.float64)
+        self.weights = torch.arange(1.0, len(self.tree.ranks) + 1, dtype=torch.float64)
+
+    def measured(self, head, features, batch):
+        """Return (loss sums, gradient of the features, the same of one rank's loss, gradients of the head)."""
+        features = features.clone().requires_grad_()
+        outputs = {"scores": head(features.expand(-1, len(self.tree.ranks), -1))}
+        sums = self.loss.sums(outputs, batch)
+        (single,) = torch.autograd.grad(outputs["losses"][ONE_RANK], features, retain_graph=True)
+        (sums * self.weights).sum().backward()
+        return sums.detach(), features.grad, single, {name: parameter.grad for name, parameter in head.named_parameters()}
+
+    def part(self, member: Member, split):
+        first = sum(split[: member.rank])
+        own = slice(first, first + split[member.rank])
+        head = ShardedLinearHead(copy.deepcopy(self.head), member)
+        return head, self.features[own], {key: value[own] for key, value in self.batch.items()}
+
+    def replicated(self):
+        return self.measured(self.head, self.features, self.batch)
+
+    def sharded(self, split):
+        self.loss.sums(
+            {"scores": self.head(self.features.expand(-1, len(self.tree.ranks), -1))}, self.batch
+        )  # makes the tables of the loss
+        found = ThreadGroup(len(split)).run(lambda member: self.measured(*self.part(member, split)))
+        sums, features, single, heads = zip(*found, strict=True)
+        gradients = {name: torch.cat([head[name] for head in heads]) for name in heads[0]}
+        return torch.stack(sums).sum(0), torch.cat(features), torch.cat(single), gradients
+
+
+def distance(a, b):
+    """Return the largest difference between two results of `measured`, relative to the largest entry of each part."""
+    pairs = [*zip(a[:3], b[:3], strict=True), *((a[3][name], b[3][name]) for name in a[3])]
+    assert all(x.shape == y.shape for x, y in pairs)
+    return max(float((x - y).abs().max() / x.abs().max().clamp(min=1e-6)) for x, y in pairs)
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=len)
+@pytest.mark.parametrize("name", slow.LOSSES)
+def test_losses_and_gradients_equal_those_of_the_replicated_head(name, split):
+    nulls, mixed = name != "marginal", len(split) % 2 == 0
+    case = Case(name, nulls, mixed, repeated=mixed, **(slow.INVERSE if mixed else slow.EFFECTIVE))
+    expected = case.replicated()
+    assert expected[0].max() > 1 and expected[2].abs().max() > 0.1
+    assert distance(expected, case.sharded(split)) < 1e-10
+
+
+@pytest.mark.parametrize("lost", ["reduce_rows", "all_reduce"])
+def test_negative_control_without_one_of_the_sums(lost, monkeypatch):
+    """`reduce_rows` brings losses and gradients of features to the process that has the sample; `all_reduce` agrees on sizes and maxima."""
+    own = {"reduce_rows": lambda member, x: x.chunk(member.world_size)[member.rank], "all_reduce": lambda member, x, op="sum": x}
+    monkeypatch.setattr(Member, lost, own[lost])
+    case = Case("label_smoothing", nulls=True)
+    expected = case.replicated()
+    assert distance(expected, case.sharded([6, 6])) > 1e-3
+
+
+@pytest.mark.parametrize("split", SPLITS, ids=len)
+def test_predictions_and_gathered_scores_equal_those_of_the_replicated_head(split):
+    """Also of a process without a sample in this round."""
+    case = Case(nulls=True)
+    case.features[:, :, 0] = case.features[:, :, 0].round()
+    for layer in case.head.ranks:
+        layer.weight.data[:] = layer.weight.data[:, :1].round() * torch.eye(1, WIDTH)  # equal scores: the lowest class is predicted
+        layer.bias.data.zero_()
+    whole = case.head(case.features)
+
+    @torch.inference_mode()
+    def predict(member):
+        head, features, _ = case.part(member, [*split, 0])
+        scores = head(features) if len(features) else head.join()
+        return scores.path(), scores.gathered().log_probs()
+
+    found = ThreadGroup(len(split) + 1).run(predict)
+    assert torch.equal(torch.cat([path for path, _ in found]), whole.path())
+    for r, expected in enumerate(whole.log_probs()):
+        assert torch.allclose(torch.cat([log_p[r] for _, log_p in found]), expected, rtol=1e-12)
+
+
+def sent(rows):
+    """Return (number of classes, collective calls of one loss with its gradients) for a tree of `rows` random rows."""
+    case = Case("label_smoothing", repeated=True)
+    case.tree, _ = slow.random_tree(1, rows)
+    case.head = LinearHead(WIDTH, case.tree).double()
+    case.batch["label"].clamp_(max=1)
+    counts = LabelCounts.from_labels(case.tree, case.tree.paths)
+    case.loss = TaxonomyLoss(slow.loss_config("label_smoothing"), case.tree, counts, False, torch.float64)
+    case.replicated()
+    group = ThreadGroup(2)
+    group.run(lambda member: case.measured(*case.part(member, [6, 6])))
+    return sum(case.tree.sizes), group.calls
+
+
+def test_what_is_sent_does_not_depend_on_the_number_of_classes():
+    """The features, which all ranks share, are sent once; their gradients too, here in two backward passes."""
+    (few, calls), (many, same) = sent(20), sent(60)
+    assert few < many and calls == same
+    assert calls.count(("gather_rows", 6 * WIDTH)) == 1 and calls.count(("reduce_rows", 12 * WIDTH)) == 2
+
+
+def test_what_needs_all_classes_is_refused():
+    case = Case()
+    with pytest.raises(RuntimeError, match="gathered"):
+        ThreadGroup(1).run(lambda member: case.part(member, [SAMPLES])[0](case.features).log_probs())
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    {
+        "trainer.deterministic=anywhere": "use trainer.deterministic=true or false",
+        "optimizer=timm": "needs an optimizer that updates each weight by itself, .* use adamw, sgd or muon",
+    }.items(),
+)
+def test_settings_that_do_not_work_are_refused_in_one_line(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        check_sharded(compose(["head.sharded=true", *settings.split()]))
+    check_sharded(compose(settings.split()))
+
+
+@pytest.mark.parametrize("head", ["conditional", "hierarchical_softmax", "marginal"])
+def test_other_heads_name_the_head_that_works(head):
+    with pytest.raises(ConfigError, match=r"unknown key head\.sharded; choose head=linear for it"):
+        compose([f"head={head}", "head.sharded=true"])

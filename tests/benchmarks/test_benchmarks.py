@@ -49,6 +49,7 @@ def test_our_loop_and_the_well_made_one_make_the_same_updates(drivers):
     assert ours.training.progress.global_step == 40
 
 
+@pytest.mark.slow
 def test_loop_overhead_writes_every_number(tmp_path):
     words = ["--model", "mlp", "--rounds", "2", "--updates", "4", "--json", str(tmp_path / "x")]
     done = fork_server.run([sys.executable, "-m", "benchmarks.loop_overhead", *words], cwd=ROOT)
@@ -74,6 +75,7 @@ def test_start_up_times_main_to_its_first_update(tmp_path):
     assert not (directory / "metrics.jsonl").exists()  # it ended right there
 
 
+@pytest.mark.slow
 def test_reporting_compares_everything_on_with_everything_off(monkeypatch):
     monkeypatch.setitem(reporting.MODELS, "mlp", (8, 60, []))
     table = reporting.overhead("mlp", 1)

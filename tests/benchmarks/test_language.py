@@ -90,6 +90,7 @@ class Idle(language.PlainLoop):
         self.updates += 1
 
 
+@pytest.mark.slow
 def test_a_loop_that_learns_nothing_ends_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked for after 24 updates, where it is after 300."""
     language.check_learnt({"idle": 9.0}, 299)

@@ -145,7 +145,18 @@ CASES: dict[str, tuple[str, list[tuple[Any, str, int, bool]]]] = {  # name -> re
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = {
+    "after the sixth",
+    "after the eighth",
+    "before the first growth",
+    "at the last growth",
+    "after the last growth",
+    "frozen parts, later",
+}
+SLOW |= {f"{name}, twice" for name in WEIGHTINGS}  # test_every_choice.py has a kill of each weighting
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=pytest.mark.slow if case in SLOW else ()) for case in CASES])
 def test_a_killed_run_resumes_bit_for_bit(uninterrupted, tmp_path, case):
     """Work since the last checkpoint is done again, the same."""
     name, kills = CASES[case]
@@ -154,7 +165,10 @@ def test_a_killed_run_resumes_bit_for_bit(uninterrupted, tmp_path, case):
     assert runs.differences(uninterrupted(name), run) == []
 
 
-@pytest.mark.parametrize("name, call, after", [*(("masked", n, n > 2) for n in (1, 2, 4, 5, 15)), ("biota", 9, False)])
+PASSES = [*(("masked", n, n > 2) for n in (1, 2, 4, 5, 15)), pytest.param("biota", 9, False, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name, call, after", PASSES)
 def test_killed_in_a_validation_pass(uninterrupted, tmp_path, name, call, after):
     """Five passes each at steps 4, 8 and 10. A finished pass is not run again, a cut-off one starts over."""
     owner, function = (outputs.Outputs, "write_validation") if after else (validation, "_run_batches")

@@ -53,6 +53,7 @@ def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, mo
     assert list(tmp_path.rglob("quarantine.jsonl"))
 
 
+@pytest.mark.slow
 def test_the_list_of_unreadable_photographs_is_the_same_after_a_kill(tmp_path, monkeypatch):
     from linnaeus.workloads.taxonomy.biota.biota_source import BiotaReader
 

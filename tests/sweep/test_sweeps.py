@@ -58,7 +58,7 @@ def test_a_crashed_trial_does_not_stop_the_others(sweep):
     assert status == 1 and len(started(out)) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=lambda s: s.name)
 def test_after_a_signal_trials_save_and_no_trial_starts(sweep, uninterrupted, number):
     cut = sweep("signal", *GRID, "sweep.parallel=2")
     process = cut.start(0.5)  # an update: the signal arrives before the trials end

@@ -42,6 +42,7 @@ def test_negative_control_without_the_random_state_the_run_differs(tmp_path, mon
         activation_checkpointing.checkpointed.cache_clear()
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_updates(tmp_path):
     """DDP reduces gradients while backward computes activations again, in blocks that are compiled (without code generation)."""
     short = ["trainer.length=2steps", "schedule.checkpoint=[]"]
@@ -55,6 +56,7 @@ def test_two_processes_make_the_same_updates(tmp_path):
     assert runs.summary(tmp_path / "changed/text/run")["compiled"]["graphs"] == 2
 
 
+@pytest.mark.slow
 def test_compiled_blocks_make_the_same_update():
     """In bf16, with backward through the graphs a second time for GradNorm on the whole trunk."""
     found = {}

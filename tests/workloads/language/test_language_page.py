@@ -22,7 +22,7 @@ from tests.workloads.language import test_pretrained
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "language.md").read_text()
 TEXT = "To be, or not to be: that is the question. Whether 'tis nobler in the mind to suffer\n" * 40
 CHANGED = ["model.size=gpt_nano", "model.layers=1", "data.block=16", "data.validation_batch=2048", "trainer.global_batch_size=4"]
-CHANGED += ["trainer.micro_batch_size=4", "trainer.length=12steps", "trainer.precision=float32", "trainer.compile=false"]
+CHANGED += ["trainer.micro_batch_size=4", "trainer.length=6steps", "trainer.precision=float32", "trainer.compile=false"]
 CHANGED += ["lr_scheduler.warmup=2steps", "schedule.validate=[100%]", "schedule.checkpoint=[100%]", "run.name=run"]
 SMALL = dict(text.split("=", 1) for text in [*runs.TINY, *CHANGED])
 
@@ -90,7 +90,7 @@ def test_a_command_trains(number: int, folder: Path, first: Path) -> None:
     config = compose(small(line, folder, run__experiment=f"run{number}", **special(line, folder)))
     assert main.run(config) == 0
     run = folder / f"run{number}" / "run"
-    assert ((run / "checkpoints" / "step-00000012").is_dir(), (run / "schedule.txt").is_file()) == (not config.plan, True)
+    assert ((run / "checkpoints" / "step-00000006").is_dir(), (run / "schedule.txt").is_file()) == (not config.plan, True)
 
 
 def test_the_generate_command_prints_text(first: Path, capsys: pytest.CaptureFixture) -> None:

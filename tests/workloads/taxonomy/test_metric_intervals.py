@@ -140,6 +140,7 @@ def test_the_last_validations_of_a_run_have_intervals(ends, tmp_path):
     assert ("val/hd1_low" in json.loads((run / "summary.json").read_text())["final"]) is True
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_its_last_validation_has_the_same_intervals(tmp_path):
     whole = runs.run("biota", tmp_path / "whole", *PATIENT)
     config = runs.configuration("biota", tmp_path / "cut", *PATIENT)

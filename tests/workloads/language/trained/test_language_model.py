@@ -201,6 +201,7 @@ def test_published_weights_have_the_loss_of_gpt2s_function(tmp_path: Path) -> No
     assert model.loss(text) == pytest.approx(np.mean(losses), rel=1e-5) and model.score(text).tokens == 10
 
 
+@pytest.mark.slow
 def test_a_folder_of_transformers_needs_no_training_code(tmp_path: Path) -> None:
     path = published_gpt2(tmp_path)
     code = WITHOUT_TRAINING.format(root=str(ROOT))

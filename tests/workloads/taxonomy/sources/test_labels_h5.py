@@ -266,7 +266,7 @@ def test_a_file_of_images_trains_with_two_workers(tmp_path):
     assert trains(tmp_path, *given, "trainer.num_workers=2")["status"] == "finished"
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_images_h5_is_closed_before_a_fork_and_not_pickled(tmp_path, start):
     _, given = images_file(tmp_path)
     images = source_of(*given).images.files

@@ -341,7 +341,10 @@ def work_of(build):
     return calls, sys.getallocatedblocks() - before, kept
 
 
-@pytest.mark.parametrize("keys", [[], ["data.split_column=null"], ["data.split_column=null", "data.folds=3", "data.fold=1"]])
+GROUPED = [["data.split_column=null"], ["data.split_column=null", "data.folds=3", "data.fold=1"]]
+
+
+@pytest.mark.parametrize("keys", [[], *(pytest.param(keys, marks=pytest.mark.slow) for keys in GROUPED)])
 def test_a_start_makes_no_call_and_no_object_per_record(keys, records, tmp_path):
     prepare(tmp_path / "store", records, "--images=raw", "--short-side=16")
     sizes = [10, 200]

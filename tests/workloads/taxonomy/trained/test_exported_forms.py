@@ -70,7 +70,7 @@ def classifier(head="linear", tree="regular", model=MFORMER, tta="none", compone
 @pytest.mark.parametrize(
     "head, tree, tta",
     [
-        ("linear", "irregular", "none"),
+        pytest.param("linear", "irregular", "none", marks=pytest.mark.slow),
         ("conditional", "irregular", "flip"),
         pytest.param("marginal", "irregular", "none", marks=pytest.mark.slow),
         pytest.param("soft", "irregular", "none", marks=pytest.mark.slow),

@@ -176,11 +176,17 @@ def test_a_prior_changes_predictions_with_a_place_only(run, finished, small, tmp
     assert linnaeus.__main__.main(["export", str(run), str(bundle)]) == 0
     assert not (bundle / "left.txt").exists()
     assert linnaeus.load_model(bundle).predict(photograph, **given).plain() == placed.plain()
-    words = ["export", str(run), str(tmp_path / "forms"), "--form", "torch_export"]  # onnx is written from the same graph
-    assert linnaeus.__main__.main(words) == 0, "checked against the model"
     (bundle / "prior.safetensors").write_bytes(b"x")
     with pytest.raises(ConfigError, match=r"prior\.safetensors is not the file that was written"):
         linnaeus.load_model(bundle)
+
+
+@pytest.mark.slow
+def test_a_form_has_the_results_of_the_model_with_its_prior(run, small, tmp_path):
+    calibrated(run, "--prior")
+    words = ["export", str(run), str(tmp_path / "forms"), "--form", "torch_export"]  # onnx is written from the same graph
+    assert linnaeus.__main__.main(words) == 0, "checked against the model"
+    calibrated(run)
 
 
 def test_a_calibration_without_a_prior_removes_it(run, finished, small):
@@ -209,6 +215,7 @@ def test_a_prior_that_does_not_help_is_not_kept(run, finished, small, monkeypatc
     assert not [*run.glob("*prior*")] and linnaeus.load_model(run).components == ()
 
 
+@pytest.mark.slow
 def test_evaluate_shows_the_gain_of_a_prior(run, finished, small, tmp_path):
     """Compare the pass with masked metadata with that of the photographs alone."""
     calibrated(run)

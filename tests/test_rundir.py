@@ -32,7 +32,7 @@ from linnaeus.reporting import RowWriter, attach_log_file, setup_logging
 from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, dump_yaml, run_path, update_hash
 from linnaeus.rundir import lock as lock_module
 from linnaeus.rundir.lock import RunLock, owner_has_ended
-from linnaeus.workloads.taxonomy.config import LinearHeadConfig
+from linnaeus.workloads.taxonomy.config import SoftmaxHeadConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -118,7 +118,7 @@ def test_keys_without_effect_on_updates_exist_and_do_not_change_the_name() -> No
     """A misspelt entry of NON_UPDATE_KEYS would have no effect."""
     for name in NON_UPDATE_KEYS:
         group, _, key = name.partition(".")
-        here: Any = {"data": DataConfig, "head": LinearHeadConfig}.get(group, Config)
+        here: Any = {"data": DataConfig, "head": SoftmaxHeadConfig}.get(group, Config)
         for part in (key if here is not Config else name).split("."):
             hints = typing.get_type_hints(here)
             assert part in hints, name

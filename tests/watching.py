@@ -177,6 +177,11 @@ def all_stopped_at_three(folder: Path) -> AbstractContextManager[None]:
     return stopped_at(3)
 
 
+def all_stopped_at_four(folder: Path) -> AbstractContextManager[None]:
+    """Send SIGTERM to every process in the fourth update of the run."""
+    return stopped_at(4)
+
+
 def all_stopped_at_two(folder: Path) -> AbstractContextManager[None]:
     """Send SIGTERM to every process in the second update of the run."""
     return stopped_at(2)

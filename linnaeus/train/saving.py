@@ -34,7 +34,7 @@ def save(t: Training) -> None:
         optimizers = t.shards.whole_optimizer_state(t.optimizers.state_dict())
         if output.writer is not None:
             output.reports.saves += 1
-            parts = {name: part.state_dict() for name, part in t.stateful().items() if name != "optimizers"} | {"optimizers": optimizers}
+            parts = {name: optimizers if part is t.optimizers else part.state_dict() for name, part in t.stateful().items()}
             output.writer.save(
                 step,
                 model_state=weights,

@@ -16,48 +16,39 @@ from tests.laws.test_factorisation import distance, losses, parameters
 
 # 85 samples in global batches of 24: the micro-batches of the fourth update have 4, 4, 4, 1, 0 and 0 samples. 13 validation samples in
 # batches of 5: in the last round one process has a batch.
-PLAIN = ["trainer.precision=float64", "trainer.length=4steps", "trainer.global_batch_size=24", "trainer.micro_batch_size=4"]
-PLAIN += [
-    "trainer.ema_decay=0.9",
-    "trainer.max_grad_norm=0.5",
-    "weighting=gradnorm",
-    "weighting.every=[2steps]",
-    "schedule.best_monitor=val_ema/loss",
-]
-PLAIN += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
+PLAIN = ["trainer.precision=float64", "trainer.length=5steps", "trainer.global_batch_size=24", "trainer.micro_batch_size=4"]
+PLAIN += ["trainer.ema_decay=0.9", "trainer.max_grad_norm=0.5", "weighting=gradnorm", "weighting.every=[2steps]"]
+PLAIN += ["schedule.best_monitor=val_ema/loss", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
 SETTINGS = [*PLAIN, "head.nulls=phase_in", "schedule.null_mask_prob.start=0.5"]
+MARGINAL = [*SETTINGS, "head=marginal", "loss=conditional", "trainer.length=3steps", "trainer.global_batch_size=16"]
 SHARDED = [*SETTINGS, "head.sharded=true"]
-CHAIN = [(1, SETTINGS, "all_stopped_at_one"), (2, SHARDED, "all_stopped_at_two"), (3, SHARDED, "all_stopped_at_three"), (1, SETTINGS, None)]
-COUNTED = [
-    "trainer.length=2steps",
-    "trainer.global_batch_size=8",
-    "trainer.deterministic=true",
-    "schedule.validate=[]",
-    "schedule.validate_at_end=false",
-]
-COUNTED += ["schedule.checkpoint_at_end=false", "schedule.mixup_prob.start=0", "schedule.mixup_prob.end=0"]
+CHAIN = [(1, SETTINGS, "all_stopped_at_one"), (2, SHARDED, "all_stopped_at_three"), (3, SHARDED, "all_stopped_at_four")]
+CHAIN += [(1, SETTINGS, None)]
+COUNTED = ["trainer.length=1steps", "trainer.global_batch_size=8", "trainer.deterministic=true", "weighting.every=[1steps]"]
+COUNTED += ["schedule.validate=[]", "schedule.validate_at_end=false", "schedule.checkpoint_at_end=false"]
+COUNTED += ["schedule.mixup_prob.start=0", "schedule.mixup_prob.end=0"]
 TAXA = {"few": "data.ranks=[order,family]", "many": "data.ranks=[genus,species]"}  # 20 and 160 taxa
 RUN = "biota/run"
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """root / <processes>: the run on 1, 2 and 3 processes; chain: the run that goes from 1 process with the replicated head to 2 and 3
-    with the sharded one, and back to 1; <few or many>-<head>: runs of 2 processes whose bytes are counted."""
+    """root / one: the run of one process; chain: the run that goes from 1 process with the replicated head to 2 and 3 with the sharded one,
+    and back to 1; marginal-<processes>: runs with the marginal head; <few or many>-<head>: runs of 2 processes whose bytes are counted."""
     root = tmp_path_factory.mktemp("sharded")
     chain = [
         (processes, runs.job("biota", root / "chain", *settings, watch=[watch] if watch else [], status=75 if watch else 0))
         for processes, settings, watch in CHAIN
     ]
-    one, two, three = ([runs.job("biota", root / str(p), *(SHARDED if p > 1 else SETTINGS))] for p in (1, 2, 3))
+    one = [runs.job("biota", root / "one", *SETTINGS), runs.job("biota", root / "marginal-1", *MARGINAL)]
+    two = [runs.job("biota", root / "marginal-2", *MARGINAL, "head.sharded=true")]
     for name, taxa in TAXA.items():
         for head in ("false", "true"):
-            two.append(
-                runs.job("biota", root / f"{name}-{head}", *PLAIN, *COUNTED, taxa, f"head.sharded={head}", watch=["bytes_of_updates"])
-            )
-    for job in (*one, *two, *three, chain[0][1]):
+            settings = [*PLAIN, *COUNTED, taxa, f"head.sharded={head}"]
+            two.append(runs.job("biota", root / f"{name}-{head}", *settings, watch=["bytes_of_updates"]))
+    for job in (*one, *two, chain[0][1]):
         Path(job["root"]).mkdir(parents=True)
-    for processes, jobs in ((1, [*one, chain[0][1]]), (2, [chain[1][1], *two]), (3, [chain[2][1], *three]), (1, [chain[3][1]])):
+    for processes, jobs in ((1, [*one, chain[0][1]]), (2, [chain[1][1], *two]), (3, [chain[2][1]]), (1, [chain[3][1]])):
         if processes > 1:
             runs.run_group(processes, jobs, root)
         for job in jobs if processes == 1 else ():
@@ -66,10 +57,10 @@ def results(tmp_path_factory):
     return root
 
 
-@pytest.mark.parametrize("name", ["2", "3", "chain"])
-def test_a_run_equals_that_of_the_replicated_head(results, name):
+@pytest.mark.parametrize("replicated, name", [("one", "chain"), ("marginal-1", "marginal-2")])
+def test_a_run_equals_that_of_the_replicated_head(results, replicated, name):
     """Losses, gradient norms and accuracies of every update and validation; weights, averages and moments in the last checkpoint."""
-    one, other = results / "1", results / name
+    one, other = results / replicated, results / name
     assert distance(losses(one, "biota"), losses(other, "biota")) < 1e-10
     assert distance(parameters(one, "biota"), parameters(other, "biota")) < 1e-10
     a, b = (runs.newest(folder / RUN) for folder in (one, other))
@@ -86,20 +77,19 @@ def test_a_run_equals_that_of_the_replicated_head(results, name):
     assert any(row.get("train/clip_rate") for row in runs.rows(one / RUN / "metrics.jsonl")), "no update was clipped"
 
 
-def test_the_files_of_a_checkpoint_are_those_of_the_replicated_head(results):
-    for name in ("2", "3"):
-        found = [runs.newest(results / folder / RUN) for folder in ("1", name)]
-        assert runs.unequal(*({key: list(t.shape) for key, t in one.model_state.items()} for one in found)) == []
+def test_checkpoints_are_whole_and_the_change_of_processes_is_said(results):
+    shapes = [{key: list(t.shape) for key, t in runs.newest(results / f"marginal-{p}" / RUN).model_state.items()} for p in (1, 2)]
+    assert runs.unequal(*shapes) == []
     text = (results / "chain" / RUN / "train.log").read_text()
     assert "2 processes now, 1 when the checkpoint was written" in text and "1 processes now, 3 when" in text
-    counts = {row["model/parameters"] for name in "123" for row in runs.rows(results / name / RUN / "reports.jsonl")}
+    counts = {row["model/parameters"] for p in (1, 2) for row in runs.rows(results / f"marginal-{p}" / RUN / "reports.jsonl")}
     assert len(counts) == 1, "reports state the number of parameters of all processes"
 
 
 def test_bytes_of_an_update_do_not_depend_on_the_number_of_taxa(results):
     """Negative control: those of the replicated head grow by the gradients of its weights and biases, float64."""
     sent = {path.name: [json.loads((path / f"bytes-rank{r}.json").read_text()) for r in range(2)] for path in results.glob("*-[tf]*")}
-    assert sent["few-true"] == sent["many-true"] and all(len(updates) == 2 for updates in sent["few-true"])
-    width = runs.newest(results / "1" / RUN).model_state["head.ranks.0.weight"].shape[1]
+    assert sent["few-true"] == sent["many-true"] and all(len(updates) == 1 for updates in sent["few-true"])
+    width = runs.newest(results / "one" / RUN).model_state["head.ranks.0.weight"].shape[1]
     for few, many in zip(sent["few-false"][0], sent["many-false"][0], strict=True):
         assert sum(many.values()) - sum(few.values()) == 8 * (160 - 20) * (width + 1)

@@ -193,7 +193,7 @@ class HeadConfig:
 
 
 @dataclass(frozen=True)
-class LinearHeadConfig(HeadConfig):
+class SoftmaxHeadConfig(HeadConfig):
     sharded: bool = setting(
         "divide the classes over the processes: no process holds the whole head, and features are exchanged instead of its gradients",
         default=False,
@@ -296,10 +296,10 @@ SCHEMAS: dict[str, dict[str, type]] = {
     },
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {
-        "linear": LinearHeadConfig,
+        "linear": SoftmaxHeadConfig,
         "conditional": HeadConfig,
         "hierarchical_softmax": HierarchicalSoftmaxConfig,
-        "marginal": HeadConfig,
+        "marginal": SoftmaxHeadConfig,
     },
     "loss": {
         "cross_entropy": CrossEntropyConfig,

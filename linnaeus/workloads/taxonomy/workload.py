@@ -29,7 +29,7 @@ from linnaeus.workloads.taxonomy.components import column_slices, presence
 from linnaeus.workloads.taxonomy.config import RecordsConfig, StoreConfig
 from linnaeus.workloads.taxonomy.dataset_record import process_and_save_dataset_metadata
 from linnaeus.workloads.taxonomy.heads import is_hierarchical
-from linnaeus.workloads.taxonomy.heads.sharded import ShardedLinearHead, check_sharded
+from linnaeus.workloads.taxonomy.heads.sharded import ShardedHead, check_sharded
 from linnaeus.workloads.taxonomy.image_dataset import TaxonomyDataset, epoch_weights
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss, weighted_hierarchical_loss
 from linnaeus.workloads.taxonomy.manifest.quarantine import Quarantine
@@ -187,7 +187,7 @@ class TaxonomyWorkload(Workload):
 
     def join_prediction(self, model: nn.Module) -> None:
         head = cast(Classifier, model).head
-        if isinstance(head, ShardedLinearHead):
+        if isinstance(head, ShardedHead):
             for _ in range(1 if self.config.augment.tta == "none" else 2):
                 head.join().gathered()
 

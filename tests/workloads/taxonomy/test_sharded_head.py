@@ -9,7 +9,8 @@ import torch
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
-from linnaeus.workloads.taxonomy.heads.sharded import ShardedLinearHead, check_sharded
+from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
+from linnaeus.workloads.taxonomy.heads.sharded import check_sharded, shard_head
 from linnaeus.workloads.taxonomy.losses import LabelCounts, TaxonomyLoss
 from tests.thread_group import Member, ThreadGroup
 from tests.workloads.taxonomy import slow_losses as slow
@@ -22,14 +23,14 @@ ONE_RANK = 3
 class Case:
     """A replicated head, features and a batch, with the loss `name`. repeated: the ranks read one feature."""
 
-    def __init__(self, name="cross_entropy", nulls=False, mixed=False, repeated=False, **balance):
+    def __init__(self, name="cross_entropy", nulls=False, mixed=False, repeated=False, head=LinearHead, **balance):
         self.tree, labels = slow.random_tree(1, 60)
         self.batch = slow.random_batch(self.tree, labels, 3, SAMPLES, nulls, mixed)
         self.batch["label"][-1] = -1  # with the splits 3, 2, ... a process without labels beside one with few
         counts = LabelCounts.from_labels(self.tree, labels)
         self.loss = TaxonomyLoss(slow.loss_config(name, **balance), self.tree, counts, nulls, torch.float64)
         torch.manual_seed(0)
-        self.head = LinearHead(WIDTH, self.tree, nulls).double()
+        self.head = head(WIDTH, self.tree, nulls, sharded=True).double()
         for parameter in self.head.parameters():
             torch.nn.init.normal_(parameter)
         self.features = torch.randn(SAMPLES, 1 if repeated else len(self.tree.ranks), WIDTH, dtype=torch.float64)
@@ -47,7 +48,7 @@ class Case:
     def part(self, member: Member, split):
         first = sum(split[: member.rank])
         own = slice(first, first + split[member.rank])
-        head = ShardedLinearHead(copy.deepcopy(self.head), member)
+        head = shard_head(copy.deepcopy(self.head), member) or self.head
         return head, self.features[own], {key: value[own] for key, value in self.batch.items()}
 
     def replicated(self):
@@ -80,6 +81,16 @@ def test_losses_and_gradients_equal_those_of_the_replicated_head(name, split):
     assert distance(expected, case.sharded(split)) < 1e-10
 
 
+@pytest.mark.parametrize("split", SPLITS, ids=len)
+@pytest.mark.parametrize("name", ["cross_entropy", "conditional", "marginal"])
+def test_losses_and_gradients_of_the_marginal_head_equal_those_of_the_replicated_one(name, split):
+    mixed = len(split) % 2 == 0
+    case = Case(name, name != "marginal", mixed, mixed, MarginalHead, **(slow.INVERSE if mixed else slow.EFFECTIVE))
+    expected = case.replicated()
+    assert expected[0].max() > 1 and expected[1].abs().max() > 0.1
+    assert distance(expected, case.sharded(split)) < 1e-10
+
+
 @pytest.mark.parametrize("lost", ["reduce_rows", "all_reduce"])
 def test_negative_control_without_one_of_the_sums(lost, monkeypatch):
     """`reduce_rows` brings losses and gradients of features to the process that has the sample; `all_reduce` agrees on sizes and maxima."""
@@ -91,11 +102,12 @@ def test_negative_control_without_one_of_the_sums(lost, monkeypatch):
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=len)
-def test_predictions_and_gathered_scores_equal_those_of_the_replicated_head(split):
+@pytest.mark.parametrize("head", [LinearHead, MarginalHead])
+def test_predictions_and_gathered_scores_equal_those_of_the_replicated_head(head, split):
     """Also of a process without a sample in this round."""
-    case = Case(nulls=True)
+    case = Case(nulls=True, head=head)
     case.features[:, :, 0] = case.features[:, :, 0].round()
-    for layer in case.head.ranks:
+    for layer in filter(lambda module: isinstance(module, torch.nn.Linear), case.head.modules()):
         layer.weight.data[:] = layer.weight.data[:, :1].round() * torch.eye(1, WIDTH)  # equal scores: the lowest class is predicted
         layer.bias.data.zero_()
     whole = case.head(case.features)
@@ -107,7 +119,7 @@ def test_predictions_and_gathered_scores_equal_those_of_the_replicated_head(spli
         return scores.path(), scores.gathered().log_probs()
 
     found = ThreadGroup(len(split) + 1).run(predict)
-    assert torch.equal(torch.cat([path for path, _ in found]), whole.path())
+    assert torch.equal(torch.cat([path for path, _ in found]), whole.greedy_path())
     for r, expected in enumerate(whole.log_probs()):
         assert torch.allclose(torch.cat([log_p[r] for _, log_p in found]), expected, rtol=1e-12)
 
@@ -116,7 +128,7 @@ def sent(rows):
     """Return (number of classes, collective calls of one loss with its gradients) for a tree of `rows` random rows."""
     case = Case("label_smoothing", repeated=True)
     case.tree, _ = slow.random_tree(1, rows)
-    case.head = LinearHead(WIDTH, case.tree).double()
+    case.head = LinearHead(WIDTH, case.tree, sharded=True).double()
     case.batch["label"].clamp_(max=1)
     counts = LabelCounts.from_labels(case.tree, case.tree.paths)
     case.loss = TaxonomyLoss(slow.loss_config("label_smoothing"), case.tree, counts, False, torch.float64)
@@ -136,7 +148,7 @@ def test_what_is_sent_does_not_depend_on_the_number_of_classes():
 def test_what_needs_all_classes_is_refused():
     case = Case()
     with pytest.raises(RuntimeError, match="gathered"):
-        ThreadGroup(1).run(lambda member: case.part(member, [SAMPLES])[0](case.features).log_probs())
+        ThreadGroup(2).run(lambda member: case.part(member, [6, 6])[0](case.features).log_probs())
 
 
 @pytest.mark.parametrize(
@@ -144,6 +156,8 @@ def test_what_needs_all_classes_is_refused():
     {
         "trainer.deterministic=anywhere": "use trainer.deterministic=true or false",
         "optimizer=timm": "needs an optimizer that updates each weight by itself, .* use adamw, sgd or muon",
+        "head=marginal loss=label_smoothing": "smoothed targets of loss=cross_entropy need the probabilities of all taxa",
+        "head=marginal loss=taxonomic_smoothing": "use loss=cross_entropy without smoothing, loss=marginal, or head=linear",
     }.items(),
 )
 def test_settings_that_do_not_work_are_refused_in_one_line(settings, message):
@@ -152,7 +166,7 @@ def test_settings_that_do_not_work_are_refused_in_one_line(settings, message):
     check_sharded(compose(settings.split()))
 
 
-@pytest.mark.parametrize("head", ["conditional", "hierarchical_softmax", "marginal"])
+@pytest.mark.parametrize("head", ["conditional", "hierarchical_softmax"])
 def test_other_heads_name_the_head_that_works(head):
-    with pytest.raises(ConfigError, match=r"unknown key head\.sharded; choose head=linear for it"):
+    with pytest.raises(ConfigError, match=r"unknown key head\.sharded; choose head=linear or head=marginal for it"):
         compose([f"head={head}", "head.sharded=true"])

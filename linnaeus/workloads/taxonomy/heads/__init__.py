@@ -2,7 +2,7 @@
 
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
-from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig, LinearHeadConfig
+from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig, SoftmaxHeadConfig
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead, HierarchicalSoftmaxHead
 from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, LinearScores, Priors, Scores
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
@@ -31,6 +31,6 @@ def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
     null = config.nulls != "ignore"
     if isinstance(config, HierarchicalSoftmaxConfig):
         return HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)
-    if isinstance(config, LinearHeadConfig):
-        return LinearHead(width, tree, null, config.sharded)
+    if isinstance(config, SoftmaxHeadConfig):
+        return (LinearHead if config.name == "linear" else MarginalHead)(width, tree, null, config.sharded)
     return HEADS[config.name](width, tree, null)

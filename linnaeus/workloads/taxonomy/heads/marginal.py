@@ -6,7 +6,7 @@ itself. Sums are taken in log space: a leaf with a log-probability of -80 still 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import torch
@@ -30,19 +30,8 @@ class MarginalScores(Scores):
         self._log_probs: tuple[Tensor, ...] | None = None
 
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        nodes = self.layout.nodes(label)
-        known = nodes >= 0
-        bounds = torch.where(known.unsqueeze(2), self.layout.leaves[nodes], 0)
-        zero = torch.zeros_like(nodes[:, :1])
-        first = torch.cat([zero, bounds[..., 0]], 1)
-        last = torch.cat([zero + self.logits.shape[1], bounds[..., 1]], 1)
-        found = range_logsumexp(at_least_float32(self.logits), first, last)  # column 0: all leaves
-        marginal = torch.where(known, found[:, 1:] - found[:, :1], 0.0)
-        # Column of the nearest known coarser label, by a running maximum; 0, all leaves, if no coarser label is known.
-        columns = torch.where(known, torch.arange(1, label.shape[1] + 1, device=label.device), 0).cummax(1).values
-        above = torch.cat([torch.zeros_like(columns[:, :1]), columns[:, :-1]], 1)
-        conditional = torch.where(known, found[:, 1:] - found.gather(1, above), 0.0)
-        return list(marginal.unbind(1)), list(conditional.unbind(1))
+        z = at_least_float32(self.logits)
+        return log_probs_of_nodes(self.layout, label, lambda first, last: range_logsumexp(z, first, last))
 
     def log_probs(self) -> tuple[Tensor, ...]:
         if self._log_probs is None:
@@ -104,12 +93,33 @@ class MarginalScores(Scores):
         return MarginalScores(self.layout, at_least_float32(self.logits) + weights)
 
 
+def log_probs_of_nodes(layout: Layout, label: Tensor, logsumexp: Callable[[Tensor, Tensor], Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the result of `Scores.label_log_probs` for one softmax over all leaves.
+
+    `logsumexp(first, last)`: the log-sum-exps of the logits over ranges of leaves, [B, K] from int64 [B, K]. Its result for an empty range,
+    of a missing label, has no effect."""
+    nodes = layout.nodes(label)
+    known = nodes >= 0
+    bounds = torch.where(known.unsqueeze(2), layout.leaves[nodes], 0)
+    zero = torch.zeros_like(nodes[:, :1])
+    first = torch.cat([zero, bounds[..., 0]], 1)
+    last = torch.cat([zero + len(layout.leaf_node), bounds[..., 1]], 1)
+    found = logsumexp(first, last)  # column 0: all leaves
+    marginal = torch.where(known, found[:, 1:] - found[:, :1], 0.0)
+    # Column of the nearest known coarser label, by a running maximum; 0, all leaves, if no coarser label is known.
+    columns = torch.where(known, torch.arange(1, label.shape[1] + 1, device=label.device), 0).cummax(1).values
+    above = torch.cat([torch.zeros_like(columns[:, :1]), columns[:, :-1]], 1)
+    conditional = torch.where(known, found[:, 1:] - found.gather(1, above), 0.0)
+    return list(marginal.unbind(1)), list(conditional.unbind(1))
+
+
 class MarginalHead(Head):
     """Head with one linear classifier over the leaves. It reads the feature of the finest rank."""
 
-    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
+    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, sharded: bool = False) -> None:
+        """`sharded`: True if training on several processes replaces this head by a `ShardedMarginalHead`."""
         super().__init__()
-        self.layout = Layout(tree, null)
+        self.layout, self.sharded = Layout(tree, null), sharded
         self.leaves = nn.Linear(width, len(self.layout.leaf_node))
 
     def forward(self, features: Tensor) -> MarginalScores:

@@ -17,7 +17,7 @@ from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_bl
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
-from linnaeus.workloads.taxonomy.heads.sharded import ShardedLinearHead
+from linnaeus.workloads.taxonomy.heads.sharded import shard_head
 
 TOKEN_STD = 0.02
 
@@ -87,10 +87,11 @@ class Classifier(Model):
 
     def shard(self, context: DistributedContext) -> dict[str, int]:
         """With `head.sharded` and several processes, replace the head by the part of it that this process holds."""
-        if context.world_size == 1 or not (isinstance(self.head, LinearHead) and self.head.sharded):
+        head = shard_head(self.head, context)
+        if head is None:
             return {}
-        self.head = ShardedLinearHead(self.head, context)
-        return {f"head.{name}": rows for name, rows in self.head.rows.items()}
+        self.head = head
+        return {f"head.{name}": rows for name, rows in head.rows.items()}
 
     def trunk_parameters(self) -> list[nn.Parameter]:
         """Return all parameters that all ranks share, for exact gradients of each task."""

@@ -120,6 +120,7 @@ def test_a_folder_of_saelens_is_read_as_it_was_saved(name: str, tmp_path: Path):
     assert torch.allclose(found.decode(activities), trained.decode(activities), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_evaluation_is_that_of_the_run_itself(tmp_path: Path):
     run = runs.run("dictionary", tmp_path / "trained", "model.frontier=[]", "model.k=3")  # reads the run `read`, which it trains first
     read = tmp_path / "read" / "text" / "run"

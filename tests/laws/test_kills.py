@@ -1,6 +1,7 @@
 """Law 2, with the program a user starts: `main.py` and torchrun in processes of their own, SIGKILL, the same command again.
 
-A few kills of different kinds; `make torture N=200` does the rest. `test_continuation.py` kills by an exception in this process.
+A few kills of different kinds, those of torchrun slow; `make torture N=200` does the rest. `test_continuation.py` kills by an exception
+in this process.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ def test_one_process_with_two_workers_killed_in_a_pass_in_the_writer_and_in_the_
     assert landed(chain) == [kill.aim.place for kill in kills]
 
 
+@pytest.mark.slow
 def test_two_processes_whose_agent_dies_then_one_rank_then_all_of_them(uninterrupted, tmp_path):
     """The last in an update beside a checkpoint that is renamed at that moment."""
     kills = [

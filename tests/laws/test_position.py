@@ -43,7 +43,7 @@ def without_workers(tmp_path_factory):
     return batches(tmp_path_factory.mktemp("w0"))
 
 
-@pytest.mark.parametrize("workers", (1, 3))
+@pytest.mark.parametrize("workers", (pytest.param(1, marks=pytest.mark.slow), 3))
 def test_batches_do_not_depend_on_the_number_of_workers(without_workers, tmp_path, workers):
     assert batches(tmp_path, f"trainer.num_workers={workers}") == without_workers
 

@@ -81,8 +81,9 @@ def test_a_process_that_dies_or_stands_still_is_named(tmp_path, processes, numbe
     assert int(error.split("step ")[1].split()[0]) > 0
 
 
-def test_when_rank_0_dies_the_others_end_and_name_it(tmp_path, processes):
-    processes += group(tmp_path, real=True)
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_when_rank_0_dies_the_others_end_and_name_it(tmp_path, processes, real):
+    processes += group(tmp_path, real=real)
     training(tmp_path)
     processes[0].kill()
     processes[0].wait()

@@ -25,6 +25,7 @@ def proposals(sweep):
     return [trial["values"] for trial in json.loads(sweep.text("sweep.json"))["trials"]]
 
 
+@pytest.mark.slow
 def test_a_killed_study_continues_with_the_same_proposals(sweep):
     search = (*SEARCH[:-1], "seed=0,13", "sweep.trials=5", "sweep.seed=2")
     whole = sweep("whole", *search)

@@ -35,10 +35,10 @@ def traced():
     ("head", "loss", "nulls", "mixed"),
     [
         ("linear", "label_smoothing", False, False),
-        ("conditional", "logit_adjusted", False, True),
-        ("conditional", "conditional", True, False),
-        ("hierarchical_softmax", "cross_entropy", False, False),
         ("marginal", "marginal", False, True),
+        pytest.param("conditional", "logit_adjusted", False, True, marks=pytest.mark.slow),
+        pytest.param("conditional", "conditional", True, False, marks=pytest.mark.slow),
+        pytest.param("hierarchical_softmax", "cross_entropy", False, False, marks=pytest.mark.slow),
     ],
 )
 def test_loss_its_gradients_and_the_training_metrics(head, loss, nulls, mixed):

@@ -124,6 +124,7 @@ def test_another_result_is_refused(position, change, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_file_with_broken_weights_is_refused_and_removed(tmp_path, monkeypatch):
     write = export_forms.write_program
 

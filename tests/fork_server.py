@@ -10,8 +10,8 @@ that a child starts (the ranks of torchrun, the trials of a sweep) are forked fr
 
 Differences from a real start: PYTHONHASHSEED is that of the server, `sitecustomize` has already run (faults are armed in this module), and
 objects are not destroyed at the end. Therefore the tests of the kills, the watchdog, each local launcher, the commands, the page on
-plugins, the benchmarks and the end-to-end tests have one launch each that starts a real interpreter (`real=True`, `real=1`, `subprocess`); that of
-the watchdog is slow.
+plugins, the benchmarks and the end-to-end tests have one launch each that starts a real interpreter (`real=True`, `real=1`,
+`subprocess`); that of the watchdog is slow.
 Process groups, sweeps of fake runs and all other launches are forked.
 """
 

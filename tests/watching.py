@@ -319,3 +319,12 @@ def compiled_eagerly(folder: Path) -> Iterator[None]:
     """Compile without code generation: a graph runs the operations of the uncompiled model."""
     with mock.patch("torch.compile", functools.partial(torch.compile, backend="aot_eager")):
         yield
+
+
+@contextlib.contextmanager
+def unequal_memory(folder: Path) -> Iterator[None]:
+    """Give the first process memory for 9 samples, and the others for 5."""
+    from tests.limited_memory import limited_to
+
+    with limited_to(9 if get_rank_safely() == 0 else 5):
+        yield

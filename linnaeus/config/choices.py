@@ -3,7 +3,10 @@
 A workload with such keys has a module `automatic` with two names. `KEYS` maps each of the keys to a placeholder value, which is used where
 the data are not read (`--help`). `choose(config, keys)` reads the data and returns a list with a `Choice` for each of `keys`, and the data,
 so that the run does not read them again. Values are chosen once, before the configuration is typed, saved and hashed, so a saved
-configuration contains the chosen values."""
+configuration contains the chosen values.
+
+The values of `FOUND_AT_START` are found by the run itself, when its directory is known (`train.micro_batch`). They are a part of the saved
+configuration too, but the name of the directory is a hash of the configuration with `auto`."""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from linnaeus.config.schema import Config
 
 AUTO = "auto"
+FOUND_AT_START = ("trainer.micro_batch_size",)  # keys whose `auto` is replaced at the first start of a run
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ def with_placeholders(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of the configuration `tree` in which the placeholder replaces the value `auto`. Placeholders are listed in `KEYS` of
     the workload's module `automatic`."""
     keys = automatic_keys(tree)
-    return _with_values(tree, {key: _module(tree).KEYS[key] for key in keys}) if keys else dict(tree)  # type: ignore[union-attr]
+    return with_values(tree, {key: _module(tree).KEYS[key] for key in keys}) if keys else dict(tree)  # type: ignore[union-attr]
 
 
 def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice], Any]:
@@ -58,7 +62,7 @@ def with_choices(tree: Mapping[str, Any]) -> tuple[dict[str, Any], list[Choice],
     if not keys:
         return dict(tree), [], None
     choices, prepared = _module(tree).choose(typed_config(tree), keys)  # type: ignore[union-attr]
-    return _with_values(tree, {choice.key: choice.value for choice in choices}), choices, prepared
+    return with_values(tree, {choice.key: choice.value for choice in choices}), choices, prepared
 
 
 def choice_lines(config: Config) -> list[str]:
@@ -87,7 +91,8 @@ def _get(tree: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def _with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the configuration `tree` with the `values`, a mapping from dotted keys."""
     found = copy.deepcopy(dict(tree))
     for key, value in values.items():
         *groups, name = key.split(".")

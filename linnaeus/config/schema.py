@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from linnaeus.config.choices import AUTO
 from linnaeus.config.schema_optimization import (
     AdamWConfig,
     ConstantConfig,
@@ -51,8 +52,12 @@ class RunConfig:
 @dataclass(frozen=True)
 class TrainerConfig:
     global_batch_size: int = setting("samples per optimizer update, over all processes and accumulation steps", low=1)
-    micro_batch_size: int | None = setting(
-        "samples per forward of one process; accumulation steps = global_batch_size / (micro_batch_size x processes); null: 1 step", low=1
+    micro_batch_size: str | int | None = setting(
+        "samples per forward of one process; accumulation steps = global_batch_size / (micro_batch_size x processes); null: 1 step; "
+        "auto: the largest that fits into the GPU, found at the first start by trial updates and then kept; 5 % of its memory stays free; "
+        "a compiled model, which as a rule needs no more memory, is tried uncompiled",
+        choices=(AUTO,),
+        low=1,
     )
     length: str = setting("length of the run: `20epochs` or `5000steps`", duration="update")
     device: str = setting("auto: CUDA if available, else the CPU; Apple's GPUs (mps) are not supported", choices=("auto", "cpu", "cuda"))

@@ -124,6 +124,12 @@ class DistributedContext:
             self._join(cuda, timedelta(seconds=timeout))
         return self
 
+    def alone(self) -> DistributedContext:
+        """Return the context of a single process with the device of this process, for work without collectives. The singleton stays."""
+        found: DistributedContext = object.__new__(DistributedContext)
+        found.device, found.local_rank = self.device, self.local_rank
+        return found
+
     def _join(self, cuda: bool, timeout: timedelta) -> None:
         # Import it before the group exists: its default arguments would hold the group until the interpreter exits. DDP imports it later.
         import torch.distributed.nn.functional  # noqa: F401

@@ -22,6 +22,12 @@ BUCKET_BYTES = 25 << 20  # as in DDP: large enough for the bandwidth, small enou
 ALIGNMENT = 16  # elements: each gradient in a bucket begins at a cache line, as a tensor of its own does
 
 
+def copies_of_gradients(accumulation: int, block: int, processes: int) -> int:
+    """Return how many copies of all gradients a process holds at most, in addition to `.grad`: one for each level of its subtree, and two
+    for the exchange with other processes. The arguments are those of `TreeReduction`."""
+    return (accumulation // block).bit_length() - 1 + 2 * (processes > 1)
+
+
 class TreeReduction:
     """Gradients of an update, summed in the order of the tree. Call `micro_batch` around forward and backward of each micro-batch of a
     window, then `finish`.
@@ -40,7 +46,7 @@ class TreeReduction:
         self._partners = tree_partners(context)
         self._buckets: list[Bucket] = []
         self._sent, self._last = 0, False
-        self.copies = (accumulation // block).bit_length() - 1 + 2 * bool(self._partners)
+        self.copies = copies_of_gradients(accumulation, block, context.world_size)
         if self._partners:
             self._buckets = make_buckets(self.parameters)
             self._add_hooks()

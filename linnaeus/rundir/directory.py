@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from linnaeus.config.choices import AUTO, FOUND_AT_START, with_values
 from linnaeus.config.environment import hide
 from linnaeus.errors import ConfigError
 from linnaeus.files import exists, read_or_refuse, refuse_links, remove_stale, to_json, write_atomic
@@ -31,13 +32,14 @@ from linnaeus.rundir.saved_run import contains_results, read_configuration, read
 
 APPENDED = ("lock", "train.log", "*.jsonl")  # patterns of the files that a run appends to; it replaces all others
 Broadcast = Callable[[Any], Any]
-_SHARED = ("path", "is_new", "changes", "altered", "missing", "run_id", "launch", "_ended")  # attributes that rank 0 broadcasts
+_SHARED = ("path", "is_new", "kept", "changes", "altered", "missing", "run_id", "launch", "_ended")  # attributes that rank 0 broadcasts
 
 
 class RunDirectory:
     """Directory of one run. Each process rank has such an object, with the same values.
 
-    `path`: the directory. `is_new`: True if it contains no run yet. `changes`: differences from the configuration of the last start.
+    `path`: the directory. `is_new`: True if it contains no run yet. `kept`: values of the run, by key, that replace `auto` in `config`;
+    empty for a new run. `changes`: differences from the configuration of the last start.
     `altered`: True if some of the `changes` change the optimizer updates and are allowed by `run.allow`. `missing`: files that a finished
     run has lost. `run_id`: created at the first start, for loggers. `launch`: number of this start, from 1.
 
@@ -61,8 +63,9 @@ class RunDirectory:
         self.saved = saved if saved is not None else config
         self.config, self.overrides, self.is_master, self.config_dir = config, list(overrides), is_master, config_dir
         self._broadcast = broadcast_object or (lambda value: value)
-        self.path = Path()
+        self.path = run_path(config, self.saved)
         self.is_new = True
+        self.kept: dict[str, Any] = {}
         self.changes: list[str] = []
         self.notes: list[str] = []
         self.missing: list[str] = []
@@ -75,6 +78,10 @@ class RunDirectory:
         self.launch = 0
         self._lock: RunLock | None = None
         self._on_all_ranks(self._inspect)
+
+    def choose(self, values: Mapping[str, Any]) -> None:
+        """Replace values of the configuration that is saved and compared. `values`: mapping from dotted keys. The path does not change."""
+        self.config, self.saved = with_values(self.config, values), with_values(self.saved, values)
 
     def start(self, **record: Any) -> None:
         """Lock the directory and write the configuration and run.json. `record`: further entries of run.json (devices, world_size, ...).
@@ -154,7 +161,6 @@ class RunDirectory:
     def _inspect(self) -> None:
         """Read the directory and set the attributes. Raise `ConfigError` if it contains a run that cannot be continued with this
         configuration."""
-        self.path = run_path(self.config, self.saved)
         run = self.config["run"]
         _check_resume(run["resume"], self.checkpoints)
         refuse_links(self.path, APPENDED)
@@ -169,6 +175,9 @@ class RunDirectory:
         replacements = {CONFIG: replaced, RECORD: replaced_record}
         self.notes = [note for note in replacements.values() if note]
         self.previous, new_keys = fill_defaults(saved, self.config_dir)
+        before, now = flatten(self.previous), flatten(self.saved)
+        self.kept |= {key: before[key] for key in FOUND_AT_START if now.get(key) == AUTO and key in before}
+        self.choose(self.kept)
         known = [*flatten(self.saved), *flatten(self.previous), "data"]  # run.allow=[data] allows another data fingerprint
         unknown = [name for name in run["allow"] if not any(covers([name], key) for key in known)]
         if unknown:

@@ -6,6 +6,7 @@ schedules can be computed from the length."""
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from linnaeus.config.choices import AUTO
 from linnaeus.config.schema import ANYWHERE, Config
 from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
@@ -59,7 +60,14 @@ def steps_per_epoch(config: Config, dataset_size: int) -> int:
 
 def micro_batch_size(config: Config, world_size: int) -> int:
     """Return `trainer.micro_batch_size`; if it is null, the global batch size divided by the number of process ranks."""
-    return config.trainer.micro_batch_size or config.trainer.global_batch_size // world_size
+    return given_micro_batch(config) or config.trainer.global_batch_size // world_size
+
+
+def given_micro_batch(config: Config) -> int | None:
+    """Return `trainer.micro_batch_size` if it is a number, otherwise None. A number replaces `auto` before a run is planned; `auto` counts
+    as null where no run starts, as in the check of a sweep's settings."""
+    size = config.trainer.micro_batch_size
+    return None if isinstance(size, str) else size
 
 
 def validation_batch_size(config: Config) -> int:
@@ -67,7 +75,7 @@ def validation_batch_size(config: Config) -> int:
 
     This is `data.validation_batch`. If that is null, it is `trainer.micro_batch_size`; if that is null too, the global batch size, but at
     most 64. The size does not depend on the number of processes, so the validation results do not depend on it either."""
-    return config.data.validation_batch or config.trainer.micro_batch_size or min(64, config.trainer.global_batch_size)
+    return config.data.validation_batch or given_micro_batch(config) or min(64, config.trainer.global_batch_size)
 
 
 def accumulation_steps(config: Config, world_size: int) -> int:
@@ -75,8 +83,8 @@ def accumulation_steps(config: Config, world_size: int) -> int:
 
     Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches, or if the bits would
     depend on the number of processes although `trainer.deterministic` is `anywhere`."""
-    batch, micro = config.trainer.global_batch_size, config.trainer.micro_batch_size
-    if config.trainer.deterministic == ANYWHERE:
+    batch, micro = config.trainer.global_batch_size, given_micro_batch(config)
+    if config.trainer.deterministic == ANYWHERE and config.trainer.micro_batch_size != AUTO:
         _check_tree(batch, micro, world_size)
     unit = world_size if micro is None else micro * world_size
     if batch % unit == 0:

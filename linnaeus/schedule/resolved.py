@@ -24,6 +24,7 @@ from linnaeus.durations import Duration
 from linnaeus.errors import ConfigError
 from linnaeus.schedule.events import Every, Ramp
 from linnaeus.schedule.image_sizes import ImageSizes
+from linnaeus.schedule.length import given_micro_batch
 from linnaeus.schedule.validation_passes import (
     PARTIAL,
     PASSES,
@@ -147,7 +148,7 @@ def resolve_all_schedule_params(
         steps_per_epoch=steps_per_epoch,
         last_step=last,
         global_batch_size=config.trainer.global_batch_size,
-        micro_batch_size=config.trainer.micro_batch_size,
+        micro_batch_size=given_micro_batch(config),
         log=events["log"],
         report=events["report"],
         validate=events["validate"],

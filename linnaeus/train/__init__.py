@@ -4,6 +4,7 @@ from linnaeus.train.build import build_training
 from linnaeus.train.clock import StartTimes
 from linnaeus.train.finish import close, describe_loss, final_validations, finish, record_failure
 from linnaeus.train.loop import train_one_epoch
+from linnaeus.train.micro_batch import find_micro_batch
 from linnaeus.train.outputs import open_outputs
 from linnaeus.train.planning import resolve_schedule
 from linnaeus.train.restore import check_checkpoint, describe_start, find_initial_weights, finish_pending_validations, restore
@@ -23,6 +24,7 @@ __all__ = [
     "describe_start",
     "final_validations",
     "find_initial_weights",
+    "find_micro_batch",
     "find_run_directory",
     "finish",
     "finish_pending_validations",

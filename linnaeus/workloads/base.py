@@ -117,6 +117,7 @@ class Workload(ABC):
     components: tuple[str, ...] = ()  # metadata components that can be masked
     notes: tuple[str, ...] = ()  # lines to log at the start
     pairs_samples: bool = False  # samples are ordered in pairs; micro-batch sizes must be even
+    micro_batch_multiple: int = 1  # a micro-batch size must be a multiple of this
     # Unit and number of units per sample for reports, such as ("tokens", 1024). If a task has the same name, its valid labels are
     # counted instead, which excludes padding.
     units: tuple[str, int] | None = None

@@ -10,8 +10,9 @@ from unittest import mock
 
 import pytest
 import torch
+import yaml
 
-from linnaeus.train import loop
+from linnaeus.train import loop, micro_batch, trial_update
 from tests.runs import ROOT, configuration, differences, overrides, resumed, run, run_path, start, summary
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
@@ -87,3 +88,42 @@ def test_the_second_launch_compiles_in_less_time(tmp_path):
     assert [launch["compiled"]["cached"] for launch in found] == [False, True]
     seconds = [launch["timings"]["time/compiling_seconds"] for launch in found]
     assert seconds[1] < 0.6 * seconds[0], seconds
+
+
+def test_the_largest_micro_batch_that_fits(tmp_path, monkeypatch):
+    """The limit is 48 MiB, and later 1.5 times as much. The run with the number given has the same bits and stays within the limit."""
+    limits = []
+
+    class Small(trial_update.DeviceMemory):
+        def __init__(self, device):
+            super().__init__(device)
+            self.limit = limits[-1] * 2**20 + torch.cuda.memory_reserved(device)
+
+    monkeypatch.setattr(trial_update, "device_memory", Small)
+    monkeypatch.setattr(micro_batch, "device_memory", Small)
+    options = [*CUDA, "trainer.deterministic=true", "trainer.global_batch_size=64", "model.size=nano", "data.image_size=32"]
+    sizes = {}
+    for limits_now in (48, 256):
+        limits.append(limits_now)
+        root = tmp_path / str(limits_now)
+        found = run("biota", root / "auto", *options, "trainer.micro_batch_size=auto")
+        sizes[limits_now] = yaml.safe_load((found / "config.yaml").read_text())["trainer"]["micro_batch_size"]
+        assert differences(found, run("biota", root / "given", *options, f"trainer.micro_batch_size={sizes[limits_now]}")) == []
+    assert 1 < sizes[48] < sizes[256] <= 64, sizes
+
+
+def test_what_a_failed_trial_has_allocated_is_freed(tmp_path):
+    device = torch.device("cuda")
+    memory = trial_update.DeviceMemory(device)
+    memory.limit = torch.cuda.memory_reserved(device) + 64 * 2**20
+    before = torch.cuda.memory_allocated(device)
+
+    def work():
+        held = [torch.empty(16 * 2**20, dtype=torch.uint8, device=device) for _ in range(8)]
+        return len(held)
+
+    with memory.limited():
+        assert trial_update.fits(work) == (None, False)
+        memory.release()
+        assert torch.cuda.memory_allocated(device) == before
+    assert trial_update.fits(work) == (8, True), "the limit ends with the trials"

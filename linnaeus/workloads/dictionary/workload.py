@@ -67,7 +67,9 @@ class DictionaryWorkload(Workload):
         if config.weighting.name != "fixed" or config.weighting.conflict:
             raise ConfigError("weighting: dictionaries have no common parameters; use weighting=fixed weighting.conflict=[]")
         micro = micro_batch_size(config, DistributedContext().world_size)
-        if isinstance(config.model, BatchTopKConfig) and micro % config.model.block:
+        if isinstance(config.model, BatchTopKConfig):
+            self.micro_batch_multiple = config.model.block
+        if micro % self.micro_batch_multiple:
             raise ConfigError(
                 f"model.block={config.model.block} does not divide the micro-batch of {micro} samples; set trainer.micro_batch_size to a "
                 "multiple of it, or model.block to a divisor"

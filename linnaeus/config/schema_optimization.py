@@ -27,6 +27,9 @@ class AdamWConfig(OptimizerConfig):
     beta1: float = setting("decay of the first moment", low=0, below=1)
     beta2: float = setting("decay of the second moment", low=0, below=1)
     eps: float = setting("constant added to the square root of the second moment", above=0)
+    state_precision: str = setting(
+        "precision of both moments; bf16 takes half of the memory, rounded at random", choices=("float32", "bf16")
+    )
 
 
 @dataclass(frozen=True)

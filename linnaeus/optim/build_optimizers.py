@@ -3,7 +3,7 @@
 Muon updates hidden matrices only. AdamW then updates all other parameters of the model."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,13 @@ from linnaeus.optim.wrapped_optimizers import ExternalOptimizer, TorchOptimizer,
 NOT_HIDDEN = re.compile(r"(^|\.)(heads?|\w*_heads?|head_\w+|classifiers?|fc|\w*embed(ding)?s?|embed_\w+)(\.|$)")
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizers:
+def build_optimizer(config: OptimizerConfig, model: nn.Module, seed: int = 0, sharded: Collection[str] = ()) -> Optimizers:
     """Return the optimizers for the trainable parameters of `model`. The model must not be wrapped in DDP yet, and must have its final
-    device, dtype and layout.
+    device, dtype and layout. seed: seed of the run, by which moments in bf16 are rounded at random. sharded: names of the parameters that
+    are divided over the processes.
 
-    Raise `ConfigError` for malformed parameter groups, for a group that sets nothing or matches no parameter, and for Muon with a model
-    that does not have hidden matrices."""
+    Raise `ConfigError` for malformed parameter groups, for a group that sets nothing or matches no parameter, for Muon with a model that
+    does not have hidden matrices, and for moments in bf16 that the optimizer cannot have."""
     groups = parameter_groups(model, config.param_groups, config.weight_decay, config.layer_decay)
     part = registered("optimizer", config.name)
     if part is not None:
@@ -39,7 +40,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizers:
         optimizers = [_sgd(config, groups)]
     else:
         assert isinstance(config, AdamWConfig)
-        optimizers = [_adamw(config, groups)]
+        optimizers = [_adamw(config, groups) if config.state_precision == "float32" else _rounded_adamw(config, groups, seed, sharded)]
     frozen = sum(not p.requires_grad for p in model.parameters())
     notes = [f"{counted(frozen, 'parameter tensor')} frozen and not optimized"] if frozen else []
     return Optimizers(config.name, optimizers, notes)
@@ -61,6 +62,14 @@ def _adamw(config: AdamWConfig | MuonConfig, groups: Sequence[ParamGroup], lr_sc
     optimizer = TorchOptimizer("adamw", groups, make, initial_state, lr_scale)
     optimizer.beta2 = config.beta2
     return optimizer
+
+
+def _rounded_adamw(config: AdamWConfig, groups: Sequence[ParamGroup], seed: int, sharded: Collection[str]) -> BaseOptimizer:
+    if not config.fused:
+        raise ConfigError("optimizer.state_precision=bf16 needs torch's fused kernel; set optimizer.fused=true")
+    from linnaeus.optim.rounded_adamw import RoundedAdamW
+
+    return RoundedAdamW(groups, (config.beta1, config.beta2), config.eps, seed, sharded)
 
 
 def _sgd(config: SGDConfig, groups: Sequence[ParamGroup]) -> BaseOptimizer:

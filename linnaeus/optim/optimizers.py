@@ -26,6 +26,7 @@ class BaseOptimizer(ABC):
     `slices`: for each group the range of indices of its parameters in `params`."""
 
     native = False  # True: the kernel divides by `divisor` itself
+    number = 0  # of the update that the next `step` makes, counted from 1; an optimizer that rounds at random draws by it
     beta2: float | None = None  # decay of the second moment; None if the optimizer does not have one
 
     def __init__(self, kind: str, groups: Sequence[ParamGroup], lr_scale: float = 1.0) -> None:
@@ -63,6 +64,11 @@ class BaseOptimizer(ABC):
             for key, tensor in tensors.items():
                 tensor.copy_(saved[name][key])
 
+    def conversion(self, saved: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return the change of precision that `load` would make in the moments, such as "float32 to bfloat16"; "" for none."""
+        pairs = [(saved[name][key].dtype, tensor.dtype) for name, tensors in self.state.items() for key, tensor in tensors.items()]
+        return next((f"{old} to {new}".replace("torch.", "") for old, new in pairs if old != new), "")
+
 
 class FusedAdamW(BaseOptimizer):
     """AdamW (Loshchilov and Hutter 2019), with one kernel call per parameter group.
@@ -76,37 +82,48 @@ class FusedAdamW(BaseOptimizer):
         self.betas, self.eps, self.beta2 = betas, eps, betas[1]
         self.steps = torch.zeros(len(self.params), device=self.params[0].device)
         self.step_views = list(self.steps.unbind())
-        self.exp_avgs = [torch.zeros_like(p) for p in self.params]
-        self.exp_avg_sqs = [torch.zeros_like(p) for p in self.params]
+        self.exp_avgs, self.exp_avg_sqs = self._new_moments()
         self.step_increments: dict[tuple[bool, ...], Tensor] = {}
         for name, step, m, v in zip(self.names, self.step_views, self.exp_avgs, self.exp_avg_sqs, strict=True):
             self.state[name] = {"step": step, "exp_avg": m, "exp_avg_sq": v}
         self.lists = [(self.params[s], s, self.exp_avgs[s], self.exp_avg_sqs[s], self.step_views[s]) for s in self.slices]
 
+    def _new_moments(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the first and the second moments of `params`, zeros in their shapes."""
+        return [torch.zeros_like(p) for p in self.params], [torch.zeros_like(p) for p in self.params]
+
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         increments: Any = 1 if complete else self._step_increments(grads)
         self.steps.add_(increments)
-        for (params, part, exp_avgs, exp_avg_sqs, steps), scale, group in zip(self.lists, self.lr_scales, self.groups, strict=True):
-            lists = (params, grads[part], exp_avgs, exp_avg_sqs, steps)
-            params, group_grads, exp_avgs, exp_avg_sqs, steps = lists if complete else _with_gradient(lists, lists[1])
-            torch._fused_adamw_(
-                params,
-                group_grads,
-                exp_avgs,
-                exp_avg_sqs,
-                [],
-                steps,
-                lr=lr * scale,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                weight_decay=group.weight_decay,
-                eps=self.eps,
-                amsgrad=False,
-                maximize=False,
-                grad_scale=divisor,
-                found_inf=found_inf,
-            )
+        self._move(grads, complete, lr, found_inf, divisor)
         self.steps.sub_(found_inf if complete else found_inf * increments)
+
+    def _move(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
+        """Update moments and parameters. The arguments are those of `step`."""
+        for number, (params, part, exp_avgs, exp_avg_sqs, steps) in enumerate(self.lists):
+            lists = (params, grads[part], exp_avgs, exp_avg_sqs, steps)
+            self._call_kernel(lists if complete else with_gradient(lists, lists[1]), number, lr, found_inf, divisor)
+
+    def _call_kernel(self, lists: tuple[list[Any], ...], number: int, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
+        """Call the kernel for parameters of group `number`. lists: parameters, gradients, first and second moments, numbers of steps."""
+        params, grads, exp_avgs, exp_avg_sqs, steps = lists
+        torch._fused_adamw_(
+            params,
+            grads,
+            exp_avgs,
+            exp_avg_sqs,
+            [],
+            steps,
+            lr=lr * self.lr_scales[number],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=self.groups[number].weight_decay,
+            eps=self.eps,
+            amsgrad=False,
+            maximize=False,
+            grad_scale=divisor,
+            found_inf=found_inf,
+        )
 
     def _step_increments(self, grads: list[Tensor | None]) -> Tensor:
         """Return a tensor on the device with 1 for each parameter with a gradient and 0 for each other parameter.
@@ -135,7 +152,7 @@ class FusedSGD(BaseOptimizer):
     def step(self, grads: list[Any], complete: bool, lr: float, found_inf: Tensor, divisor: Tensor | None) -> None:
         for part, scale, group in zip(self.slices, self.lr_scales, self.groups, strict=True):
             lists = (self.params[part], grads[part], self.buffers[part])
-            params, group_grads, buffers = lists if complete else _with_gradient(lists, lists[1])
+            params, group_grads, buffers = lists if complete else with_gradient(lists, lists[1])
             torch._fused_sgd_(
                 params,
                 group_grads,
@@ -156,11 +173,12 @@ class Optimizers:
     """All optimizers of a run as one object, with one step, one learning rate, one `found_inf`, and one state by parameter name.
 
     A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so either both skip an update or
-    none. `lr`: learning rate of a group with `lr_scale` 1; the training loop sets it before each step (`LRSchedule.at`). `notes`: lines to
-    log at the start of a run."""
+    none. `lr`: learning rate of a group with `lr_scale` 1; the training loop sets it before each step (`LRSchedule.at`). `number`:
+    number of the update that the next step makes, counted from 1; the `Update` sets it. `converted`: the
+    change of precision of the moments in the last `load_state_dict`; "" for none. `notes`: lines to log at the start of a run."""
 
     def __init__(self, name: str, optimizers: Sequence[BaseOptimizer], notes: Sequence[str] = ()) -> None:
-        self.name, self.lr = name, 0.0
+        self.name, self.lr, self.number, self.converted = name, 0.0, 0, ""
         self.optimizers = list(optimizers)
         self.params = [p for optimizer in self.optimizers for p in optimizer.params]
         self._zero = torch.zeros((), device=self.params[0].device)
@@ -202,6 +220,7 @@ class Optimizers:
             own_grads = grads[part]
             if divisor is not None and not native:
                 torch._foreach_div_([grad for grad in own_grads if grad is not None], divisor)
+            optimizer.number = self.number
             optimizer.step(own_grads, complete, self.lr, found_inf, divisor if native else None)
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,6 +237,7 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.check(state["state"])
         for optimizer in self.optimizers:
+            self.converted = self.converted or optimizer.conversion(state["state"])
             optimizer.load(state["state"])
 
 
@@ -226,7 +246,7 @@ def _slices(sizes: Iterable[int]) -> list[slice]:
     return [slice(start, end) for start, end in pairwise([0, *accumulate(sizes)])]
 
 
-def _with_gradient(lists: tuple[list[Any], ...], grads: list[Any]) -> tuple[list[Any], ...]:
+def with_gradient(lists: tuple[list[Any], ...], grads: list[Any]) -> tuple[list[Any], ...]:
     """Return a copy of each of `lists` with only the indices at which `grads` is not None. An empty list stays empty."""
     indices = [i for i, grad in enumerate(grads) if grad is not None]
     return tuple([values[i] for i in indices] if values else [] for values in lists)

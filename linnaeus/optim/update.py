@@ -134,8 +134,8 @@ class Update:
         """Prepare update `number` (counted from 1), before its first forward pass: copy the buffers that are restored if the update is
         skipped.
 
-        `number` is only used by growth."""
-        self._number = number
+        `number` is used by growth and by an optimizer that rounds at random."""
+        self._number = self.optimizers.number = number
         if self._statistics:
             with torch.no_grad():
                 torch._foreach_copy_(self._before, self._statistics)

@@ -103,6 +103,10 @@ class ExternalOptimizer(BaseOptimizer):
     def check(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Accept every saved state of the same parameters, because `load` replaces the state."""
 
+    def conversion(self, saved: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return "", because `load` converts nothing."""
+        return ""
+
     def load(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace the state of the optimizer by `saved`."""
         for name, p in zip(self.names, self.params, strict=True):

@@ -83,7 +83,7 @@ def build_training(
     with precision.autocast():
         workload.check_model(model)
     shards = RowShards(context, model.shard(context))
-    optimizers = build_optimizer(config.optimizer, model)
+    optimizers = build_optimizer(config.optimizer, model, config.seed, shards.rows)
     growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
     ema = EMA(model, trainer.ema_decay) if trainer.ema_decay is not None else None
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)

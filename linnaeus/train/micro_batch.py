@@ -75,6 +75,8 @@ def largest(config: Config, context: DistributedContext, directory: RunDirectory
         trial, built = fits(lambda: Trial(alone, context.alone(), directory.path))
         sizes = [1] if trial is None else allowed_sizes(alone, trial.workload)
         if all(context.all_gather(built)) and trial is not None:
+            if trial.t.model.shard(context):
+                raise ConfigError(f"{KEY}=auto cannot try a model that is divided over the processes (head.sharded); give a number")
             for size in sizes:
                 peak = peak_of_trial(trial, size, further_copies(config, context, share // size), context, memory)
                 if peak is None:
@@ -121,4 +123,5 @@ def smaller(config: Config) -> str:
     trainer = config.trainer
     settings = ["trainer.precision=bf16"] if trainer.precision in ("float32", "float64") else []
     settings += ["trainer.activation_checkpointing=blocks"] if trainer.activation_checkpointing == "none" else []
+    settings += ["optimizer.state_precision=bf16"] if getattr(config.optimizer, "state_precision", "") == "float32" else []
     return f"set {' or '.join(settings)}, or use a smaller model" if settings else "use a smaller model"

@@ -73,6 +73,8 @@ def load_checkpoint_into(t: Training, found: LoadedCheckpoint) -> None:
 
     If the run had stopped early, `t.run` is stopped."""
     load_parts(t, found)
+    if t.optimizers.converted:
+        log.warning("optimizer: the saved moments are converted from %s, rounded to the nearest", t.optimizers.converted)
     t.tracker.load_rank_state_dict(found.training_state["ranks"], t.context.rank, t.context.world_size)
     t.run.stop(saved_stop_reason(t, found.state) or t.ops.should_stop_early(t.progress.global_step))
     t.watchdog.step = t.progress.global_step

@@ -40,6 +40,7 @@ class DeviceMemory:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        torch.cuda.init()
         self.release()
         free, self.total = torch.cuda.mem_get_info(device)
         self.limit = max(0.0, free + torch.cuda.memory_reserved(device) - MARGIN * self.total)

@@ -31,6 +31,7 @@ QUICKEST: dict[str, str | list[str]] = {
     "reporting": "--updates 20",
     "start_up": "--rounds 1",
     "vision": "--device cpu --networks test --compile false --rounds 1 --updates 1",
+    "state_precision": "--quick",
     "tree_scale": "--leaves 1000 --heads marginal --losses cross_entropy --rounds 1",
 }
 FAST = {"checkpoint", "dictionary_recovery", "loadout", "plants480"}  # at most 2 s of CPU time each; the others are slow

@@ -223,7 +223,7 @@ TABLE = {
         see.updates,
         "weighting.weights@fixed={first:3} optimizer.lr=0.02 optimizer.lr_scaling=sqrt optimizer.weight_decay=0.5 "
         "optimizer.param_groups=[{filter:{dim:1},lr_scale:0}] optimizer.beta1@adamw=0.5 optimizer.beta2@adamw=0.5 "
-        "optimizer.eps@adamw=0.01 trainer.global_batch_size=16 trainer.precision=bf16",
+        "optimizer.eps@adamw=0.01 optimizer.state_precision@adamw=bf16 trainer.global_batch_size=16 trainer.precision=bf16",
         VECTORS,
     ),
     **cases(ran("checkpoints"), "plan=true schedule.checkpoint=[1steps]", VECTORS),

@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 CUDA = ["trainer.device=cuda", "schedule.log=[6steps]"]
 
 
-def test_nothing_between_log_boundaries_waits_for_the_device(tmp_path):
+@pytest.mark.parametrize("moments", ["float32", "bf16"])
+def test_nothing_between_log_boundaries_waits_for_the_device(tmp_path, moments):
     """Law 5: every step runs with synchronising calls made errors; the first one may still build constants."""
     step, calls = loop.train_one_step, []
 
@@ -32,7 +33,7 @@ def test_nothing_between_log_boundaries_waits_for_the_device(tmp_path):
             torch.cuda.set_sync_debug_mode("default")
 
     with mock.patch.object(loop, "train_one_step", guarded):
-        assert start(configuration("biota", tmp_path, *CUDA)) == 0
+        assert start(configuration("biota", tmp_path, *CUDA, f"optimizer.state_precision={moments}")) == 0
     assert len(calls) == 9
 
 
@@ -65,6 +66,12 @@ def test_a_run_trains_and_continues_bit_for_bit_when_deterministic(tmp_path, pre
     assert differences(run_path(whole), run_path(cut)) == []
 
 
+def test_moments_in_bf16_continue_bit_for_bit(tmp_path):
+    options = [*CUDA, "optimizer.state_precision=bf16", "trainer.deterministic=true", "schedule.checkpoint=[2steps]"]
+    whole = run("biota", tmp_path / "whole", *options)
+    assert differences(whole, resumed(configuration("biota", tmp_path / "cut", *options), (loop, "train_one_step", 4))) == []
+
+
 @pytest.mark.parametrize("choice", ["none", "blocks"])
 def test_compiled_blocks_continue_bit_for_bit(tmp_path, choice):
     """With dropout and drop-path drawn inside the graphs, and drawn again where activations are recomputed."""
@@ -91,25 +98,37 @@ def test_the_second_launch_compiles_in_less_time(tmp_path):
 
 
 def test_the_largest_micro_batch_that_fits(tmp_path, monkeypatch):
-    """The limit is 48 MiB, and later 1.5 times as much. The run with the number given has the same bits and stays within the limit."""
-    limits = []
+    """First every size fits; then the memory is limited to the middle between what two sizes have used."""
+    limit, peaks = [float("inf")], []
 
-    class Small(trial_update.DeviceMemory):
+    class Memory(trial_update.DeviceMemory):
         def __init__(self, device):
             super().__init__(device)
-            self.limit = limits[-1] * 2**20 + torch.cuda.memory_reserved(device)
+            self.limit = min(self.limit, limit[0])
 
-    monkeypatch.setattr(trial_update, "device_memory", Small)
-    monkeypatch.setattr(micro_batch, "device_memory", Small)
-    options = [*CUDA, "trainer.deterministic=true", "trainer.global_batch_size=64", "model.size=nano", "data.image_size=32"]
-    sizes = {}
-    for limits_now in (48, 256):
-        limits.append(limits_now)
-        root = tmp_path / str(limits_now)
-        found = run("biota", root / "auto", *options, "trainer.micro_batch_size=auto")
-        sizes[limits_now] = yaml.safe_load((found / "config.yaml").read_text())["trainer"]["micro_batch_size"]
-        assert differences(found, run("biota", root / "given", *options, f"trainer.micro_batch_size={sizes[limits_now]}")) == []
-    assert 1 < sizes[48] < sizes[256] <= 64, sizes
+        def peak(self):
+            peaks.append(super().peak())
+            return peaks[-1]
+
+    monkeypatch.setattr(micro_batch, "device_memory", Memory)
+    options = [*CUDA, "trainer.deterministic=true", "trainer.global_batch_size=512", "data.train_samples=512", "data.image_size=64"]
+    options += ["trainer.length=2steps", "schedule.validate=[100%]", "data.validation_batch=null"]
+
+    def found(name):
+        run_directory = run("biota", tmp_path / name, *options, "trainer.micro_batch_size=auto")
+        return run_directory, yaml.safe_load((run_directory / "config.yaml").read_text())["trainer"]["micro_batch_size"]
+
+    assert found("all")[1] == 512
+    sizes = dict(zip([2**i for i in range(1, 10)], peaks, strict=True))
+    below = max(size for size, peak in sizes.items() if peak < 0.8 * sizes[512])
+    limit[0] = (sizes[below] + sizes[512]) / 2
+    directory, size = found("limited")
+    assert below <= size < 512, (size, sizes)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    given = run("biota", tmp_path / "given", *options, f"trainer.micro_batch_size={size}")
+    assert differences(directory, given) == []
+    assert torch.cuda.max_memory_reserved() < 1.1 * limit[0]
 
 
 def test_what_a_failed_trial_has_allocated_is_freed(tmp_path):

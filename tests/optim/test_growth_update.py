@@ -50,7 +50,7 @@ class StepSchedule:
 def optimizer(name: str, weight_decay: float = 0.1, beta2: float = 0.999) -> OptimizerConfig:
     fused, common = not name.endswith("unfused"), {**COMMON, "weight_decay": weight_decay}
     if name.startswith("adamw"):
-        return AdamWConfig(name="adamw", fused=fused, beta1=0.9, beta2=beta2, eps=1e-12, **common)
+        return AdamWConfig(name="adamw", fused=fused, beta1=0.9, beta2=beta2, eps=1e-12, state_precision="float32", **common)
     return SGDConfig(name="sgd", fused=fused, momentum=0.0 if "plain" in name else 0.9, nesterov="nesterov" in name, **common)
 
 

@@ -18,9 +18,11 @@ from tests.runs import unequal
 
 CPU = torch.device("cpu")
 COMMON = {"lr": 0.01, "lr_scaling": "none", "lr_reference_batch": 256, "weight_decay": 0.1, "layer_decay": None, "param_groups": []}
+ADAMW = {"state_precision": "float32"}
 CONFIGS = {
-    "adamw": AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
-    "adamw_unfused": AdamWConfig(name="adamw", fused=False, beta1=0.9, beta2=0.99, eps=1e-8, **COMMON),
+    "adamw": AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, **ADAMW, **COMMON),
+    "adamw_unfused": AdamWConfig(name="adamw", fused=False, beta1=0.9, beta2=0.99, eps=1e-8, **ADAMW, **COMMON),
+    "adamw_bf16": AdamWConfig(name="adamw", fused=True, beta1=0.9, beta2=0.99, eps=1e-8, state_precision="bf16", **COMMON),
     "sgd": SGDConfig(name="sgd", fused=True, momentum=0.9, nesterov=True, **COMMON),
     "sgd_plain": SGDConfig(name="sgd", fused=True, momentum=0.0, nesterov=False, **COMMON),
     "sgd_unfused": SGDConfig(name="sgd", fused=False, momentum=0.9, nesterov=False, **COMMON),
@@ -236,7 +238,7 @@ from linnaeus.optim.update import Update
 from linnaeus.optim.ema import EMA
 from linnaeus.optim.update import Precision
 for fused in (True, False):
-    numbers = dict(lr=.1, lr_reference_batch=1, weight_decay=.1, beta1=.9, beta2=.99, eps=1e-8)
+    numbers = dict(lr=.1, lr_reference_batch=1, weight_decay=.1, beta1=.9, beta2=.99, eps=1e-8, state_precision='float32')
     config = AdamWConfig(name='adamw', lr_scaling='none', fused=fused, layer_decay=None, param_groups=[], **numbers)
     model = nn.Linear(2, 2)
     update = Update(build_optimizer(config, model), 1.0, None, EMA(model, 0.9))

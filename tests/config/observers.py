@@ -101,7 +101,7 @@ def loader_on_gpu(config: Any) -> tuple:
     t = built(config)
     pool = build_workers(config, SimpleNamespace(device=torch.device("cuda")), t.workload)
     loader = build_train_loader(config, t.workload, t.sampler, pool)
-    return type(loader).__name__, getattr(loader, "prefetch", None), *(getattr(pool, name, None) for name in ("workers", "pinned"))
+    return type(loader).__name__, getattr(loader, "most", None), *(getattr(pool, name, None) for name in ("workers", "pinned"))
 
 
 def validation_batches(config: Any) -> int:

@@ -61,9 +61,13 @@ def invariants(t: Any) -> dict[str, float]:
     }
 
 
+UNFUSED = pytest.param(["optimizer=adamw", "optimizer.fused=false"], marks=pytest.mark.slow)
+OPTIMIZERS = [["optimizer=adamw"], UNFUSED, ["optimizer=sgd"]]
+
+
 @pytest.mark.parametrize("workload", ["vectors", "language"])
 @pytest.mark.parametrize("by", ["gradient", "random"])
-@pytest.mark.parametrize("optimizer", [["optimizer=adamw"], ["optimizer=adamw", "optimizer.fused=false"], ["optimizer=sgd"]], ids=" ".join)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=" ".join)
 def test_invariants_and_rows_after_every_update(tmp_path, workload, by, optimizer):
     with observed_after_updates(invariants) as found:
         run = runs.run(workload, tmp_path, *GROWING, f"growth.by={by}", *optimizer)

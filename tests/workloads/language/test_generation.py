@@ -28,7 +28,7 @@ def full_logits(model, tokens, slide):
         return model({"input": torch.tensor([window])})["logits"][0, -1, :VOCABULARY]
 
 
-@pytest.mark.parametrize("slide", [1, 5, BLOCK])
+@pytest.mark.parametrize("slide", [1, pytest.param(5, marks=pytest.mark.slow), BLOCK])
 @test_gpt.every_variant
 def test_logits_with_the_cache_equal_those_without(variant, slide, monkeypatch):
     """Prompts of many lengths in one batch, some far longer than the block."""
@@ -65,7 +65,7 @@ def test_window_starts():
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, 7, 0.9)], ids=["greedy", "all", "nucleus"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_a_prompt_in_a_batch_continues_as_alone(positions, dtype, sampling):
     model = shaken(dtype, positions=positions)

@@ -222,7 +222,10 @@ def sparse(model):
     return model
 
 
-@pytest.mark.parametrize("precision", [torch.float32, torch.float64, torch.bfloat16], ids=["float32", "float64", "bf16"])
+PRECISIONS = [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow), torch.bfloat16]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS, ids=["float32", "float64", "bf16"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @every_variant
 def test_later_tokens_do_not_change_earlier_logits(variant, dropout, precision):

@@ -53,7 +53,7 @@ class Sweep:
         return [line.split(",")[lines[0].split(",").index("status")] for line in lines[1:]]
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 60) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "the condition is still False"

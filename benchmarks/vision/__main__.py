@@ -156,7 +156,7 @@ def configured(name: str, options: Any, root: Path, *more: str) -> Any:
 def timed_updates(name: str, drivers: dict[str, Any], options: Any, context: DistributedContext) -> tuple[str, dict[str, str], Seconds]:
     """Return the title of a table, a note per driver (images per second, MFU, memory of a step) and the seconds of an update."""
     batch, updates = options.batch or NETWORKS[name].batch, options.updates
-    memory = {variant: StepMemory(driver, context.device) for variant, driver in drivers.items()}
+    memory = {variant: StepMemory(variant, driver, context.device) for variant, driver in drivers.items()}
     seconds = measure(memory, options.rounds)
     ours = next(driver for driver in drivers.values() if isinstance(driver, OursOnDevice))
     held = ours.training.train_loader.batches[0]
@@ -178,10 +178,10 @@ def rate_note(rate: float, flops: float, peak: float | None) -> str:
 
 class StepMemory:
     """A driver that also records the largest device memory of a round, minus the memory allocated before it, in bytes, and the seconds of
-    the first round, which compiles."""
+    the first round, which compiles. These seconds are printed at once, to stderr."""
 
-    def __init__(self, driver: Callable[[int], float], device: torch.device) -> None:
-        self.driver, self.device, self.most, self.first = driver, device, 0, 0.0
+    def __init__(self, variant: str, driver: Callable[[int], float], device: torch.device) -> None:
+        self.variant, self.driver, self.device, self.most, self.first = variant, driver, device, 0, 0.0
 
     def __call__(self, number: int) -> float:
         if self.device.type != "cuda":
@@ -194,7 +194,9 @@ class StepMemory:
 
     def _timed(self, number: int) -> float:
         seconds = self.driver(number)
-        self.first = self.first or seconds
+        if not self.first:
+            self.first = seconds
+            print(f"{self.variant}: first round {seconds:.1f} s", file=sys.stderr, flush=True)
         return seconds
 
     def note(self) -> str:

@@ -55,6 +55,7 @@ def stored(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
+@pytest.mark.slow
 def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("LINNAEUS_LIMIT", "8765min")

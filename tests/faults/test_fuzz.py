@@ -11,6 +11,7 @@ from tests import fork_server
 from tests.faults import archives, bundles, fuzz, gear_requests, http_requests, mutations
 
 
+@pytest.mark.slow
 def test_mutated_settings_and_manifests_end_in_one_line_or_work(tmp_path):
     found = []
     for check, numbers in ((fuzz.overrides, range(3)), (fuzz.manifests, range(2))):

@@ -43,6 +43,7 @@ def test_without_freezing_all_weights_and_batch_statistics_change(tmp_path):
     assert raw == averaged == set(initial_weights(tmp_path))
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_updates_of_one(tmp_path):
     """DDP does not wait for gradients of frozen parts, and frozen batch statistics keep law 3."""
     exact = [*FROZEN, "trainer.precision=float64", "model.dropout=0"]

@@ -39,14 +39,8 @@ def shifted(source: Source) -> None:
     source.split[(source.split == VALIDATION) & (source.labels[:, 0] < source.tree.sizes[0] // 2)] = TRAIN
 
 
-@pytest.mark.parametrize(
-    "change, expected",
-    [
-        (None, []),
-        (shuffled, [("shuffled_labels", 60)]),
-        pytest.param(shifted, [("label_shift", 60)], marks=pytest.mark.slow),  # the condition: test_label_frequencies
-    ],
-)
+@pytest.mark.slow  # the conditions are tested below
+@pytest.mark.parametrize("change, expected", [(None, []), (shuffled, [("shuffled_labels", 60)]), (shifted, [("label_shift", 60)])])
 def test_a_run_with_planted_labels(change, expected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = workload.build_data_source
 

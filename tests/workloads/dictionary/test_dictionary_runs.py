@@ -40,7 +40,7 @@ def run(trained, tmp_path_factory) -> Path:
     return read("language", trained, tmp_path_factory.mktemp("dictionary"))
 
 
-@pytest.mark.parametrize("workload", ["language", "loadout", pytest.param("biota", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("workload", ["language", *(pytest.param(name, marks=pytest.mark.slow) for name in ("loadout", "biota"))])
 def test_a_dictionary_reads_a_module_of_any_workload(trained, tmp_path, workload):
     found, inner = final(read(workload, trained, tmp_path)), final(trained[workload])
     assert found["original/loss"] == inner["loss"], "the model with its own activations is the model"

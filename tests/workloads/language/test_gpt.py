@@ -295,7 +295,8 @@ def test_bf16_is_close_and_its_loss_is_float32(variant):
     assert model.double()(batch)["losses"].dtype == torch.float64
 
 
-@pytest.mark.parametrize("dimensions", [[], pytest.param(NAMES, marks=pytest.mark.slow)], ids=["plain", "dimensions"])
+@pytest.mark.slow
+@pytest.mark.parametrize("dimensions", [[], NAMES], ids=["plain", "dimensions"])
 def test_the_model_with_its_loss_compiles_to_one_graph(dimensions):
     """In training, and in evaluation with the ablated losses of the dimensions."""
     model, tokens = build(positions="rotary", bias=True, dimensions=dimensions, layers=2), some_tokens()

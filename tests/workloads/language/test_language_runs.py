@@ -83,6 +83,7 @@ def drawn(root: Path) -> dict[int, list[str]]:
     return {step: [name for _, names in sorted(batches) for name in names] for step, batches in sorted(found.items())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one, other", [("one", "two"), ("random-one", "random-two")])
 def test_a_float64_run_does_not_depend_on_the_split(split, one, other):
     a, b = weights(split / one), weights(split / other)

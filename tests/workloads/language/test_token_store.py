@@ -333,6 +333,7 @@ def test_settings_and_tokenizers_that_do_not_fit_are_refused(folder, tmp_path, m
         made(text(folder, **changes), tmp_path / "stores")
 
 
+@pytest.mark.slow
 def test_runs_that_begin_at_once_share_a_store(folder, tmp_path):
     """Twelve processes write the same new store. One name stays, no temporary folder, and each process opens it."""
     corpus, stores = scan_texts(text(folder)), tmp_path / "stores"

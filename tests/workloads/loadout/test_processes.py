@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests import runs
 
 # the highest loss is that of the first validation, and the last weights are others
@@ -14,6 +16,7 @@ def validated(run, step):
     return json.loads((run / "validation" / f"step-{step:08d}" / "val.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_best_weights_give_the_recorded_numbers_on_any_number_of_processes(tmp_path):
     run = runs.run("loadout", tmp_path / "first", *FIRST, "schedule.keep_best=1")
     (best,) = runs.summary(run)["best"].values()

@@ -203,6 +203,7 @@ def test_import_loads_no_heavy_packages():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_trunk_and_head_compile_without_graph_breaks(micro, make_batch):
     batch = make_batch(4)
     exact = micro(batch)

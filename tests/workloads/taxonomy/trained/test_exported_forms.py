@@ -166,6 +166,7 @@ def test_the_backbone_is_a_timm_model_of_its_own(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["forms"]
 
 
+@pytest.mark.slow
 def test_the_run_is_exported_with_its_photographs(forms, finished):
     names = {"README.md", "taxonomy.json", "model.pt2", *(["model.onnx"] if forms.onnx else [])}
     assert {path.name for path in forms.folder.iterdir()} == names

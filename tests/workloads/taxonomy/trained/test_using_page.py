@@ -22,6 +22,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
 
 
+@pytest.mark.slow
 def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)  # those of the tests stay

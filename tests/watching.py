@@ -272,17 +272,23 @@ def masks_of_each_rank(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def slow_forward(folder: Path) -> Iterator[None]:
-    """Give each process a simulated clock for the parts of its updates, which forward moves by 100 ms, on rank 1 by 125 ms."""
+    """Give each process a simulated clock for the parts of its updates, which forward moves by 100 ms, on rank 1 by 125 ms. The times that
+    have another clock, of data and of the host, are 0."""
     from linnaeus.train import sections
+    from linnaeus.train.rank_report import RankReport
     from tests.vectors.workload import MLP
 
-    now, forward = {"now": 0.0}, MLP.forward
+    now, forward, own = {"now": 0.0}, MLP.forward, RankReport._own
+
+    def simulated(report: RankReport, t: Any) -> dict[str, float]:
+        return own(report, t) | {"data": 0.0, "host": 0.0}
 
     def slow(model: Any, batch: Any) -> Any:
         now["now"] += 0.125 if get_rank_safely() == 1 else 0.1
         return forward(model, batch)
 
-    with mock.patch.object(MLP, "forward", slow), mock.patch.object(sections, "clock", lambda: now["now"]):
+    clock = mock.patch.object(sections, "clock", lambda: now["now"])
+    with mock.patch.object(MLP, "forward", slow), clock, mock.patch.object(RankReport, "_own", simulated):
         yield
 
 

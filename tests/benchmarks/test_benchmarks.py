@@ -60,6 +60,7 @@ def test_loop_overhead_writes_every_number(tmp_path):
     assert [bar["at_most"] for bar in table["bars"]] == [0.90, 1.12]
 
 
+@pytest.mark.slow
 def test_start_up_times_main_to_its_first_update(tmp_path):
     start = time.time()
     arguments = ["trainer.num_workers=0", "trainer.threads=1", "data.train_samples=128", f"run.root={tmp_path}"]

@@ -35,6 +35,7 @@ def orders_of(run, root) -> np.ndarray:
     return np.array([np.bincount(orders, minlength=source.tree.sizes[0]) for orders in drawn.values()])
 
 
+@pytest.mark.slow
 def test_a_run_sees_every_order_equally_often_and_says_so(whole, tmp_path):
     drawn = orders_of(whole, tmp_path)
     assert np.ptp(drawn, axis=1).max() <= 2  # one by the quota, one by the stand-ins of the empty micro-batch

@@ -108,6 +108,6 @@ def test_bytes_of_an_update_do_not_depend_on_the_number_of_taxa(results):
     """Negative control: those of the replicated head grow by the gradients of its weights and biases, float64."""
     sent = {path.name: [json.loads((path / f"bytes-rank{r}.json").read_text()) for r in range(2)] for path in results.glob("*-[tf]*")}
     assert sent["few-true"] == sent["many-true"] and all(len(updates) == 1 for updates in sent["few-true"])
-    width = runs.newest(results / "marginal-1" / RUN).model_state["head.ranks.0.weight"].shape[1]
+    width = runs.newest(results / "marginal-1" / RUN).model_state["head.leaves.weight"].shape[1]
     for few, many in zip(sent["few-false"][0], sent["many-false"][0], strict=True):
         assert sum(many.values()) - sum(few.values()) == 8 * (160 - 20) * (width + 1)

@@ -118,6 +118,7 @@ def test_an_invalid_value_is_refused_before_the_first_proposal():
         optuna_study.OptunaStudy(read_request(parse_command_line(["-m", "sweep=optuna"])))
 
 
+@pytest.mark.slow
 def test_the_trials_save_if_a_later_proposal_differs_from_the_record(sweep):
     """Trial 4 differs from sweep.json, which shows only after trial 3 has started again."""
     search = (*SEARCH[:-1], "sweep.trials=4", "sweep.parallel=2")

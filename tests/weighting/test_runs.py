@@ -120,6 +120,7 @@ def plain(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("plain"))
 
 
+@pytest.mark.slow
 def test_a_compiled_model_has_the_same_bits_too(tmp_path):
     with compiled_without_inductor():
         plain = trained(tmp_path / "plain", "trainer.compile=whole")

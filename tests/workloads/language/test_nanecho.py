@@ -75,7 +75,9 @@ KILLS = {
 }
 
 
-@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.parametrize(
+    "kills", [name if number == 0 else pytest.param(name, marks=pytest.mark.slow) for number, name in enumerate(KILLS)]
+)
 def test_a_run_killed_three_times_resumes_bit_for_bit(run, tmp_path, kills):
     """One run is killed three times and ends with loader workers, which compute the mixture and the weights themselves."""
     config = runs.configuration("nanecho", tmp_path, *KEPT)

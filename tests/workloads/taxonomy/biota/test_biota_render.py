@@ -60,6 +60,7 @@ def pixel_classifiers(train: np.ndarray, train_labels: np.ndarray, test: np.ndar
     return scores
 
 
+@pytest.mark.slow
 def test_pixel_classifiers_do_not_reach_the_ceiling(biota):
     """Nearest centroid and kNN on 16 x 16 pixels stay under 40 % of the ceiling.
 

@@ -87,6 +87,7 @@ def test_some_of_the_lines_are_pickled_without_the_others():
     assert len(some) < 300 and list(pickle.loads(some)) == ["000000003", "000009999"]
 
 
+@pytest.mark.slow
 def test_a_million_photographs_would_take_a_fifth_of_a_gigabyte(tmp_path, monkeypatch):
     monkeypatch.setattr(column, "FEW", 1000)
     count = 60_000

@@ -146,6 +146,7 @@ def test_unknown_taxa_and_unreadable_photographs_are_counted(scored, finished):
     assert max(map(len, tables.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_difference_of_two_models(finished, validated, tmp_path, capsys, monkeypatch):
     load = manifest_evaluation.load_model
 

@@ -34,6 +34,9 @@ def wrap_ddp(
     in rank order. sharded: names of the parameters that are divided over the processes, whose gradients are not reduced."""
     if context.world_size == 1:
         return model, DDPReduction(1, contextlib.nullcontext)
+    own = [parameter for name, parameter in model.named_parameters() if name in sharded]
+    if not any(parameter.requires_grad for name, parameter in model.named_parameters() if name not in sharded):
+        return model, DDPReduction(context.world_size, contextlib.nullcontext, own)  # DDP refuses a model without a gradient to reduce
     constant = [name for name, _ in model.named_buffers() if name not in changing_buffers]
     # buffers would be broadcast at each forward
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, [*constant, *sharded])
@@ -48,7 +51,6 @@ def wrap_ddp(
         log.warning("%d processes: a resumed run agrees to float rounding; for equal bits set trainer.deterministic", context.world_size)
     if deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
-    own = [parameter for name, parameter in model.named_parameters() if name in sharded]
     return ddp, DDPReduction(context.world_size, ddp.no_sync, own)
 
 

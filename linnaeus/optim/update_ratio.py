@@ -32,7 +32,8 @@ class UpdateRatio:
             name = group.label if group.weight_decay else f"{group.label}_no_decay"
             measured = [parameter.tensor.detach() for parameter in group.parameters if parameter.name not in sharded]
             parts.setdefault(name, []).extend(map(_part, measured))
-        self._parts = [part for tensors in parts.values() for part in tensors]
+        # `torch.cat` needs a tensor, also if only sharded parameters are trained
+        self._parts = [part for tensors in parts.values() for part in tensors] or [groups[0].tensors[0].new_empty(0)]
         self.sizes = {name: sum(len(part) for part in tensors) for name, tensors in parts.items()}
         self._before: Tensor | None = None  # all parts in one tensor, because one call for each tensor would cost more than the copy
         self.started = False

@@ -23,6 +23,7 @@ PLAIN += ["schedule.best_monitor=val_ema/loss", "schedule.validate_mask_meta=[]"
 SETTINGS = [*PLAIN, "head.nulls=phase_in", "schedule.null_mask_prob.start=0.5"]
 MARGINAL = [*SETTINGS, "head=marginal", "loss=conditional", "trainer.length=3steps", "trainer.global_batch_size=16"]
 SHARDED = [*SETTINGS, "head.sharded=true"]
+PROBE = [*(text for text in PLAIN if not text.startswith("weighting")), "trainer.freeze=[trunk,norm]", "trainer.length=2steps"]
 CHAIN = [(1, SETTINGS, "all_stopped_at_one"), (2, SHARDED, "all_stopped_at_three"), (3, SHARDED, "all_stopped_at_four")]
 CHAIN += [(1, SETTINGS, None)]
 COUNTED = ["trainer.length=1steps", "trainer.global_batch_size=8", "trainer.deterministic=true", "weighting.every=[1steps]"]
@@ -34,14 +35,16 @@ RUN = "biota/run"
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """root / marginal-<processes>: runs with the marginal head; <few or many>-<head>: runs of 2 processes whose bytes are counted."""
+    """root / marginal-<processes>: runs with the marginal head; probe-<processes>: runs in which only the head is trained; <few or
+    many>-<head>: runs of 2 processes whose bytes are counted."""
     root = tmp_path_factory.mktemp("sharded")
-    two = [runs.job("biota", root / "marginal-2", *MARGINAL, "head.sharded=true")]
+    kinds = {"marginal": MARGINAL, "probe": PROBE}
+    two = [runs.job("biota", root / f"{name}-2", *settings, "head.sharded=true") for name, settings in kinds.items()]
     for name, taxa in TAXA.items():
         for head in ("false", "true"):
             settings = [*PLAIN, *COUNTED, taxa, f"head.sharded={head}"]
             two.append(runs.job("biota", root / f"{name}-{head}", *settings, watch=["bytes_of_updates"]))
-    run_jobs(root, 1, runs.job("biota", root / "marginal-1", *MARGINAL))
+    run_jobs(root, 1, *(runs.job("biota", root / f"{name}-1", *settings) for name, settings in kinds.items()))
     run_jobs(root, 2, *two)
     return root
 
@@ -68,8 +71,9 @@ def run_jobs(root: Path, processes: int, *jobs: dict[str, Any]) -> None:
     torch.use_deterministic_algorithms(False)
 
 
-def test_a_run_equals_that_of_the_replicated_head(results):
-    check_equal(results / "marginal-1", results / "marginal-2")
+@pytest.mark.parametrize("name", ["marginal", "probe"])
+def test_a_run_equals_that_of_the_replicated_head(results, name):
+    check_equal(results / f"{name}-1", results / f"{name}-2")
 
 
 @pytest.mark.slow
@@ -92,8 +96,8 @@ def check_equal(one: Path, other: Path) -> None:
         assert state["exp_avg_sq"].shape == moments[1][key]["exp_avg_sq"].shape and state["step"] == moments[1][key]["step"]
     for row, own in zip(*(runs.rows(folder / RUN / "metrics.jsonl") for folder in (one, other)), strict=True):
         assert row.keys() == own.keys()
-        different = [key for key, value in row.items() if value is not own[key] and abs(value - own[key]) > 1e-9 * max(abs(value), 1)]
-        assert [key for key in different if "update_ratio" not in key] == [], "the update ratio leaves out the sharded head"
+        compared = {key: value for key, value in row.items() if "update_ratio" not in key}  # which leaves out the sharded head
+        assert [key for key, value in compared.items() if value is not own[key] and abs(value - own[key]) > 1e-9 * max(abs(value), 1)] == []
     assert any(row.get("train/clip_rate") for row in runs.rows(one / RUN / "metrics.jsonl")), "no update was clipped"
 
 

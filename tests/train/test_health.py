@@ -250,6 +250,13 @@ def test_update_ratio_of_weights_that_are_not_in_row_order():
     assert UpdateRatio([ParamGroup("default", (Parameter("w", gaps, torch.nn.Identity()),), 1.0, 0.1)]).sizes == {"default": 0}
 
 
+def test_update_ratio_without_a_measured_weight():
+    weight = Parameter("head.weight", torch.nn.Parameter(torch.ones(4, 3)), torch.nn.Identity())
+    ratio = UpdateRatio([ParamGroup("default", (weight,), 1.0, 0.1)], sharded=["head.weight"])
+    ratio.start()
+    assert math.isnan(ratio.read()["default"])
+
+
 TINY = ["schedule.mixup_prob.start=0", "schedule.mixup_prob.end=0", "trainer.length=3steps", "trainer.global_batch_size=8"]
 TINY += ["data.train_samples=24", "data.validation_samples=4", "schedule.validate=[]", "schedule.validate_at_end=false"]
 TINY += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]", "schedule.partial_combinations=[]"]

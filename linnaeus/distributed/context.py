@@ -6,11 +6,12 @@ before the group exists: rank 0 broadcasts the configuration through the store, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -129,6 +130,15 @@ class DistributedContext:
         found: DistributedContext = object.__new__(DistributedContext)
         found.device, found.local_rank = self.device, self.local_rank
         return found
+
+    @contextlib.contextmanager
+    def as_singleton(self) -> Iterator[None]:
+        """Return a context manager in which the constructor returns this object, such as the result of `alone`."""
+        before, DistributedContext._instance = DistributedContext._instance, self
+        try:
+            yield
+        finally:
+            DistributedContext._instance = before
 
     def _join(self, cuda: bool, timeout: timedelta) -> None:
         # Import it before the group exists: its default arguments would hold the group until the interpreter exits. DDP imports it later.

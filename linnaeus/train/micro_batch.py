@@ -23,6 +23,7 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.rundir import RunDirectory
 from linnaeus.schedule import accumulation_steps
 from linnaeus.schedule.length import tree_block
+from linnaeus.train.planning import resolve_schedule
 from linnaeus.train.trial_update import MARGIN, DeviceMemory, Trial, device_memory, fits, kept_generators, silenced, with_trainer
 from linnaeus.workloads.base import Workload
 
@@ -70,9 +71,11 @@ def largest(config: Config, context: DistributedContext, directory: RunDirectory
         compile=False,
         deterministic=bool(config.trainer.deterministic),
     )
+    # of the run: the smaller global batch would give another number of updates, which phases in steps may not cover
+    plan = functools.partial(resolve_schedule, with_trainer(config, micro_batch_size=share), context=context)
     found, used = 0, 0.0
     with memory.limited():
-        trial, built = fits(lambda: Trial(alone, context.alone(), directory.path))
+        trial, built = fits(lambda: Trial(alone, context.alone(), directory.path, plan))
         sizes = [1] if trial is None else allowed_sizes(alone, trial.workload)
         if all(context.all_gather(built)) and trial is not None:
             if trial.t.model.shard(context):

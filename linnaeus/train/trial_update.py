@@ -27,9 +27,10 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.train.build import build_sampler, build_training
 from linnaeus.train.freezing import set_training
 from linnaeus.train.loop import Window, forward_backward, loss_scales, loss_sums_after_update, seed_micro_batch
-from linnaeus.train.planning import Plan, resolve_schedule
+from linnaeus.train.planning import Plan
 from linnaeus.train.state import Training
 from linnaeus.workloads import build_workload
+from linnaeus.workloads.base import Workload
 
 T = TypeVar("T")
 MARGIN = 0.05  # share of the device memory that stays free: for NCCL and libraries, which allocate outside of torch, and for fragments
@@ -83,16 +84,18 @@ class Trial:
 
     They are separate from the parts of the run itself: data, model, optimizer state, batch statistics, counters."""
 
-    def __init__(self, config: Config, context: DistributedContext, directory: Path) -> None:
-        """config: the configuration with the samples of one process as global batch and as micro-batch. context: of one process."""
+    def __init__(self, config: Config, context: DistributedContext, directory: Path, plan: Callable[[Workload], Plan]) -> None:
+        """config: the configuration with the samples of one process as global batch and as micro-batch. context: of one process. plan:
+        function that returns the plan of the run, with one micro-batch per update on a process."""
         self.config, self.context = config, context
         self.workload = build_workload(config)
-        self.plan: Plan = resolve_schedule(config, self.workload, context)
+        self.plan = plan(self.workload)
         self.t: Training = build_training(config, context, self.workload, self.plan, directory)
         set_training(self.t.model)
 
     def update_twice(self, size: int, has_gradients: bool, copies: int) -> None:
-        """Make two updates, and run a validation batch if its size depends on the micro-batch.
+        """Make two updates, and run a validation batch if its size depends on the micro-batch. No collectives: the trial of another process
+        may fail, and models may sum over the processes in `Model.after_update`.
 
         size: samples in a micro-batch. has_gradients: True if gradients exist already in a forward pass, from an earlier
         micro-batch of the window or in the buckets of DDP. copies: number of further copies of the gradients that the run holds."""
@@ -102,10 +105,11 @@ class Trial:
         # the loop holds the batches of a whole window on the device, and the next one
         ahead = [self.on_device(host) for _ in range(self.config.trainer.global_batch_size // size + 1)]
         window = [(host, batch) for batch in ahead[: 1 + has_gradients]]
-        for _ in range(2):
-            make_update(t, window)
-        if self.config.data.validation_batch is None and t.ops.resolved.validate.ever_due:
-            self.validate(size)
+        with self.context.as_singleton():
+            for _ in range(2):
+                make_update(t, window)
+            if self.config.data.validation_batch is None and t.ops.resolved.validate.ever_due:
+                self.validate(size)
         del others, ahead
 
     def indices(self, size: int) -> list[SampleIndex]:

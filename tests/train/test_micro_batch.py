@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 
+from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.rundir import identity
 from linnaeus.train import micro_batch, trial_update
@@ -134,6 +135,26 @@ def test_processes_take_the_smallest_number(tmp_path):
     run = tmp_path / "auto/vectors/run"
     assert saved(run)["trainer"]["micro_batch_size"] == 4
     assert "micro_batch_size=auto: 4 of 32 samples per process" in (run / "train.log").read_text()
+
+
+def test_a_trial_has_no_collectives(tmp_path, monkeypatch):
+    """A dictionary sums counts over the processes after an update. A process whose trial has failed would not take part."""
+    config, callers = runs.configuration("planted", tmp_path, AUTO), []
+    context = runs.train.join_group(config)
+    monkeypatch.setattr(DistributedContext, "all_reduce", lambda self, tensor, op="sum": callers.append(self) or tensor)
+    with limited_to(9):
+        micro_batch.find_micro_batch(config, context, mock.Mock(kept={}, path=tmp_path))
+    assert callers and not any(caller is context for caller in callers)
+
+
+def test_a_trial_has_the_schedule_of_the_run(tmp_path, monkeypatch):
+    """85 samples in global batches of 32: 3 updates per epoch. With the share of one of two processes, 16, there would be 6."""
+    config, lengths = runs.configuration("vectors", tmp_path, AUTO), set()
+    context = runs.train.join_group(config)
+    monkeypatch.setattr(context, "world_size", 2)
+    monkeypatch.setattr(trial_update.Trial, "update_twice", lambda trial, *arguments: lengths.add(trial.plan.length.total_steps))
+    micro_batch.largest(config, context, mock.Mock(path=tmp_path), 16, mock.MagicMock())
+    assert lengths == {15}
 
 
 # -- nothing of a trial stays --------------------------------------------------------------------------------------------------

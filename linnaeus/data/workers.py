@@ -177,7 +177,7 @@ class WorkerLoader:
     """A loader that yields the batches of a dataset in order. The workers of a pool read ahead: `prefetch` batches for each worker.
 
     At the end of an epoch the workers read the first batches of the next one, so that it starts without a wait. If the next iteration
-    starts elsewhere, for example after a rollback, these batches are discarded."""
+    starts elsewhere, these batches are discarded."""
 
     def __init__(self, pool: WorkerPool, dataset: PositionedDataset, batches: Any, prefetch: int) -> None:
         """`dataset` must be one of `pool.datasets`. `batches` is a sized iterable of lists of sample indices."""

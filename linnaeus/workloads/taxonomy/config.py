@@ -195,7 +195,7 @@ class HeadConfig:
 @dataclass(frozen=True)
 class SoftmaxHeadConfig(HeadConfig):
     sharded: bool = setting(
-        "divide the classes over the processes: no process holds the whole head, and features are exchanged instead of its gradients",
+        "divide the classes over the processes: each trains its rows of the weights, and features are exchanged, not gradients",
         default=False,
     )
 

@@ -383,6 +383,17 @@ def run_group(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> N
     assert not failed, "\n".join(failed)
 
 
+def run_jobs(processes: int, jobs: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Run jobs in this process, or in a group of several processes whose files are in `folder`."""
+    for one in jobs:
+        Path(one["root"]).mkdir(parents=True, exist_ok=True)
+    if processes > 1:
+        run_group(processes, jobs, folder)
+    for one in jobs if processes == 1 else ():
+        run_job(one)
+    torch.use_deterministic_algorithms(False)
+
+
 def run_on_one_and_two(root: Path, names: Iterable[str], make_job: Callable[[str, Path, int], dict[str, Any]]) -> Path:
     """Run `make_job(name, folder, processes)` of each name on one process and on two, in <root>/<processes>/<name>. Return `root`."""
     for processes in (1, 2):
@@ -391,11 +402,7 @@ def run_on_one_and_two(root: Path, names: Iterable[str], make_job: Callable[[str
             folder = root / str(processes) / name
             folder.mkdir(parents=True)
             jobs.append(make_job(name, folder, processes))
-        if processes == 2:
-            run_group(2, jobs, root)
-        for one in jobs if processes == 1 else ():
-            run_job(one)
-    torch.use_deterministic_algorithms(False)
+        run_jobs(processes, jobs, root)
     return root
 
 

@@ -42,7 +42,7 @@ def find_micro_batch(config: Config, context: DistributedContext, directory: Run
         return config
     if KEY in directory.kept:
         size = directory.kept[KEY]
-        log.info("micro_batch_size=auto: %s, found at the first start of this run", "null" if size is None else size)
+        log.info("micro_batch_size=auto: %s, from the saved configuration of this run", "null" if size is None else size)
         return with_trainer(config, micro_batch_size=size)
     accumulation_steps(config, context.world_size)  # refuses a global batch that cannot be divided among the processes
     share = config.trainer.global_batch_size // context.world_size

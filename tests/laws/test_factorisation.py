@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -59,19 +58,8 @@ def results(tmp_path_factory):
         jobs += [runs.job("biota", folder / "ordinary", *ANYWHERE, "trainer.deterministic=true")] if processes == 1 else []
         if processes == 2:
             jobs.insert(0, runs.job("vectors", folder / "fp16", *FP16, watch=["inf_on_one_rank"]))
-        run_jobs(processes, jobs, folder)
+        runs.run_jobs(processes, jobs, folder)
     return root
-
-
-def run_jobs(processes: int, jobs: list[dict[str, Any]], folder: Path) -> None:
-    """Run jobs in this process, or in a group of several processes whose files are in `folder`."""
-    for one in jobs:
-        Path(one["root"]).mkdir(parents=True, exist_ok=True)
-    if processes > 1:
-        runs.run_group(processes, jobs, folder)
-    for one in jobs if processes == 1 else ():
-        runs.run_job(one)
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +75,7 @@ def interrupted(tmp_path_factory):
                 runs.job("vectors", root / "cut", *CONTINUED, watch=["one_rank_is_stopped"], status=75),
                 runs.job("vectors", root / "cut", *CONTINUED),
             ]
-        run_jobs(processes, jobs, root)
+        runs.run_jobs(processes, jobs, root)
     return root
 
 

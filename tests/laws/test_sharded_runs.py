@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from tests import runs
 from tests.laws.test_factorisation import distance, losses, parameters
@@ -44,8 +42,8 @@ def results(tmp_path_factory):
         for head in ("false", "true"):
             settings = [*PLAIN, *COUNTED, taxa, f"head.sharded={head}"]
             two.append(runs.job("biota", root / f"{name}-{head}", *settings, watch=["bytes_of_updates"]))
-    run_jobs(root, 1, *(runs.job("biota", root / f"{name}-1", *settings) for name, settings in kinds.items()))
-    run_jobs(root, 2, *two)
+    runs.run_jobs(1, [runs.job("biota", root / f"{name}-1", *settings) for name, settings in kinds.items()], root)
+    runs.run_jobs(2, two, root)
     return root
 
 
@@ -54,21 +52,11 @@ def changed(tmp_path_factory):
     """root / one: the run of one process; chain: the run that goes from 1 process with the replicated head to 2 and 3 with the sharded one,
     and back to 1."""
     root = tmp_path_factory.mktemp("changed")
-    run_jobs(root, 1, runs.job("biota", root / "one", *SETTINGS))
+    runs.run_jobs(1, [runs.job("biota", root / "one", *SETTINGS)], root)
     for processes, settings, watch in CHAIN:
         watches, status = ([watch], 75) if watch else ([], 0)
-        run_jobs(root, processes, runs.job("biota", root / "chain", *settings, watch=watches, status=status))
+        runs.run_jobs(processes, [runs.job("biota", root / "chain", *settings, watch=watches, status=status)], root)
     return root
-
-
-def run_jobs(root: Path, processes: int, *jobs: dict[str, Any]) -> None:
-    for job in jobs:
-        Path(job["root"]).mkdir(parents=True, exist_ok=True)
-    if processes > 1:
-        runs.run_group(processes, jobs, root)
-    for job in jobs if processes == 1 else ():
-        runs.run_job(job)
-    torch.use_deterministic_algorithms(False)
 
 
 @pytest.mark.parametrize("name", ["marginal", "probe"])

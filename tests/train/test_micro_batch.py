@@ -59,7 +59,7 @@ def test_a_resumed_run_keeps_the_number_on_any_device(tmp_path):
     with mock.patch.object(micro_batch, "largest", side_effect=AssertionError), limited_to(1):
         run = runs.resumed(config)
     assert saved(run)["trainer"]["micro_batch_size"] == 4
-    assert "micro_batch_size=auto: 4, found at the first start of this run" in (run / "train.log").read_text()
+    assert "micro_batch_size=auto: 4, from the saved configuration of this run" in (run / "train.log").read_text()
     given = runs.run("vectors", tmp_path / "given", *SHORT, "trainer.micro_batch_size=4", "schedule.checkpoint=[1steps]")
     assert runs.differences(run, given) == []
     with mock.patch.object(micro_batch, "find_micro_batch", side_effect=AssertionError):

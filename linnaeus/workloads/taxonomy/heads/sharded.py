@@ -34,11 +34,8 @@ from linnaeus.workloads.taxonomy.heads.over_shards import (
 )
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
-ELEMENTWISE = (
-    "adamw",
-    "sgd",
-    "muon",
-)  # optimizers that update each weight of a head without reading the others; Muon leaves heads to AdamW
+# optimizers that update each weight of a head without reading the others; Muon leaves heads to AdamW
+ELEMENTWISE = ("adamw", "sgd", "muon")
 
 
 def check_sharded(config: Config) -> None:

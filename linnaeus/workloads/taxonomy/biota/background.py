@@ -43,11 +43,16 @@ def crop(world: int, layer: int, place: Array, size: int, zoom: int = 1) -> Arra
 
     `place`: [B, 2], row and column of the upper left corner as fractions of the layer's side, in [0, 1). `zoom`: step in the layer from one
     pixel of the window to the next; 1 reads every value, n every n-th."""
-    tile = tiles(world)[layer]
-    rows = (place[:, 0] * TILE).astype(np.int64)
-    columns = (place[:, 1] * TILE).astype(np.int64)
-    step = np.arange(size) * zoom
-    return tile[((rows[:, None] + step) % TILE)[:, :, None], ((columns[:, None] + step) % TILE)[:, None, :]]
+    span = size * zoom
+    tile = _wrapped_tile(world, layer, span)
+    corners = (place * TILE).astype(np.int64)
+    return np.stack([tile[row : row + span : zoom, column : column + span : zoom] for row, column in corners.tolist()])
+
+
+@lru_cache(maxsize=12)
+def _wrapped_tile(world: int, layer: int, margin: int) -> Array:
+    """Return the noise layer number `layer`, continued periodically by `margin` values, float32 [TILE + margin, TILE + margin]."""
+    return np.pad(tiles(world)[layer], (0, margin), "wrap")
 
 
 def paint_background(world: int, kind: str, x: Array, y: Array, draws: Array) -> Array:

@@ -117,10 +117,25 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
 
     `valid`: number of valid labels of each task in the global batch, float64 [T] on the host."""
     step = t.progress.global_step
+    accumulate_gradients(t, window, valid, step, t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1))
+    if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_measure_update_ratio(step + 1):
+        t.update_ratio.start()
+    if t.output.writer is not None and t.output.writer.copying:
+        saving.wait_for_copy(t)
+    apply_update(t, window, step)
+    t.tracker.add_update(tuple(valid.tolist()))
+    samples = t.sampler.samples_in(step)
+    t.progress.update_window(samples, len(window), count_units(t, samples, valid))
+
+
+def accumulate_gradients(t: Training, window: Window, valid: Tensor, step: int, gradnorm: bool, conflict: bool) -> None:
+    """Run forward and backward for each micro-batch of `window`, from gradients of zero, and reduce the gradients over the processes.
+
+    valid: as in `update_on_window`. step: number of updates before this one. gradnorm, conflict: True to measure, on the way, the
+    gradients that the task weighting needs, or those of the gradient conflict."""
     weights = t.weighting.weights
-    counts = tuple(valid.tolist())
-    scales = loss_scales(t.reduction.factor, counts, weights.dtype, weights.device)
-    t.weighting_meter.start(step + 1, valid, t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1))
+    scales = loss_scales(t.reduction.factor, tuple(valid.tolist()), weights.dtype, weights.device)
+    t.weighting_meter.start(step + 1, valid, gradnorm, conflict)
     t.optimizers.zero_grad()
     t.update.start(step + 1)
     for number, (_, batch) in enumerate(window):
@@ -128,16 +143,13 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
         with t.reduction.micro_batch(last=number + 1 == len(window)):
             forward_backward(t, batch, scales)
     t.reduction.finish()
-    if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_measure_update_ratio(step + 1):
-        t.update_ratio.start()
+
+
+def apply_update(t: Training, window: Window, step: int) -> None:
+    """Make the optimizer update number `step` + 1 with the accumulated gradients, then finish the measurements of the task weighting."""
     t.optimizers.lr = t.lr.at(step)
-    if t.output.writer is not None and t.output.writer.copying:
-        saving.wait_for_copy(t)
     t.update()
     t.weighting_meter.finish(loss_sums_after_update(t, window, step) if t.weighting_meter.requires_losses_after() else None)
-    t.tracker.add_update(counts)
-    samples = t.sampler.samples_in(step)
-    t.progress.update_window(samples, len(window), count_units(t, samples, valid))
 
 
 @functools.lru_cache(maxsize=1)  # most updates of a run have the same counts

@@ -14,6 +14,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Callable
+from typing import TypeVar
 
 from linnaeus.config.choices import AUTO
 from linnaeus.config.schema import ANYWHERE, Config
@@ -29,6 +31,7 @@ from linnaeus.workloads.base import Workload
 
 log = logging.getLogger("linnaeus")
 
+T = TypeVar("T")
 KEY = "trainer.micro_batch_size"
 GIB = 2**30
 
@@ -75,9 +78,9 @@ def largest(config: Config, context: DistributedContext, directory: RunDirectory
     plan = functools.partial(resolve_schedule, with_trainer(config, micro_batch_size=share), context=context)
     found, used = 0, 0.0
     with memory.limited():
-        trial, built = fits(lambda: Trial(alone, context.alone(), directory.path, plan))
+        trial, built = fits_everywhere(context, lambda: Trial(alone, context.alone(), directory.path, plan))
         sizes = [1] if trial is None else allowed_sizes(alone, trial.workload)
-        if all(context.all_gather(built)) and trial is not None:
+        if built and trial is not None:
             if trial.t.model.shard(context):
                 raise ConfigError(f"{KEY}=auto cannot try a model that is divided over the processes (head.sharded); give a number")
             for size in sizes:
@@ -99,9 +102,27 @@ def peak_of_trial(trial: Trial, size: int, copies: int, context: DistributedCont
     copies: as in `Trial.update_twice`."""
     memory.release()
     has_gradients = size < trial.config.trainer.global_batch_size or context.world_size > 1
-    _, ok = fits(functools.partial(trial.update_twice, size, has_gradients, copies))
-    peaks = context.all_gather(memory.peak() if ok else None)
-    return None if None in peaks else max(peaks)
+    _, ok = fits_everywhere(context, functools.partial(trial.update_twice, size, has_gradients, copies))
+    return max(context.all_gather(memory.peak())) if ok else None
+
+
+def fits_everywhere(context: DistributedContext, work: Callable[[], T]) -> tuple[T | None, bool]:
+    """Call `work` on every process. Return (its result on this process, True if it fits into the memory of every process).
+
+    If `work` raises an error other than out of memory on a process, raise it there, and `ConfigError` with its text on the others, which
+    would wait for that process in their next collective."""
+    result, ok, failure = None, False, None
+    try:
+        result, ok = fits(work)
+    except Exception as error:
+        failure = error
+    answers = context.all_gather((ok, None if failure is None else f"{type(failure).__name__}: {failure}"))
+    if failure is not None:
+        raise failure
+    for rank, (_, text) in enumerate(answers):
+        if text is not None:
+            raise ConfigError(f"{KEY}=auto: the trial has failed on process rank {rank}: {text}")
+    return result, all(ok for ok, _ in answers)
 
 
 def allowed_sizes(config: Config, workload: Workload) -> list[int]:

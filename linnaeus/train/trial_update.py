@@ -26,7 +26,7 @@ from linnaeus.data.samples import SampleIndex
 from linnaeus.distributed import DistributedContext
 from linnaeus.train.build import build_sampler, build_training
 from linnaeus.train.freezing import set_training
-from linnaeus.train.loop import Window, forward_backward, loss_scales, loss_sums_after_update, seed_micro_batch
+from linnaeus.train.loop import Window, accumulate_gradients, apply_update
 from linnaeus.train.planning import Plan
 from linnaeus.train.state import Training
 from linnaeus.workloads import build_workload
@@ -141,21 +141,11 @@ class Trial:
 
 
 def make_update(t: Training, window: Window) -> None:
-    """Make an update on `window`, with every measurement that an update of this run can have. Compare `loop.update_on_window`."""
+    """Make an update on `window`, with every measurement that an update of this run can have."""
     valid = sum((t.workload.valid_counts(host) for host, _ in window), torch.zeros(len(t.workload.tasks), dtype=torch.float64))
-    weights, resolved = t.weighting.weights, t.ops.resolved
-    scales = loss_scales(t.reduction.factor, tuple(valid.tolist()), weights.dtype, weights.device)
-    t.weighting_meter.start(1, valid, resolved.weighting.ever_due, resolved.conflict.ever_due)
-    t.optimizers.zero_grad()
-    t.update.start(1)
-    for number, (_, batch) in enumerate(window):
-        seed_micro_batch(t, 0, number)
-        with t.reduction.micro_batch(last=number + 1 == len(window)):
-            forward_backward(t, batch, scales)
-    t.reduction.finish()
-    t.optimizers.lr = t.lr.at(0)
-    t.update()
-    t.weighting_meter.finish(loss_sums_after_update(t, window, 0) if t.weighting_meter.requires_losses_after() else None)
+    resolved = t.ops.resolved
+    accumulate_gradients(t, window, valid, 0, resolved.weighting.ever_due, resolved.conflict.ever_due)
+    apply_update(t, window, 0)
 
 
 # -- what a trial must not change ----------------------------------------------------------------------------------------------

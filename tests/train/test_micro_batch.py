@@ -147,6 +147,21 @@ def test_a_trial_has_no_collectives(tmp_path, monkeypatch):
     assert callers and not any(caller is context for caller in callers)
 
 
+def test_an_error_on_one_process_ends_the_others_too():
+    """The process with the error takes part in the collective first, then raises its own error; the others raise one with its text."""
+    answers, error = [], OSError("photographs.bin is gone")
+
+    def gathered(value):
+        answers.append(value)
+        return answers
+
+    with pytest.raises(OSError, match="is gone"):
+        micro_batch.fits_everywhere(mock.Mock(all_gather=gathered), mock.Mock(side_effect=error))
+    with pytest.raises(ConfigError, match=r"the trial has failed on process rank 0: OSError: photographs.bin is gone"):
+        micro_batch.fits_everywhere(mock.Mock(all_gather=gathered), lambda: "parts")
+    assert len(answers) == 2
+
+
 def test_a_trial_has_the_schedule_of_the_run(tmp_path, monkeypatch):
     """85 samples in global batches of 32: 3 updates per epoch. With the share of one of two processes, 16, there would be 6."""
     config, lengths = runs.configuration("vectors", tmp_path, AUTO), set()

@@ -57,6 +57,9 @@ def add_row(writer: Any, global_step: int, row: Mapping[str, Any], seconds: floa
     NaN.
 
     seconds: time of the row in seconds since 1970; None: now."""
-    for key, value in row.items():
-        if (value is None or isinstance(value, (int, float))) and key != "global_step":
-            writer.add_scalar(key, math.nan if value is None else value, global_step, walltime=seconds)
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    # One event for the row: `SummaryWriter.add_scalar` makes one for each scalar, which takes five times as long.
+    numbers = {key: math.nan if value is None else value for key, value in row.items() if value is None or isinstance(value, (int, float))}
+    values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items() if key != "global_step"]
+    writer.file_writer.add_summary(Summary(value=values), global_step, seconds)

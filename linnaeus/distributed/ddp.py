@@ -26,12 +26,18 @@ _SYNC_BUFFERS = next(
 
 
 def wrap_ddp(
-    model: nn.Module, context: DistributedContext, changing_buffers: Collection[str], deterministic: bool, sharded: Collection[str] = ()
+    model: nn.Module,
+    context: DistributedContext,
+    changing_buffers: Collection[str],
+    deterministic: bool,
+    sharded: Collection[str] = (),
+    in_bf16: Collection[str] = (),
 ) -> tuple[Callable[..., Any], DDPReduction]:
     """Return (callable that runs the forward pass, reduction of its gradients). With one process the callable is the model itself.
 
     changing_buffers: names of the buffers that forward passes change; DDP broadcasts them at each forward. deterministic: sum the gradients
-    in rank order. sharded: names of the parameters that are divided over the processes, whose gradients are not reduced."""
+    in rank order. sharded: names of the parameters that are divided over the processes, whose gradients are not reduced. in_bf16: names of
+    the parameters whose gradients are exchanged in bf16; not together with `deterministic`."""
     if context.world_size == 1:
         return model, DDPReduction(1, contextlib.nullcontext)
     own = [parameter for name, parameter in model.named_parameters() if name in sharded]
@@ -51,6 +57,8 @@ def wrap_ddp(
         log.warning("%d processes: a resumed run agrees to float rounding; for equal bits set trainer.deterministic", context.world_size)
     if deterministic:
         ddp.register_comm_hook(None, mean_in_rank_order)
+    elif in_bf16:
+        ddp.register_comm_hook([parameter for name, parameter in model.named_parameters() if name in in_bf16], mean_in_bf16)
     return ddp, DDPReduction(context.world_size, ddp.no_sync, own)
 
 
@@ -72,3 +80,31 @@ def mean_in_rank_order(state: None, bucket):  # type: ignore[no-untyped-def]  # 
         return own.copy_(total).div_(len(parts))
 
     return gathered.then(add)
+
+
+def mean_in_bf16(chosen: list[nn.Parameter], bucket):  # type: ignore[no-untyped-def]  # as above
+    """Average the gradients over the processes, those of the parameters `chosen` in bf16 and all others in their own dtype. This is a DDP
+    communication hook: GradBucket -> Future[Tensor].
+
+    With W processes each gradient is divided by W before it is rounded and summed. The two messages of a bucket are sent beside each
+    other. The gradients of the others have the bits that they have without this hook."""
+    import torch.distributed as dist
+
+    names, whole = {id(parameter) for parameter in chosen}, bucket.buffer().div_(dist.get_world_size())
+    halves = [gradient for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True) if id(parameter) in names]
+    others = [gradient for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True) if id(parameter) not in names]
+    if not halves:
+        return dist.all_reduce(whole, async_op=True).get_future().then(lambda done: done.value()[0])
+    packed = torch.cat([gradient.flatten().bfloat16() for gradient in halves])
+    first = dist.all_reduce(packed, async_op=True).get_future()
+    unchanged = torch.cat([gradient.flatten() for gradient in others]) if others else whole.new_zeros(0)
+    last = dist.all_reduce(unchanged, async_op=True).get_future() if others else first
+
+    def unpack(_: Any) -> Tensor:
+        first.wait()
+        for gradients, message in ((halves, packed), (others, unchanged)):
+            for gradient, part in zip(gradients, message.split([gradient.numel() for gradient in gradients]), strict=True):
+                gradient.copy_(part.view_as(gradient))
+        return whole
+
+    return last.then(unpack)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from linnaeus.distributed.summation_tree import BlockwiseSum, SumOrder
 
-MOST_ROWS = 1000  # updates; 64 kB for 8 tasks. With more updates between two rows of metrics, the oldest are kept as a total only
+MOST_ROWS = 10_000  # updates; 640 kB for 8 tasks. With more updates between two rows of metrics, the oldest are kept as a total only
 
 
 class UpdateLosses(NamedTuple):

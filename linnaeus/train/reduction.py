@@ -54,9 +54,15 @@ def build_reduction(
     config: Config, model: Model, context: DistributedContext, plan: Plan, order: SumOrder, shards: RowShards
 ) -> tuple[Callable[..., Any], GradientReduction]:
     """Return (callable that runs the forward pass, object that sums the gradients of an update). Log the memory that a fixed order
-    costs. shards: parameters that are divided over the processes."""
+    costs. shards: parameters that are divided over the processes.
+
+    Raise `ConfigError` if gradients are to be summed in a fixed order and in bf16."""
+    in_bf16, fixed = model.reduced_in_bf16(), config.trainer.deterministic
+    if in_bf16 and fixed:
+        value = fixed if fixed == ANYWHERE else "true"
+        raise ConfigError(f"head.reduce_precision=bf16 is not possible with trainer.deterministic={value}; use trainer.deterministic=false")
     if not order.anywhere:
-        return wrap_ddp(model, context, changing_buffers(model), config.trainer.deterministic is True, shards.rows)
+        return wrap_ddp(model, context, changing_buffers(model), fixed is True, shards.rows, in_bf16)
     reduction = TreeReduction(model, context, order.block, plan.accumulation)
     micro_batches = plan.accumulation * context.world_size
     size = sum(parameter.numel() * parameter.element_size() for parameter in reduction.parameters) * reduction.copies / 2**20

@@ -91,6 +91,11 @@ class Model(nn.Module, ABC):
         the gradients of these rows must be the sums over all processes. The default divides nothing."""
         return {}
 
+    def reduced_in_bf16(self) -> set[str]:
+        """Return the names of the parameters whose gradients the processes exchange in bf16, if the model is configured so. The default
+        names none."""
+        return set()
+
     def maskable_parameters(self) -> list[str]:
         """Return the names of the weight matrices that may start sparse and become denser while the model trains (`growth=linear`)."""
         return []

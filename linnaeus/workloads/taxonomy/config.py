@@ -190,6 +190,11 @@ class HeadConfig:
         "ignore: null labels are not trained on; phase_in, predict: each rank gets a class for them, by schedule.null_mask_prob or always",
         choices=("ignore", "phase_in", "predict"),
     )
+    reduce_precision: str = setting(
+        "format in which processes exchange the gradients of the head: full, that of the gradients; bf16, half as many bytes as float32",
+        choices=("full", "bf16"),
+        default="full",
+    )
 
 
 @dataclass(frozen=True)

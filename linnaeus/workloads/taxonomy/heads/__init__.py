@@ -25,12 +25,15 @@ def is_hierarchical(config: HeadConfig) -> bool:
 
 def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
     """Return the configured head for feature vectors of length `width`."""
-    part = registered("head", config.name)
+    part, null = registered("head", config.name), config.nulls != "ignore"
+    head: Head
     if part is not None:
-        return check_members(part.build(config, width, tree), Head, f"head.name={config.name}: the builder returns")
-    null = config.nulls != "ignore"
-    if isinstance(config, HierarchicalSoftmaxConfig):
-        return HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)
-    if isinstance(config, SoftmaxHeadConfig):
-        return (LinearHead if config.name == "linear" else MarginalHead)(width, tree, null, config.sharded)
-    return HEADS[config.name](width, tree, null)
+        head = check_members(part.build(config, width, tree), Head, f"head.name={config.name}: the builder returns")
+    elif isinstance(config, HierarchicalSoftmaxConfig):
+        head = HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)
+    elif isinstance(config, SoftmaxHeadConfig):
+        head = (LinearHead if config.name == "linear" else MarginalHead)(width, tree, null, config.sharded)
+    else:
+        head = HEADS[config.name](width, tree, null)
+    head.reduce_precision = config.reduce_precision
+    return head

@@ -114,6 +114,8 @@ class Head(nn.Module, ABC):
     """Map from features [B, R, D], one feature vector per sample and taxonomic rank, to `Scores`. A trunk with a single feature per sample
     repeats this feature for every rank."""
 
+    reduce_precision = "full"  # `head.reduce_precision`
+
     def init_weights(self) -> None:
         """Initialise the linear layers that compute raw scores, from torch's default generator."""
         for layer in self.modules():

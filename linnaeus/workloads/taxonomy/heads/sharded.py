@@ -45,6 +45,8 @@ def check_sharded(config: Config) -> None:
         return
     if config.trainer.deterministic == ANYWHERE:
         raise ConfigError("head.sharded=true sums over the processes in the order of the shards; use trainer.deterministic=true or false")
+    if head.reduce_precision != "full":
+        raise ConfigError("head.sharded=true exchanges no gradients of the head; leave out head.reduce_precision")
     if config.optimizer.name not in ELEMENTWISE:
         raise ConfigError(
             f"head.sharded=true needs an optimizer that updates each weight by itself, and optimizer={config.optimizer.name} may not; "

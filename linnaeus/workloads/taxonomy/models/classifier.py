@@ -93,6 +93,10 @@ class Classifier(Model):
         self.head = head
         return {f"head.{name}": rows for name, rows in head.rows.items()}
 
+    def reduced_in_bf16(self) -> set[str]:
+        """With `head.reduce_precision=bf16`, return the names of all parameters of the head."""
+        return {f"head.{name}" for name, _ in self.head.named_parameters()} if self.head.reduce_precision == "bf16" else set()
+
     def trunk_parameters(self) -> list[nn.Parameter]:
         """Return all parameters that all ranks share, for exact gradients of each task."""
         return [*cast(nn.Module, self.trunk).parameters(), *self.norm.parameters()]

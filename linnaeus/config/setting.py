@@ -35,8 +35,7 @@ def setting(
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
-    # by keyword only: a class may then add required fields to those of its base class
-    return dataclasses.field(metadata=metadata, default_factory=lambda: copy.copy(default), kw_only=True)
+    return dataclasses.field(metadata=metadata, default_factory=lambda: copy.copy(default))
 
 
 def entry_type(annotation: Any) -> Any:

@@ -1,6 +1,6 @@
 """Define the configuration groups of the taxonomy workload: data, model, head, loss, augment."""
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from linnaeus.config.schema import DataConfig
@@ -190,6 +190,7 @@ class HeadConfig:
         "ignore: null labels are not trained on; phase_in, predict: each rank gets a class for them, by schedule.null_mask_prob or always",
         choices=("ignore", "phase_in", "predict"),
     )
+    _: KW_ONLY  # so that classes based on this one can have required fields
     reduce_precision: str = setting(
         "format in which processes exchange the gradients of the head: full, that of the gradients; bf16, half as many bytes as float32",
         choices=("full", "bf16"),

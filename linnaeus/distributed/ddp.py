@@ -87,7 +87,7 @@ def mean_in_bf16(chosen: list[nn.Parameter], bucket):  # type: ignore[no-untyped
     communication hook: GradBucket -> Future[Tensor].
 
     With W processes each gradient is divided by W before it is rounded and summed. The two messages of a bucket are sent beside each
-    other. The gradients of the others have the bits that they have without this hook."""
+    other. With two processes the other gradients have the same bits as without this hook."""
     import torch.distributed as dist
 
     names, whole = {id(parameter) for parameter in chosen}, bucket.buffer().div_(dist.get_world_size())

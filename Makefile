@@ -62,19 +62,31 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Without --no-compile, pip compiles all files of all packages one after the other: 25 s. Python compiles what it imports at the first import.
+# $(call install,VENV,ARGUMENTS). uv takes a quarter of the time of pip: 20 s in place of 84. It does not read the settings of pip, so they
+# are passed on. If it fails, pip installs.
+pip_setting = "$$($(1)/bin/pip config list | sed -n "s/.*\.$(2)='\(.*\)'/\1/p" | head -n 1)"
+define install
+	$(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@index=$(call pip_setting,$(1),index-url); cert=$(call pip_setting,$(1),cert); \
+	[ -z "$$cert" ] || export SSL_CERT_FILE="$${SSL_CERT_FILE:-$$cert}"; \
+	export UV_INDEX=$(call pip_setting,$(1),extra-index-url) UV_FIND_LINKS=$(call pip_setting,$(1),find-links); \
+	echo "install packages into $(1)"; \
+	$(1)/bin/uv pip install --quiet --python $(1)/bin/python --index-strategy unsafe-best-match $${index:+--default-index "$$index"} $(2) || \
+	$(1)/bin/pip install --quiet --disable-pip-version-check --no-compile $(2)
+endef
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e .
+	$(call install,$(VENV),-c constraints.txt -e .)
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(call install,$(VENV),-c constraints.txt -e '.[test]')
 	touch $@
 
 .venv-floor/.installed: pyproject.toml constraints-floor.txt
 	$(PYTHON) -m venv .venv-floor
-	.venv-floor/bin/pip install --quiet --disable-pip-version-check -c constraints-floor.txt -e '.[test]'
+	$(call install,.venv-floor,-c constraints-floor.txt -e '.[test]')
 	touch $@
 
 clean:

@@ -341,12 +341,14 @@ def test_losses_in_evaluation_are_those_of_the_objective(trained, name):
         assert "sparsity" in model(batch_of(x)).losses
 
 
+@pytest.mark.parametrize("dead", [5, 30])  # fewer and more than the auxiliary loss uses for a sample
 @pytest.mark.parametrize("name", ["topk", "batch_topk", "matryoshka"])
-def test_the_pass_through_active_features_has_the_results_of_the_dense_one(trained, name):
+def test_the_pass_through_active_features_has_the_results_of_the_dense_one(trained, name, dead):
     found = []
     for dense in (False, True):
         model = copy.deepcopy(trained[name]).double().train()
-        model.silent[:9] = 10**6  # the auxiliary loss has something to do
+        model.silent[:dead] = 10**6
+        assert 5 < model._most_dead() < 30
         model.limited = not dense
         weight = torch.ones(70)
         weight[[3, 69]] = 0

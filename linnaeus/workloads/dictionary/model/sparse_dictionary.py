@@ -24,7 +24,8 @@ from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.base import Model
-from linnaeus.workloads.dictionary.model.sparse_pass import Active, Scratch, SparseEncode, weighted_sum
+from linnaeus.workloads.dictionary.model.largest import largest_of_rows
+from linnaeus.workloads.dictionary.model.sparse_pass import Active, Scratch, SparseEncode, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import OnSphere
 
 USAGE_RATE = 0.01  # of the moving average of the usage, per update
@@ -133,19 +134,20 @@ class SparseDictionary(Model):
     def _forward_active(self, scaled: Tensor, weight: Tensor) -> Reconstruction:
         """Return the result of `forward` in training, computed through the active features only. The field `activities` is None. scaled:
         scaled activations [N, d]. weight: [N], 0 for samples that are left out."""
-        x = scaled - self.bias
         with torch.no_grad():
+            x = scaled - self.bias
             pre = self.scratch.linear(x, self.encoder, self.encoder_bias)
             active = self.training_places(pre, weight)
         decoder = OnSphere.apply(self.decoder)
         real = weight > 0
-        self._fired[:-1] += torch.bincount(active.feature[real[active.sample]], minlength=self.features)
+        every = bool(real.all())
+        self._fired[:-1] += active.per_feature() if every else torch.bincount(active.feature[real[active.sample]], minlength=self.features)
         self._fired[-1] += real.sum()
-        values = SparseEncode.apply(x, self.encoder, self.encoder_bias, pre, active)
+        values = SparseEncode.apply(x, self.bias, self.encoder, self.encoder_bias, pre, active)
         found, losses = self.reconstruct_active(active, values, scaled, decoder)
         if self.config.auxiliary:
-            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss(scaled, scaled - found, decoder)
-        return Reconstruction(found / self.scale, None, losses, torch.bincount(active.sample, minlength=len(scaled)))
+            losses["auxiliary"] = self.config.auxiliary * self._auxiliary_loss_active(x, pre, scaled - found, decoder)
+        return Reconstruction(found / self.scale, None, losses, active.per_sample())
 
     def reconstruct_active(self, active: Active, values: Tensor, scaled: Tensor, decoder: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return (scaled reconstruction [N, d], {name: loss [N]}), like `reconstruct`, from the active features only. active: indices of
@@ -217,31 +219,43 @@ class SparseDictionary(Model):
         self._fired[:-1] += ((activities > 0) & real.unsqueeze(1)).sum(0)
         self._fired[-1] += real.sum()
 
-    def _auxiliary_loss(self, scaled: Tensor, error: Tensor, decoder: Tensor, pre: Tensor | None = None) -> Tensor:
+    def _auxiliary_loss(self, scaled: Tensor, error: Tensor, decoder: Tensor, pre: Tensor) -> Tensor:
         """Return the auxiliary loss of dead features, [N]: dead features reconstruct `error`, and the loss is their squared error.
 
-        error: reconstruction error [N, d]. For each sample the dead features with the largest pre-activations are used, at most
-        `auxiliary_features`. If fewer features are dead, the loss is reduced in proportion; if none is dead, it is 0. pre: pre-activations
-        [N, F]; None: they are computed here.
+        error: reconstruction error [N, d]. pre: pre-activations [N, F]. For each sample the dead features with the largest pre-activations
+        are used, at most `auxiliary_features`. If fewer features are dead, the loss is reduced in proportion; if none is dead, it is 0.
 
         A negative pre-activation is multiplied by `SLOPE`, so that it has a gradient, but hardly contributes. With a factor of 1, a
         matryoshka dictionary had 0.03 lower MCC (see `recovery.py`) on planted features."""
-        dead, most = self.dead, self.config.auxiliary_features or max(self.width // 2, 1)
+        dead, most = self.dead, self._most_dead()
         share = (dead.sum() / most).clamp(max=1)
         if scaled.device.type == "cpu":  # where nothing waits for the device, only the columns of dead features are computed
             columns = dead.nonzero().squeeze(1)
             if not len(columns):
                 return torch.zeros_like(error[:, 0])
-            decoder, dead = decoder[columns], dead[columns]
-            if pre is None:
-                pre = F.linear(scaled - self.bias, self.encoder[columns], self.encoder_bias[columns])
-            else:
-                pre = pre[:, columns]
-        assert pre is not None
+            decoder, dead, pre = decoder[columns], dead[columns], pre.index_select(1, columns)
         values, index = torch.where(dead, pre, -torch.inf).topk(min(most, pre.shape[1]), dim=1)
         values = F.leaky_relu(torch.where(values.isfinite(), values, 0), SLOPE)
         found = torch.zeros_like(pre).scatter(1, index, values) @ decoder
         return share * squared_error(error.detach(), found)
+
+    def _auxiliary_loss_active(self, x: Tensor, pre: Tensor, error: Tensor, decoder: Tensor) -> Tensor:
+        """Return `_auxiliary_loss`, [N], computed through the active dead features only. x: input of the encoder, [N, d]. pre:
+        pre-activations [N, F], without a graph. error: reconstruction error [N, d]. decoder: [F, d]."""
+        columns, most = self.dead.nonzero().squeeze(1), self._most_dead()
+        if not len(columns):
+            return torch.zeros_like(error[:, 0])
+        feature = columns.expand(len(x), -1)
+        if len(columns) > most:
+            feature = columns[largest_of_rows(pre.index_select(1, columns), most)]
+        places = feature + torch.arange(len(x)).unsqueeze(1) * self.features
+        active = active_places(places.view(-1), *pre.shape)
+        values = F.leaky_relu(SparseEncode.apply(x, self.bias, self.encoder, self.encoder_bias, pre, active), SLOPE)
+        return min(len(columns) / most, 1) * squared_error(error.detach(), weighted_sum(active, values, decoder))
+
+    def _most_dead(self) -> int:
+        """Return the number of dead features of a sample in the auxiliary loss, if so many are dead."""
+        return self.config.auxiliary_features or max(self.width // 2, 1)
 
     def _usage_loss(self, pre: Tensor) -> Tensor:
         """Return the mean over the features of KL(usage_target || usage), [N], an equal value for each sample.

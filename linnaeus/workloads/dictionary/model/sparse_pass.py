@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,24 +22,38 @@ LEAST_FEATURES = 8  # for each active feature; with fewer the dense pass is used
 class Active(NamedTuple):
     """Indices of the P activities that are not 0 in a matrix of N samples and F features, sorted by sample.
 
-    feature, sample: int64 [P], feature and sample of each activity. first: int64 [N], position of the first activity of each sample. order:
-    int64 [P], permutation that sorts the activities by feature. of_feature: int64 [F], position of the first activity of each feature in
-    that order."""
+    place: int64 [P], flat index of each activity in the matrix. feature, sample: int64 [P], feature and sample of each activity. first:
+    int64 [N], position of the first activity of each sample. order: int64 [P], permutation that sorts the activities by feature.
+    of_feature: int64 [F], position of the first activity of each feature in that order."""
 
+    place: Tensor
     feature: Tensor
     sample: Tensor
     first: Tensor
     order: Tensor
     of_feature: Tensor
 
+    def per_sample(self) -> Tensor:
+        """Return the number of activities of each sample, int64 [N]."""
+        return self.first.diff(append=torch.tensor([len(self.place)]))
+
+    def per_feature(self) -> Tensor:
+        """Return the number of activities of each feature, int64 [F]."""
+        return self.of_feature.diff(append=torch.tensor([len(self.place)]))
+
 
 def active_places(places: Tensor, samples: int, features: int) -> Active:
     """Convert flat indices of active features to `Active`.
 
-    places: int64 [P], ascending flat indices in a matrix of shape [samples, features]."""
-    sample, feature = places // features, places % features
-    counts, uses = torch.bincount(sample, minlength=samples), torch.bincount(feature, minlength=features)
-    return Active(feature, sample, counts.cumsum(0) - counts, feature.argsort(stable=True), uses.cumsum(0) - uses)
+    places: int64 [P], flat indices in a matrix of shape [samples, features], sorted by sample, in any order within a sample."""
+    place: np.ndarray = places.numpy()
+    edges = np.searchsorted(place, np.arange(samples + 1) * features)  # in numpy: 0.5 ms in place of 2.2 for 32,768 activities
+    sample = np.repeat(np.arange(samples), np.diff(edges))
+    feature = place - sample * features
+    uses = np.bincount(feature, minlength=features)
+    order = np.argsort(feature.astype(np.uint16) if features <= 1 << 16 else feature, kind="stable")  # 16 bits: a radix sort
+    arrays = (feature, sample, edges[:-1], order, uses.cumsum() - uses)
+    return Active(places, *(torch.from_numpy(array) for array in arrays))
 
 
 class Scratch:
@@ -60,22 +75,23 @@ class Scratch:
 
 
 class SparseEncode(torch.autograd.Function):
-    """Autograd function that returns the pre-activations [P] at the places `active`, with gradients for `x`, `encoder` and `bias`.
+    """Autograd function that returns the pre-activations [P] at the places `active`, with gradients for `bias`, `encoder` and `shift`.
 
-    x: input of the encoder, [N, d]. encoder: [F, d]. bias: [F]. pre: x encoder^T + bias, [N, F], already computed without a graph."""
+    x: input of the encoder, scaled activations minus `bias`, [N, d], without a gradient of its own. bias: [d]. encoder: [F, d]. shift: [F].
+    pre: x encoder^T + shift, [N, F], already computed without a graph."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, encoder: Tensor, bias: Tensor, pre: Tensor, active: Active) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bias: Tensor, encoder: Tensor, shift: Tensor, pre: Tensor, active: Active) -> Tensor:
         ctx.save_for_backward(x, encoder)
         ctx.active = active
-        return pre[active.sample, active.feature].to(encoder.dtype)
+        return pre.view(-1).index_select(0, active.place).to(encoder.dtype)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
         x, encoder = ctx.saved_tensors
         active: Active = ctx.active
-        of_bias = torch.zeros_like(encoder[:, 0]).index_add_(0, active.feature, gradient)
-        return _sum_of_features(active, gradient, encoder), _sum_of_samples(active, gradient, x), of_bias, None, None
+        of_shift = torch.zeros_like(encoder[:, 0]).index_add_(0, active.feature, gradient)
+        return None, -(of_shift @ encoder), _sum_of_samples(active, gradient, x), of_shift, None, None
 
 
 class SparseDecode(torch.autograd.Function):

@@ -19,7 +19,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import INIT, key
 from linnaeus.workloads.dictionary.model.config import DictionaryConfig, MatryoshkaConfig, TopKConfig
-from linnaeus.workloads.dictionary.model.largest import largest_of_blocks, largest_places
+from linnaeus.workloads.dictionary.model.largest import largest_of_blocks, largest_of_rows, largest_places
 from linnaeus.workloads.dictionary.model.sparse_dictionary import SparseDictionary, squared_error
 from linnaeus.workloads.dictionary.model.sparse_pass import LEAST_FEATURES, Active, active_places, weighted_sum
 from linnaeus.workloads.dictionary.model.straight_through import Jump, Step
@@ -75,9 +75,9 @@ class TopKDictionary(SparseDictionary):
         return torch.zeros_like(pre).scatter(1, index, values)
 
     def training_places(self, pre: Tensor, weight: Tensor) -> Active:
-        values, index = pre.topk(int(self.config.k), dim=1, sorted=False)
-        index += torch.arange(len(pre)).unsqueeze(1) * pre.shape[1]
-        return active_places(index[~(values <= 0)], *pre.shape)
+        index = largest_of_rows(pre, int(self.config.k))
+        places = index + torch.arange(len(pre)).unsqueeze(1) * pre.shape[1]
+        return active_places(places[~(pre.gather(1, index) <= 0)], *pre.shape)
 
 
 class BatchTopKDictionary(SparseDictionary):

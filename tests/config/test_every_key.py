@@ -295,11 +295,11 @@ TABLE = {
     **cases(see.updates, "head.routing@hierarchical_softmax=hard head.temperature@hierarchical_softmax=0.1", "head=hierarchical_softmax"),
     **cases(
         see.parameters,
-        "head.name@conditional=marginal head.nulls@conditional=predict",
+        "head.name=marginal head.nulls=predict",
         "head=conditional data.train_samples=72 trainer.global_batch_size=24 trainer.micro_batch_size=24",
     ),
     **cases(built(lambda t: t.model.head.sharded), "head.sharded@linear=true"),
-    **cases(built(lambda t: t.model.reduced_in_bf16()), "head.reduce_precision@conditional=bf16", "head=conditional"),
+    **cases(built(lambda t: t.model.reduced_in_bf16()), "head.reduce_precision=bf16", "head=conditional"),
     **cases(see.updates, "loss.effective_beta=0.9 loss.class_weight_cap=1.1", "loss=class_balanced"),
     **cases(see.updates, "loss.label_smoothing@taxonomic_smoothing=0.3 loss.beta@taxonomic_smoothing=0", "loss=taxonomic_smoothing"),
     **cases(see.updates, "loss.beta@soft_labels=5", "loss=soft_labels"),

@@ -303,7 +303,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "model": {"mformer": MformerConfig, "timm": TimmConfig},
     "head": {
         "linear": SoftmaxHeadConfig,
-        "conditional": HeadConfig,
+        "conditional": SoftmaxHeadConfig,
         "hierarchical_softmax": HierarchicalSoftmaxConfig,
         "marginal": SoftmaxHeadConfig,
     },

@@ -8,6 +8,7 @@ import torch
 
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
 from linnaeus.workloads.taxonomy.heads.sharded import check_sharded, shard_head
@@ -83,26 +84,28 @@ def test_losses_and_gradients_equal_those_of_the_replicated_head(name, split):
 
 @pytest.mark.parametrize("split", SPLITS, ids=len)
 @pytest.mark.parametrize("name", ["cross_entropy", "conditional", "marginal"])
-def test_losses_and_gradients_of_the_marginal_head_equal_those_of_the_replicated_one(name, split):
+@pytest.mark.parametrize("head", [MarginalHead, ConditionalHead])
+def test_losses_and_gradients_of_the_heads_on_the_tree_equal_those_of_the_replicated_ones(head, name, split):
     mixed = len(split) % 2 == 0
-    case = Case(name, name != "marginal", mixed, mixed, MarginalHead, **(slow.INVERSE if mixed else slow.EFFECTIVE))
+    case = Case(name, name != "marginal", mixed, mixed, head, **(slow.INVERSE if mixed else slow.EFFECTIVE))
     expected = case.replicated()
     assert expected[0].max() > 1 and expected[1].abs().max() > 0.1
     assert distance(expected, case.sharded(split)) < 1e-10
 
 
 @pytest.mark.parametrize("lost", ["reduce_rows", "all_reduce"])
-def test_negative_control_without_one_of_the_sums(lost, monkeypatch):
+@pytest.mark.parametrize("head, name", [(LinearHead, "label_smoothing"), (ConditionalHead, "cross_entropy")])
+def test_negative_control_without_one_of_the_sums(head, name, lost, monkeypatch):
     """`reduce_rows` brings losses and gradients of features to the process that has the sample; `all_reduce` agrees on sizes and maxima."""
     own = {"reduce_rows": lambda member, x: x.chunk(member.world_size)[member.rank], "all_reduce": lambda member, x, op="sum": x}
     monkeypatch.setattr(Member, lost, own[lost])
-    case = Case("label_smoothing", nulls=True)
+    case = Case(name, nulls=True, head=head)
     expected = case.replicated()
     assert distance(expected, case.sharded([6, 6])) > 1e-3
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=len)
-@pytest.mark.parametrize("head", [LinearHead, MarginalHead])
+@pytest.mark.parametrize("head", [LinearHead, MarginalHead, ConditionalHead])
 def test_predictions_and_gathered_scores_equal_those_of_the_replicated_head(head, split):
     """Also of a process without a sample in this round."""
     case = Case(nulls=True, head=head)
@@ -124,25 +127,33 @@ def test_predictions_and_gathered_scores_equal_those_of_the_replicated_head(head
         assert torch.allclose(torch.cat([log_p[r] for _, log_p in found]), expected, rtol=1e-12)
 
 
-def sent(rows):
-    """Return (number of classes, collective calls of one loss with its gradients) for a tree of `rows` random rows."""
-    case = Case("label_smoothing", repeated=True)
+def sent(head, name, rows):
+    """Return (number of classes, collective calls of one loss `name` with its gradients and of one prediction) for a tree of `rows` random
+    rows."""
+    case = Case(name, repeated=True, head=head)
     case.tree, _ = slow.random_tree(1, rows)
-    case.head = LinearHead(WIDTH, case.tree, sharded=True).double()
+    case.head = head(WIDTH, case.tree, sharded=True).double()
     case.batch["label"].clamp_(max=1)
     counts = LabelCounts.from_labels(case.tree, case.tree.paths)
-    case.loss = TaxonomyLoss(slow.loss_config("label_smoothing"), case.tree, counts, False, torch.float64)
+    case.loss = TaxonomyLoss(slow.loss_config(name), case.tree, counts, False, torch.float64)
     case.replicated()
+
+    def step(member):
+        own, features, batch = case.part(member, [6, 6])
+        case.measured(own, features, batch)
+        own(features.expand(-1, len(case.tree.ranks), -1)).greedy_path()
+
     group = ThreadGroup(2)
-    group.run(lambda member: case.measured(*case.part(member, [6, 6])))
+    group.run(step)
     return sum(case.tree.sizes), group.calls
 
 
-def test_what_is_sent_does_not_depend_on_the_number_of_classes():
-    """The features, which all ranks share, are sent once; their gradients too, here in two backward passes."""
-    (few, calls), (many, same) = sent(20), sent(60)
+@pytest.mark.parametrize("head, name", [(LinearHead, "label_smoothing"), (MarginalHead, "conditional"), (ConditionalHead, "conditional")])
+def test_what_is_sent_does_not_depend_on_the_number_of_classes(head, name):
+    """The features, which all ranks share, are sent once in each of two forward passes; their gradients in two backward passes."""
+    (few, calls), (many, same) = sent(head, name, 20), sent(head, name, 60)
     assert few < many and calls == same
-    assert calls.count(("gather_rows", 6 * WIDTH)) == 1 and calls.count(("reduce_rows", 12 * WIDTH)) == 2
+    assert calls.count(("gather_rows", 6 * WIDTH)) == 2 and calls.count(("reduce_rows", 12 * WIDTH)) == 2
 
 
 def test_what_needs_all_classes_is_refused():
@@ -157,6 +168,7 @@ def test_what_needs_all_classes_is_refused():
         "trainer.deterministic=anywhere": "use trainer.deterministic=true or false",
         "optimizer=timm": "needs an optimizer that updates each weight by itself, .* use adamw, sgd or muon",
         "head=marginal loss=label_smoothing": "smoothed targets of loss=cross_entropy need the probabilities of all taxa",
+        "head=conditional loss=label_smoothing": "head=conditional head.sharded=true: the smoothed targets",
         "head=marginal loss=taxonomic_smoothing": "use loss=cross_entropy without smoothing, loss=marginal, or head=linear",
     }.items(),
 )
@@ -166,7 +178,6 @@ def test_settings_that_do_not_work_are_refused_in_one_line(settings, message):
     check_sharded(compose(settings.split()))
 
 
-@pytest.mark.parametrize("head", ["conditional", "hierarchical_softmax"])
-def test_other_heads_name_the_head_that_works(head):
-    with pytest.raises(ConfigError, match=r"unknown key head\.sharded; choose head=linear or head=marginal for it"):
-        compose([f"head={head}", "head.sharded=true"])
+def test_the_head_with_routing_names_the_heads_that_work():
+    with pytest.raises(ConfigError, match=r"unknown key head\.sharded; choose head=linear or head=conditional or head=marginal for it"):
+        compose(["head=hierarchical_softmax", "head.sharded=true"])

@@ -3,9 +3,10 @@
 from linnaeus.config.contracts import check_members
 from linnaeus.config.registry import registered
 from linnaeus.workloads.taxonomy.config import HeadConfig, HierarchicalSoftmaxConfig, SoftmaxHeadConfig
-from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead, HierarchicalSoftmaxHead
+from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
 from linnaeus.workloads.taxonomy.heads.head import Head, LinearHead, LinearScores, Priors, Scores
 from linnaeus.workloads.taxonomy.heads.marginal import MarginalHead
+from linnaeus.workloads.taxonomy.heads.routing import HierarchicalSoftmaxHead
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 __all__ = ["HEADS", "Head", "LinearScores", "Priors", "Scores", "build_head", "is_hierarchical"]
@@ -31,9 +32,7 @@ def build_head(config: HeadConfig, width: int, tree: TaxonomyTree) -> Head:
         head = check_members(part.build(config, width, tree), Head, f"head.name={config.name}: the builder returns")
     elif isinstance(config, HierarchicalSoftmaxConfig):
         head = HierarchicalSoftmaxHead(width, tree, null, routing=config.routing, temperature=config.temperature)
-    elif isinstance(config, SoftmaxHeadConfig):
-        head = (LinearHead if config.name == "linear" else MarginalHead)(width, tree, null, config.sharded)
     else:
-        head = HEADS[config.name](width, tree, null)
+        head = HEADS[config.name](width, tree, null, isinstance(config, SoftmaxHeadConfig) and config.sharded)
     head.reduce_precision = config.reduce_precision
     return head

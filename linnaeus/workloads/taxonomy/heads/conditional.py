@@ -1,32 +1,20 @@
-"""Conditional heads: a softmax among siblings for every taxon, multiplied down the tree; optionally with routing.
+"""Conditional heads: a softmax among siblings for every taxon, multiplied down the tree.
 
 p(taxon) = p(taxon | parent) p(parent), so the probabilities are one distribution on the tree for any raw scores. The loss of a label needs
 only the scores of its siblings and of its ancestors' siblings (`label_log_probs`). All probabilities (`log_probs`) are computed for
 validation, and for smoothed targets above the finest rank. Tensors of nodes are [n, B]: dimension 0 is the node, dimension 1 the sample;
-see `sibling_softmax.py`. Levels and nodes are defined in `layout.py`.
-
-`ConditionalHead` scores each level from the feature of its rank. `HierarchicalSoftmaxHead` adds routing: before a level is scored, a
-weighted mean of the embeddings of the taxa of the rank above is added to the feature. The weights are the routing distribution r over these
-taxa. With p the log-probabilities of these taxa,
-
-    soft     r = softmax(p / temperature)
-    hard     r = one-hot of the most probable taxon, with the gradient of soft (straight through, Bengio et al. 2013)
-    gumbel   r = softmax((p + g) / temperature), g Gumbel noise (Jang et al. 2017); soft in evaluation
-
-Routing changes features only: the reported probabilities remain products of conditionals, so they obey the tree. With hard routing the
-predicted path is greedy, too: the most probable child at each level."""
+see `sibling_softmax.py`. Levels and nodes are defined in `layout.py`. `routing.py` has a head that adds routing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from linnaeus.workloads.taxonomy.heads.decision import best_path
-from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, INIT_STD, Head, Priors, Scores, at_least_float32, group_mean, log_mean
+from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, group_mean, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
 from linnaeus.workloads.taxonomy.ranges import range_logsumexp, range_sum
 from linnaeus.workloads.taxonomy.sibling_softmax import group_logsumexp, sibling_log_softmax, sibling_log_softmax_range_sums
@@ -77,21 +65,33 @@ class SiblingScores(Scores):
         layout = self.layout
         level = torch.where(nodes >= 0, layout.level[nodes], -1)
         own, siblings = layout.position[nodes], layout.siblings[nodes]
-        total: list[Tensor] = [torch.zeros((), device=nodes.device)] * layout.ranks
-        for number, z in enumerate(self.logits):
-            if not len(z):
+        present, ranges = list[Tensor](), list[tuple[int, Tensor, Tensor]]()
+        for number in range(len(self.logits)):
+            if not layout.level_sizes[number]:
                 continue
             columns = slice(number, number + 1) if layout.regular else slice(number, None)  # a level holds finer ranks below holes
             at_level = level[:, columns] == number
             position, group = own[:, columns], siblings[:, columns]
             first = torch.where(at_level, torch.stack([position, group[..., 0]]), 0)
             last = torch.where(at_level, torch.stack([position + 1, group[..., 1]]), 1)
-            longest = layout.widths[number] + layout.null
-            ranges = torch.cat(list(first), 1), torch.cat(list(last), 1)
-            score, normaliser = range_logsumexp(at_least_float32(z).t(), *ranges, longest).chunk(2, 1)
+            present.append(at_level)
+            ranges.append((number, torch.cat(list(first), 1), torch.cat(list(last), 1)))
+        total: list[Tensor] = [torch.zeros((), device=nodes.device)] * layout.ranks
+        for at_level, (number, _, _), found in zip(present, ranges, self._range_logsumexps(ranges), strict=True):
+            score, normaliser = found.chunk(2, 1)
             for r, part in enumerate(torch.where(at_level, score - normaliser, 0.0).unbind(1), start=number):
                 total[r] = total[r] + part
         return total
+
+    def _range_logsumexps(self, ranges: Sequence[tuple[int, Tensor, Tensor]]) -> list[Tensor]:
+        """Return the log-sum-exps of the raw scores over ranges of positions within groups of siblings, [B, K] for each of `ranges`.
+
+        `ranges`: (level, first position, last position + 1), int64 [B, K] each."""
+        found = []
+        for number, first, last in ranges:
+            longest = self.layout.widths[number] + self.layout.null
+            found.append(range_logsumexp(at_least_float32(self.logits[number]).t(), first, last, longest))
+        return found
 
     # -- all taxa --------------------------------------------------------------------------------------------------------
 
@@ -142,19 +142,28 @@ class SiblingScores(Scores):
     def greedy_path(self) -> Tensor:
         """Return the classes on the path that starts at the top and takes the most probable child at each level, int64 [B, R]; -1 for
         none."""
-        layout = self.layout
-        node = torch.full_like(self.logits[0][0], -1, dtype=torch.int64)
-        for number, z in enumerate(self.logits):
+        return self.layout.path[self._greedy_nodes()]
+
+    def _greedy_nodes(self) -> Tensor:
+        """Return the node at the end of the path of `greedy_path` for each sample of `logits`, int64."""
+        layout, scores = self.layout, self.logits[0]
+        node = torch.full(scores.shape[1:], -1, dtype=torch.int64, device=scores.device)
+        for number in range(len(self.logits)):
             if not layout.widths[number]:
                 continue
             first, last = layout.child_range[node].unbind(1)
-            position = first + torch.arange(layout.widths[number], device=z.device).unsqueeze(1)
-            found = z.gather(0, position.clamp(max=len(z) - 1))
-            best = found.masked_fill(position >= last, -torch.inf).argmax(0)
-            child = layout.node_at[layout.level_starts[number] + (first + best).clamp(max=len(z) - 1)]
+            best = self._best_positions(number, first, last).clamp(max=layout.level_sizes[number] - 1)
             at_level = (layout.child_level[node] == number) & (last > first)
-            node = torch.where(at_level, child, node)
-        return layout.path[node]
+            node = torch.where(at_level, layout.node_at[layout.level_starts[number] + best], node)
+        return node
+
+    def _best_positions(self, level: int, first: Tensor, last: Tensor) -> Tensor:
+        """Return the position with the largest raw score in first..last - 1, int64 of the shape of `first`; of equal ones the lowest. Any
+        number for an empty range. No range is longer than `Layout.widths[level]`."""
+        z = self.logits[level]
+        position = first + torch.arange(self.layout.widths[level], device=z.device).unsqueeze(1)
+        found = z.gather(0, position.clamp(max=len(z) - 1))
+        return first + found.masked_fill(position >= last, -torch.inf).argmax(0)
 
     def adjusted(self, priors: Priors, strength: float) -> SiblingScores:
         """Return scores with `strength` x log prior added (see `Scores.adjusted`). Siblings have the same parent, so adding log p(taxon)
@@ -220,9 +229,10 @@ class ConditionalHead(Head):
     """Head with one `NodeLinear` per level. The layer of a level reads the feature of the level's rank. A level without nodes has no layer,
     since DDP fails for parameters that get no gradient."""
 
-    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False) -> None:
+    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, sharded: bool = False) -> None:
+        """`sharded`: True if training on several processes replaces this head by a `ShardedConditionalHead`."""
         super().__init__()
-        self.layout = Layout(tree, null)
+        self.layout, self.sharded = Layout(tree, null), sharded
         self.levels = nn.ModuleDict({str(n): NodeLinear(width, size) for n, size in enumerate(self.layout.level_sizes) if size})
 
     def forward(self, features: Tensor) -> SiblingScores:
@@ -231,75 +241,3 @@ class ConditionalHead(Head):
     def _level_logits(self, level: int, feature: Tensor) -> Tensor:
         """Return the raw scores [n_l, B] of a level from the feature [B, D] of its rank."""
         return self.levels[str(level)](feature) if self.layout.level_sizes[level] else feature.new_empty(0, len(feature))
-
-
-class HierarchicalSoftmaxHead(ConditionalHead):
-    """Conditional head with routing: before a level is scored, a weighted mean of the embeddings of the taxa of the rank above is added to
-    the feature of the level (see module)."""
-
-    def __init__(self, width: int, tree: TaxonomyTree, null: bool = False, *, routing: str, temperature: float) -> None:
-        """`routing`: soft, hard or gumbel. `temperature`: temperature of the routing distribution, above 0."""
-        super().__init__(width, tree, null)
-        self.routing, self.temperature = routing, temperature
-        finer = self.layout.level_sizes[1:]
-        self.embeddings = nn.ParameterDict({str(r): torch.empty(tree.sizes[r], width) for r, size in enumerate(finer) if size})
-
-    def init_weights(self) -> None:
-        super().init_weights()
-        for embedding in self.embeddings.values():
-            nn.init.trunc_normal_(embedding, std=INIT_STD)
-
-    def forward(self, features: Tensor) -> SiblingScores:
-        logits: list[Tensor] = []
-        scores = SiblingScores(self.layout, logits, greedy=self.routing == "hard")
-        for level, feature in enumerate(features.unbind(1)):
-            if level and self.layout.level_sizes[level]:
-                embedding = self.embeddings[str(level - 1)].to(feature.dtype)
-                feature = feature + self._routed_embedding(scores.rank_log_probs(level - 1), embedding)
-            logits.append(self._level_logits(level, feature))
-        return scores
-
-    def _routed_embedding(self, log_probs: Tensor, embedding: Tensor) -> Tensor:
-        """Return the mean [B, D] of the embeddings [C, D] of a rank, weighted by the routing distribution (see module). `log_probs`:
-        log-probabilities of the classes of this rank, [C, B]."""
-        best = log_probs.argmax(0) if self.routing == "hard" else None
-        if self.routing == "gumbel" and self.training:
-            tiny = torch.finfo(log_probs.dtype).tiny  # a draw of exactly 0 would be infinite noise
-            # Minus Gumbel noise, in a fifth of the time of `exponential_`.
-            log_probs = log_probs - torch.rand_like(log_probs).clamp_(min=tiny).log_().neg_().log_()
-        return cast(Tensor, _WeightedMean.apply(log_probs, embedding, self.temperature, best))
-
-
-class _WeightedMean(torch.autograd.Function):
-    """Autograd function: the mean [B, D] of embeddings [C, D] with weights softmax(raw / temperature), raw [C, B]. With `best`, int64 [B],
-    the result is the embedding of each sample's class `best`; the gradient by `raw` is still computed for the mean (straight through).
-
-    Softmax and product are differentiated together, as in attention: with p the weights and g the gradient by the mean m, the gradient by
-    raw_c / temperature is p_c (g . embedding_c - g . m). The weights are saved before the division by their sum; dividing the product [B,
-    D] instead costs less than dividing [C, B]."""
-
-    @staticmethod
-    def forward(ctx: Any, raw: Tensor, embedding: Tensor, temperature: float, best: Tensor | None) -> Tensor:
-        weight = torch.sub(raw, raw.amax(0))
-        weight = (weight if temperature == 1 else weight.div_(temperature)).exp_()
-        total = weight.sum(0).unsqueeze(1)
-        narrow = weight.to(embedding.dtype)
-        found = (narrow.t() @ embedding / total).to(embedding.dtype) if best is None else embedding.index_select(0, best)
-        ctx.temperature = temperature
-        ctx.save_for_backward(weight, total, embedding, best, found)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        weight, total, embedding, best, found = ctx.saved_tensors
-        g = grads[0] / total
-        narrow = g.to(embedding.dtype)
-        by_weight = (embedding @ narrow.t()).to(weight.dtype)  # [C, B]
-        if best is None:
-            mean = (g * found).sum(1)
-            by_embedding = weight.to(embedding.dtype) @ narrow
-        else:
-            mean = (weight * by_weight).sum(0) / total.squeeze(1)
-            by_embedding = torch.zeros_like(embedding).index_add_(0, best, grads[0])
-        return by_weight.sub_(mean).mul_(weight).div_(ctx.temperature), by_embedding, None, None

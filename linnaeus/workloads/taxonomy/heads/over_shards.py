@@ -42,8 +42,13 @@ def ranges_in_shard(blocks: SampleBlocks, z: Tensor, start: int, first: Tensor, 
     """Return the parts of ranges of classes that lie in this shard, as (first, last + 1) counted from `start`, int64 [N, k].
 
     first, last: int64 [B, k], of the samples of this process, counted over all shards. start: first class of this shard."""
-    ranges = (blocks.gathered(torch.cat([first, last], 1)) - start).clamp(0, z.shape[1])
+    ranges = within(blocks.gathered(torch.cat([first, last], 1)), z, start)
     return ranges[:, : first.shape[1]], ranges[:, first.shape[1] :]
+
+
+def within(edges: Tensor, z: Tensor, start: int) -> Tensor:
+    """Return the ends of ranges of classes, int64, counted from the first class of this shard, `start`, and limited to the shard."""
+    return (edges - start).clamp(0, z.shape[1])
 
 
 def shard_range_sum(z: Tensor, first: Tensor, last: Tensor) -> Tensor:
@@ -85,9 +90,16 @@ def best_class(blocks: SampleBlocks, logits: Sequence[Tensor], starts: Sequence[
         best = argmax(z) if z.shape[1] else z.new_zeros(len(z), dtype=torch.int64)
         values.append(z.gather(1, best.unsqueeze(1)).squeeze(1) if z.shape[1] else z.sum(1) - torch.inf)
         classes.append(best + start)
-    value, found = torch.stack(values, 1), torch.stack(classes, 1)
-    found = torch.where(value == blocks.maximum(value), found, torch.iinfo(torch.int64).max)
-    return blocks.own(cast(Tensor, blocks.context.all_reduce(found, "min")))
+    return blocks.own(lowest_of_largest(blocks, torch.stack(values, 1), torch.stack(classes, 1)))
+
+
+def lowest_of_largest(blocks: SampleBlocks, value: Tensor, index: Tensor) -> Tensor:
+    """Return the index with the largest value over all shards, int64 in the shape of `index`; of equal values the lowest index. A NaN has a
+    very large index.
+
+    value: for each sample of all processes, the largest value in this shard. index: int64, where it is."""
+    found = torch.where(value == blocks.maximum(value), index, torch.iinfo(torch.int64).max)
+    return cast(Tensor, blocks.context.all_reduce(found, "min"))
 
 
 def gathered(blocks: SampleBlocks, z: Tensor, bounds: Sequence[tuple[int, int]]) -> Tensor:

@@ -50,27 +50,33 @@ def largest_places(pre: Tensor, real: Tensor, k: float, block: int, guess: float
     The indices, int64 [P], ascending, are flat indices in `pre` [N, F] of the values above 0 that are among the k n largest of their block.
     Values of samples that are not `real` count as 0. Of equal values the first ones are kept. NaN counts as the largest value, so that the
     loss becomes NaN, too."""
-    features = pre.shape[1]
-    number = _numbers(real, k, block).tolist()
     array: np.ndarray = (pre if bool(real.all()) else pre * real.unsqueeze(1)).float().numpy().reshape(-1)
-    edges = np.arange(len(number) + 1) * (block * features)
-    for limit in (max(guess, 0.0), 0.0):
-        places = np.flatnonzero(~(array <= limit))
-        cuts = np.searchsorted(places, edges)
-        if not limit or bool((np.diff(cuts) >= number).all()):
+    size, places, smallest = block * pre.shape[1], list[np.ndarray](), list[float]()
+    mask = np.empty(size, dtype=bool)
+    for i, most in enumerate(_numbers(real, k, block).tolist()):
+        own, least = _largest_of_block(array[i * size : (i + 1) * size], most, guess, mask)
+        places.append(own + i * size)
+        smallest.append(least)
+    return torch.from_numpy(np.concatenate(places)), torch.tensor(smallest, dtype=pre.dtype)
+
+
+def _largest_of_block(values: np.ndarray, most: int, guess: float, mask: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return (ascending indices of the `most` largest of the values above 0, the smallest of them); (all values above 0, 0) if these are
+    fewer. mask: memory for as many bools as there are values, or more."""
+    if not most:
+        return np.empty(0, dtype=np.int64), 0.0
+    for limit in (guess, 0.0) if guess > 0 else (0.0,):
+        small = np.less_equal(values, limit, out=mask[: len(values)])  # NaN is not small
+        places = np.flatnonzero(np.logical_not(small, out=small))
+        if len(places) >= most:
             break
-    values, kept = array[places], np.ones(len(places), dtype=bool)
-    smallest = torch.zeros(len(number))
-    for i, (start, end, most) in enumerate(zip(cuts[:-1], cuts[1:], number, strict=True)):
-        if end - start < most or not most:
-            kept[start:end] &= most > 0
-            continue
-        own = values[start:end]
-        least = np.partition(own, end - start - most)[end - start - most]
-        above = ~(own <= least)
-        above[np.flatnonzero(own == least)[: most - int(above.sum())]] = True
-        kept[start:end], smallest[i] = above, float(least)
-    return torch.from_numpy(places[kept]), smallest.to(pre.dtype)
+    if len(places) < most:
+        return places, 0.0
+    candidates = values[places]
+    least = np.partition(candidates, -most)[-most]
+    above = ~(candidates <= least)
+    above[np.flatnonzero(candidates == least)[: most - int(above.sum())]] = True
+    return places[above], float(least)
 
 
 def largest_of_rows(values: Tensor, count: int) -> Tensor:

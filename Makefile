@@ -12,11 +12,11 @@ demo: $(VENV)/.installed
 	$(BIN)/python main.py || [ $$? -eq 75 ]
 
 test: $(VENV)/.tested
-	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile
 
 # The same tests on the lowest versions pyproject.toml allows.
 test-floor: .venv-floor/.installed
-	.venv-floor/bin/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder
+	.venv-floor/bin/python -m pytest -m "not slow" -n 3 --dist loadfile
 
 test-slow: $(VENV)/.tested
 	$(BIN)/python -m pytest -m slow -n 2

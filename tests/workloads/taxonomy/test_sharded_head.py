@@ -156,10 +156,17 @@ def test_what_is_sent_does_not_depend_on_the_number_of_classes(head, name):
     assert calls.count(("gather_rows", 6 * WIDTH)) == 2 and calls.count(("reduce_rows", 12 * WIDTH)) == 2
 
 
-def test_what_needs_all_classes_is_refused():
-    case = Case()
+@pytest.mark.parametrize("head", [LinearHead, MarginalHead, ConditionalHead])
+def test_what_needs_all_classes_is_refused(head):
+    case = Case(head=head)
     with pytest.raises(RuntimeError, match="gathered"):
         ThreadGroup(2).run(lambda member: case.part(member, [6, 6])[0](case.features).log_probs())
+
+
+def test_probabilities_of_one_level_of_the_conditional_head_are_refused():
+    case = Case(head=ConditionalHead)
+    with pytest.raises(RuntimeError, match="gathered"):
+        ThreadGroup(2).run(lambda member: case.part(member, [6, 6])[0](case.features).rank_log_probs(1))
 
 
 @pytest.mark.parametrize(

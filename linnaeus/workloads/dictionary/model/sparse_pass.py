@@ -47,7 +47,7 @@ def active_places(places: Tensor, samples: int, features: int) -> Active:
 
     places: int64 [P], flat indices in a matrix of shape [samples, features], sorted by sample, in any order within a sample."""
     place: np.ndarray = places.numpy()
-    edges = np.searchsorted(place, np.arange(samples + 1) * features)  # in numpy: 0.5 ms in place of 2.2 for 32,768 activities
+    edges = np.searchsorted(place, np.arange(samples + 1) * features)  # all in numpy: 0.7 ms in place of 1.8 for 32,768 activities
     sample = np.repeat(np.arange(samples), np.diff(edges))
     feature = place - sample * features
     uses = np.bincount(feature, minlength=features)

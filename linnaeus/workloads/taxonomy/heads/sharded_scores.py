@@ -140,6 +140,10 @@ class ShardedSiblingScores(ShardedScores, SiblingScores):
     def greedy_path(self) -> Tensor:
         return self.path()
 
+    def _level_log_probs(self, number: int) -> Tensor:
+        """Raise `RuntimeError`, as `log_probs` does: siblings may be in several shards."""
+        return self.log_probs()[number]
+
     @torch.no_grad()
     def _best_positions(self, level: int, first: Tensor, last: Tensor) -> Tensor:
         z, start = self.logits[level], self.starts[level]

@@ -43,12 +43,12 @@ def refusal(*overrides: str) -> str:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.run("biota", tmp_path_factory.mktemp("original"), "trainer.length=2epochs", "trainer.ema_decay=0.9", "seed=3")
+    return runs.run("biota", tmp_path_factory.mktemp("original"), "trainer.length=4steps", "trainer.ema_decay=0.9", "seed=3")
 
 
-@pytest.mark.parametrize("named", ["config.yaml", ""])
-def test_a_repeated_run_has_the_same_bits(named: str, original: Path) -> None:
-    config = compose([f"run.from={original / named}", f"run.name=again{len(named)}", "trainer.num_workers=2"])
+def test_a_repeated_run_has_the_same_bits(original: Path) -> None:
+    config = compose([f"run.from={original}", "run.name=again", "trainer.num_workers=2"])
+    assert compose([f"run.from={original}/config.yaml", "run.name=again", "trainer.num_workers=2"]) == config
     assert runs.start(config) == 0
     again = runs.run_path(config)
     assert again.parent == original.parent and again != original

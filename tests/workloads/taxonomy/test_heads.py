@@ -170,7 +170,7 @@ NULLS = [*((name, False) for name in CONFIGS), *(pytest.param(name, True, marks=
 def test_gradients_match_finite_differences(name, null):
     _tree, label, head, features = make(name, "both", null, std=0.5)
     head.eval()  # in training, each call would draw new Gumbel noise
-    rows = label[:4]
+    rows = torch.stack([label[(label >= 0).all(1)][0], label[(label < 0).any(1)][0]])
 
     def both(x):
         scores = head(x)
@@ -179,7 +179,7 @@ def test_gradients_match_finite_differences(name, null):
 
     if name == "hard":  # its backward is the gradient of soft routing
         both = lambda x: head(x).label_log_probs(rows)[0][0]
-    assert torch.autograd.gradcheck(both, features[:4].requires_grad_())
+    assert torch.autograd.gradcheck(both, features[:2].requires_grad_())
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

@@ -128,7 +128,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the few photographs of the run suffice for a calibration and a prior, and make the prior always useful."""
     monkeypatch.setattr(calibration_fit, "FEWEST", 6)
     monkeypatch.setattr(prior_fit, "LEAST", 20)
-    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 100)
+    monkeypatch.setattr(prior_fit, "MOST_UPDATES", 20)
     monkeypatch.setattr(prior_fit, "floor_likelihoods", lambda prior, batches: {0.1: -1.0, 1.0: -2.0})
 
 

@@ -19,7 +19,7 @@ def install() -> None:
 
 
 def _remember_files() -> None:
-    """Read each file once. A composition changes what it got from `load_config` only if it takes it as it is, for the package `_global_`."""
+    """Read each file once. A composition changes what `load_config` returned only if it takes it as it is, for the package `_global_`."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.config_repository import ConfigRepository
     from hydra.core.object_type import ObjectType

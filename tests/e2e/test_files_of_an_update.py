@@ -32,14 +32,15 @@ def test_an_update_executes_few_files(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "train_one_step", step)
     monkeypatch.setattr(loop, "end_step", end)
-    runs.run(
-        "biota",
-        tmp_path,
-        "trainer.length=20steps",
-        "weighting=fixed",
-        "weighting.conflict=[]",
-        "schedule.log=[20steps]",
-        "schedule.report=[]",
-        "schedule.checkpoint=[]",
-    )
+    with runs.killed(loop, "train_one_step", 5):
+        runs.run(
+            "biota",
+            tmp_path,
+            "trainer.length=20steps",
+            "weighting=fixed",
+            "weighting.conflict=[]",
+            "schedule.log=[20steps]",
+            "schedule.report=[]",
+            "schedule.checkpoint=[]",
+        )
     assert {"train/loop.py", "optim/update.py", "workloads/taxonomy/workload.py"} <= files and len(files) <= MOST, "\n".join(sorted(files))

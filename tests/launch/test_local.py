@@ -107,13 +107,14 @@ def test_a_stop_request_reaches_the_ranks_and_their_status_is_returned(start, tm
     assert ended(handle) == 75
 
 
-def test_a_single_run_with_torchrun_stops_and_continues(tmp_path):
+@pytest.mark.parametrize("popen", [fork_server.Popen, pytest.param(subprocess.Popen, marks=pytest.mark.slow)], ids=["forked", "started"])
+def test_a_single_run_with_torchrun_stops_and_continues(tmp_path, popen):
     """`python main.py launch=torchrun` has the output and the exit status of the run and forwards signals to it."""
     settings = runs.overrides("vectors", tmp_path, "logger.console=auto", "trainer.length=150steps", "trainer.micro_batch_size=16")
     command = [sys.executable, "main.py", "--config-dir", str(runs.VECTORS), *settings, "launch=torchrun"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     run = tmp_path / "vectors" / "run"
-    first = subprocess.Popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    first = popen(command, cwd=runs.ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_until(lambda: first.poll() is not None or ((run / "metrics.jsonl").exists() and len(runs.rows(run / "metrics.jsonl")) > 5))
     first.send_signal(signal.SIGTERM)
     out, _ = first.communicate(timeout=120)

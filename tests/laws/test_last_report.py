@@ -26,7 +26,7 @@ END = [f"trainer.length={STEPS}steps", "schedule.report=[1%]", "schedule.validat
 SETTINGS = {
     "a row before the last step": ("vectors", [*END, "schedule.log=[3steps]"]),
     "a row at the last step": ("vectors", [*END, "schedule.log=[5steps]"]),
-    "several passes": ("biota", [*END, "schedule.validate=[100%]", "trainer.length=4steps", "schedule.checkpoint=[]"]),
+    "several passes": ("masked", [*END, "schedule.validate=[100%]", "trainer.length=4steps", "schedule.checkpoint=[]"]),
 }
 ROW_BEFORE, ROW_AT, SEVERAL = SETTINGS
 

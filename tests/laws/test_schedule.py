@@ -18,9 +18,9 @@ from tests import runs, watching
 VECTORS = ["trainer.length=4epochs", "schedule.log=[5steps]", "schedule.report=[25%]", "schedule.validate=[40%, 1epochs]"]
 VECTORS += ["schedule.checkpoint=[7steps]", "weighting=gradnorm", "weighting.every=[4steps]", "weighting.warmup=3steps"]
 VECTORS += ["weighting.conflict=[5steps]"]
-BIOTA = ["trainer.length=7steps", "schedule.log=[2steps]", "schedule.validate=[3steps]", "schedule.validate_mask_meta=[50%]"]
-BIOTA += ["schedule.validate_partial_mask_meta=[1epochs]", "schedule.checkpoint=[2epochs]", "schedule.all_combinations_at_end=true"]
-BIOTA += ["weighting.conflict=[3steps]"]
+MASKED = ["trainer.length=7steps", "schedule.log=[2steps]", "schedule.validate=[3steps]", "schedule.validate_mask_meta=[50%]"]
+MASKED += ["schedule.validate_partial_mask_meta=[1epochs]", "schedule.checkpoint=[2epochs]", "schedule.all_combinations_at_end=true"]
+MASKED += ["weighting.conflict=[3steps]", "model.batch_norm=false"]
 STOPPED = [*VECTORS, "schedule.early_stop.max_steps=9"]
 
 
@@ -79,7 +79,7 @@ def happened(workload, root, settings) -> tuple[dict[str, list[int]], str]:
 PASSES = {"validate": "val", "validate_mask_meta": "val_mask_meta"}
 
 
-@pytest.mark.parametrize("workload, settings", [("vectors", VECTORS), ("biota", BIOTA), ("vectors", STOPPED)])
+@pytest.mark.parametrize("workload, settings", [("vectors", VECTORS), ("masked", MASKED), ("vectors", STOPPED)])
 def test_what_the_plan_lists_is_what_happens(tmp_path, capsys, workload, settings):
     plan, plan_text = planned(workload, tmp_path, settings, capsys)
     events, run_text = happened(workload, tmp_path, settings)
@@ -105,7 +105,7 @@ def test_the_resolved_schedule_is_what_the_text_says(tmp_path):
     from linnaeus import workloads
     from linnaeus.distributed import DistributedContext
 
-    config = runs.configuration("biota", tmp_path, *BIOTA)
+    config = runs.configuration("masked", tmp_path, *MASKED)
     context = DistributedContext().initialize(device="cpu")
     plan = resolve_schedule(config, workloads.build_workload(config), context)
     context.shutdown()
@@ -114,7 +114,7 @@ def test_the_resolved_schedule_is_what_the_text_says(tmp_path):
 
 
 def test_all_combinations_run_at_the_end_only(tmp_path):
-    run = runs.run("biota", tmp_path, *BIOTA)
+    run = runs.run("masked", tmp_path, *MASKED)
     found = {path.name: sorted(p.stem for p in path.glob("*.json")) for path in (run / "validation").iterdir()}
     singles = ["val_mask_ELEVATION", "val_mask_SPATIAL", "val_mask_TEMPORAL"]
     assert [n for n in found["step-00000003"] if n not in ("val", "val_mask_meta")] == singles

@@ -16,27 +16,18 @@ SETTINGS += ["schedule.best_monitor=val_ema/loss", "schedule.log=[2steps]", "sch
 STATEFUL = {"biota": [], "vectors": ["weighting=gradnorm", "weighting.every=[2steps]"]}
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """root / <workload>: one, the run of one process; changed, that of 1 -> 2 -> 1."""
-    root, jobs = tmp_path_factory.mktemp("made"), []
-    configs = {name: runs.configuration(name, root / name / "changed", *SETTINGS, *more) for name, more in STATEFUL.items()}
-    for name, config in configs.items():
-        settings = [*SETTINGS, *STATEFUL[name]]
-        runs.run(name, root / name / "one", *settings)
-        runs.interrupted(config, watching.stopped_at(2))
-        jobs.append(runs.job(name, root / name / "changed", *settings, watch=["all_stopped_at_seven"], status=75))
-    runs.run_group(2, jobs, root)
-    for config in configs.values():
-        assert runs.newest(runs.run_path(config)).step == 7
-        assert runs.start(config) == 0
-    return root
-
-
-@pytest.fixture(params=sorted(STATEFUL))
-def roots(request, made):
+@pytest.fixture(scope="module", params=[pytest.param("biota", marks=pytest.mark.slow), "vectors"])
+def roots(request, tmp_path_factory):
     """(workload, folder of the run of one process, folder of the run of 1 -> 2 -> 1)."""
-    return request.param, made / request.param / "one", made / request.param / "changed"
+    name, root = request.param, tmp_path_factory.mktemp("made")
+    settings = [*SETTINGS, *STATEFUL[name]]
+    config = runs.configuration(name, root / "changed", *settings)
+    runs.run(name, root / "one", *settings)
+    runs.interrupted(config, watching.stopped_at(2))
+    runs.run_group(2, [runs.job(name, root / "changed", *settings, watch=["all_stopped_at_seven"], status=75)], root)
+    assert runs.newest(runs.run_path(config)).step == 7
+    assert runs.start(config) == 0
+    return name, root / "one", root / "changed"
 
 
 def test_every_sample_is_seen_once_an_epoch(roots):

@@ -84,7 +84,7 @@ def first(folder: Path) -> Path:
     return folder / "first" / "run"
 
 
-@pytest.mark.parametrize("number", range(len(TRAINING)))
+@pytest.mark.parametrize("number", [pytest.param(n, marks=pytest.mark.slow if n > 3 else ()) for n in range(len(TRAINING))])
 def test_a_command_trains(number: int, folder: Path, first: Path) -> None:
     line = TRAINING[number]
     config = compose(small(line, folder, run__experiment=f"run{number}", **special(line, folder)))

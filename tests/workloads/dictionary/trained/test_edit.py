@@ -21,7 +21,8 @@ INPUTS = {
     "language": ["abc", "--tokens=5"],
     "loadout": ["splattershot", "--have=swim_speed_up: main sub"],
 }
-WORKLOADS = pytest.mark.parametrize("workload", list(INPUTS))
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in INPUTS if name != "language"]
+WORKLOADS = pytest.mark.parametrize("workload", ["language", *OTHERS])
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Remember what Hydra has read, parsed and merged, so that a composition takes half the time, and less with the same files.
+"""Remember what Hydra has read, parsed and merged, so that a composition takes half the time.
 
 `install()` is called in each process of pytest and in the fork server. Files whose time or size has changed are read again. A process that
 starts a real interpreter remembers nothing."""
@@ -66,7 +66,7 @@ def _remember_settings() -> None:
 
 
 def _remember_merged_files() -> None:
-    """Merge the same files once. The settings of the command line are applied to a copy of the result, which takes 8 ms in place of 40."""
+    """Merge the same files twice at most. The settings of the command line are applied to a copy, which takes 8 ms in place of 40."""
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
 
     merged: dict[Any, Any] = {}
@@ -76,8 +76,10 @@ def _remember_merged_files() -> None:
         folders = [source.path for source in repo.get_sources() if source.scheme() == "file"]
         versions = ((path, _version(path)) for folder in folders for path in _yaml_files(folder))
         key = (*((default.config_path, default.package, default.primary) for default in defaults), *versions)
-        if key not in merged:
-            merged[key] = merge(self, defaults, repo)
+        if merged.get(key) is None:
+            made = merge(self, defaults, repo)
+            merged[key] = copy.deepcopy(made) if key in merged else None  # kept from the second time on: many are merged once only
+            return made
         return copy.deepcopy(merged[key])
 
     ConfigLoaderImpl._compose_config_from_defaults_list = compose_from_defaults  # type: ignore[method-assign]

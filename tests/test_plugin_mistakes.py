@@ -252,8 +252,17 @@ WRONG_VALUES = [
 ]
 
 
-def start(folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, words: list[str]) -> None:
-    """Write the package of the page with one change to `folder`, and run the first step with it."""
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one folder of config groups for all tests, which Hydra reads and merges once."""
+    folder = tmp_path_factory.mktemp("conf")
+    write_package(folder)
+    return folder / "mylab/conf"
+
+
+def start(folder: Path, conf: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, words: list[str]) -> None:
+    """Write the package of the page with one change to `folder`, and run the first step with it. `conf`: the config groups of the page."""
+    assert file.endswith(".py")
     write_package(folder, file, old, new)
     monkeypatch.setattr("linnaeus.config.registry._parts", {group: dict(parts) for group, parts in _parts.items()})
     for name in [name for name in sys.modules if name.partition(".")[0] == "mylab"]:
@@ -262,21 +271,19 @@ def start(folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, ne
     monkeypatch.chdir(folder)
     settings = [text for text in TINY if "=" in text and not text.startswith("schedule.")]
     with user_errors(2):
-        main.run(
-            compose([*words, *settings, "trainer.length=1steps", "trainer.micro_batch_size=32", "run.name=run"], folder / "mylab/conf")
-        )
+        main.run(compose([*words, *settings, "trainer.length=1steps", "trainer.micro_batch_size=32", "run.name=run"], conf))
 
 
 @pytest.mark.parametrize(
     "file, words, old, new, message", [*CASES, *WRONG_VALUES], ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_a_mistake_is_one_line(tmp_path, monkeypatch, capsys, file, words, old, new, message):
+def test_a_mistake_is_one_line(tmp_path, conf, monkeypatch, capsys, file, words, old, new, message):
     with pytest.raises(SystemExit) as stopped:
-        start(tmp_path, monkeypatch, file, old, new, words)
+        start(tmp_path, conf, monkeypatch, file, old, new, words)
     (line,) = capsys.readouterr().err.splitlines()
     assert stopped.value.code == 2 and re.search(message, line), line
 
 
-def test_a_component_that_is_always_unknown_is_a_warning(tmp_path, monkeypatch, capsys):
-    start(tmp_path, monkeypatch, "mylab/data.py", "elevation=(100.0 * (n % 3)).astype(np.float32)", "elevation=unknown", TILES)
+def test_a_component_that_is_always_unknown_is_a_warning(tmp_path, conf, monkeypatch, capsys):
+    start(tmp_path, conf, monkeypatch, "mylab/data.py", "elevation=(100.0 * (n % 3)).astype(np.float32)", "elevation=unknown", TILES)
     assert "data.components: no row has ELEVATION: no effect on the model, masked by no validation pass" in "".join(capsys.readouterr())

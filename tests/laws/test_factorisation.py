@@ -1,7 +1,7 @@
 """Law 3, and what else several processes must do alike: exact validation, an update skipped by all, the same collectives.
 
-One group of two processes and one of four start up once and run all their jobs in turn; runs of one process happen here. Slow: a run of
-four processes that is stopped, and a run that goes from one process to two and four.
+One group of two processes and one of four start up once and run all their jobs in turn; runs of one process happen here. Slow: photographs
+on four processes, a run of four that is stopped, and a run that goes from one process to two and four.
 """
 
 from __future__ import annotations
@@ -65,11 +65,13 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory):
-    """root / whole and cut: a run of four processes and the same, stopped once. root / chain: a run of one, then two, then four."""
+    """root / whole and cut: a run of four processes and the same, stopped once. root / chain: a run of one, then two, then four.
+    root / f64-1, f64-4: a run on photographs of one and of four processes."""
     root = tmp_path_factory.mktemp("interrupted")
     for processes in (1, 2, 4):
         watch = STOPPED.get(processes)
-        jobs = [runs.job("vectors", root / "chain", *CHAIN, watch=[watch] if watch else [], status=75 if watch else 0)]
+        jobs = [runs.job("biota", root / f"f64-{processes}", *F64, watch=["first_gradients"])] if processes != 2 else []
+        jobs.append(runs.job("vectors", root / "chain", *CHAIN, watch=[watch] if watch else [], status=75 if watch else 0))
         if processes == 4:
             jobs += [
                 runs.job("vectors", root / "whole", *CONTINUED),
@@ -112,6 +114,14 @@ def test_in_float64_a_whole_run_does_not_depend_on_the_split(results, name, proc
     assert distance(gradients(one), gradients(several)) < 1e-10
     assert distance(losses(one, workload), losses(several, workload)) < 1e-10
     assert distance(parameters(one, workload), parameters(several, workload)) < 1e-10
+
+
+@pytest.mark.slow
+def test_in_float64_a_run_on_photographs_does_not_depend_on_four_processes(interrupted):
+    one, four = interrupted / "f64-1", interrupted / "f64-4"
+    assert distance(gradients(one), gradients(four)) < 1e-10
+    assert distance(losses(one, "biota"), losses(four, "biota")) < 1e-10
+    assert distance(parameters(one, "biota"), parameters(four, "biota")) < 1e-10
 
 
 def test_averages_and_task_weights_do_not_depend_on_the_split(results):

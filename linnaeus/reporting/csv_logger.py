@@ -30,17 +30,22 @@ class CsvTable:
         """Replace the file by a file that contains only `rows`."""
         self.columns = list(dict.fromkeys(["global_step", *(name for row in rows for name in row)]))
         self.path.parent.mkdir(exist_ok=True)
-        write_atomic(self.path, _lines([dict(zip(self.columns, self.columns)), *map(_cells, rows)], self.columns))
+        write_atomic(self.path, _lines([self.columns, *(self._cells(row) for row in rows)]))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row to the file, which must exist. If the row has a new name, rewrite the whole file with one more column."""
         if row.keys() <= set(self.columns):
-            with open(self.path, "a", encoding="utf-8", newline="") as file:
-                file.write(_lines([_cells(row)], self.columns))
+            with open(self.path, "ab") as file:
+                file.write(_lines([self._cells(row)]).encode())
             return
         with open(self.path, encoding="utf-8", newline="") as file:
             earlier = [{name: text for name, text in found.items() if text != ""} for found in csv.DictReader(file)]
         self.replace([*earlier, row])
+
+    def _cells(self, row: Mapping[str, Any]) -> list[Any]:
+        """Return the cells of a row, "" for a name that the row does not have. None is returned as NaN, because a NaN is read from
+        metrics.jsonl as None (`format_row`)."""
+        return [math.nan if (value := row.get(name, "")) is None else value for name in self.columns]
 
 
 class CsvLogger:
@@ -80,12 +85,7 @@ def write_tables(tables: Mapping[str, CsvTable], rows: Iterable[Row]) -> None:
         table.replace(found[name])
 
 
-def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the row with NaN in place of None, because a NaN is read from metrics.jsonl as None (`format_row`)."""
-    return {name: math.nan if value is None else value for name, value in row.items()}
-
-
-def _lines(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def _lines(rows: Sequence[Sequence[Any]]) -> str:
     text = io.StringIO()
-    csv.DictWriter(text, columns, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -114,15 +114,15 @@ class UpdateTimes:
     def take(self) -> list[float]:
         """Return the seconds of each update since the last call, at most of the newest `KEPT` updates. An update that the GPU has not
         finished yet is returned by a later call."""
-        moments, found = list(self.moments), list[float]()
+        moments = list(self.moments)
         while moments and not _reached(moments[-1]):
             moments.pop()
-        for first, last in itertools.pairwise(moments):
-            if first is not None and last is not None:
-                found.append(first.elapsed_time(last) / 1000 if hasattr(first, "elapsed_time") else last - first)
         for _ in moments[:-1]:
             self.moments.popleft()
-        return found
+        pairs = [(first, last) for first, last in itertools.pairwise(moments) if first is not None and last is not None]
+        if pairs and hasattr(pairs[0][0], "elapsed_time"):
+            return [first.elapsed_time(last) / 1000 for first, last in pairs]
+        return [last - first for first, last in pairs]
 
 
 def _reached(moment: Any) -> bool:

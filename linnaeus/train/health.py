@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from linnaeus.health import Alarm, RowNumbers, Updates, ValidationNumbers
 from linnaeus.health.alarm import LISTED
@@ -100,41 +101,39 @@ def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
     losses: sums of the losses, one row for each of the newest updates. norms: gradient norms of the newest updates. If one of the two has
     fewer updates, only that many are used. The field `settled` of the result keeps its default."""
     first = max(0, len(losses.sums) - len(norms))
-    sums, valid, parts = (tensor[first:].tolist() for tensor in (losses.sums, losses.valid, losses.processes))
-    means = [_means(*pair) for pair in zip(sums, valid)]
-    return Updates(step - len(sums) + 1, means, [_mean_of_present(row) for row in means], parts, norms[len(norms) - len(sums) :])
+    means = task_means(losses.sums[first:], losses.valid[first:]).tolist()
+    total = [row[0] if len(row) == 1 else _mean_of_present(row) for row in means]
+    return Updates(step - len(means) + 1, means, total, losses.processes[first:].tolist(), norms[len(norms) - len(means) :])
 
 
-def _means(totals: Sequence[float], labels: Sequence[float]) -> list[float]:
-    """Return the mean loss of each of T tasks in an update, [T].
+def task_means(sums: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean loss of each of T tasks in each of n updates, [n, T]: NaN without labels, otherwise infinite if the loss is not
+    finite.
 
-    NaN for a task without labels; otherwise infinite if the loss of the task is not finite.
-    totals: sum of the losses of each task, [T]. labels: number of labels of each task, [T]."""
-    if math.isfinite(sum(totals)) and 0 not in labels:
-        return [total / count for total, count in zip(totals, labels)]
-    means = (total / count if math.isfinite(total) else math.inf for total, count in zip(totals, labels) if count)
-    return [next(means) if count else math.nan for count in labels]
+    sums: sums of the losses, float64 [n, T]. labels: numbers of labels, float64 [n, T]."""
+    means = sums / labels
+    return means if means.isfinite().all() else means.where(sums.isfinite(), math.inf).masked_fill(labels == 0, math.nan)
 
 
 def _mean_of_present(means: Sequence[float]) -> float:
     """Return the mean of the values that are not NaN; NaN if there is none."""
-    if len(means) == 1:
-        return means[0]
     present = [mean for mean in means if not math.isnan(mean)]
     return sum(present) / len(present) if present else math.nan
 
 
 def settled(t: Training, first_step: int, count: int) -> list[bool]:
     """Return a bool for each of `count` updates from `first_step` on: True if the losses of the update are comparable with those of earlier
-    updates.
+    updates. Return [] if all are.
 
     Losses are comparable if the batch has at least half of the global batch size, and if the share of each data source in the curriculum
     differs by less than `SAME_MIXTURE` from the share of this source `WINDOW` updates before."""
-    half = t.sampler.global_batch_size / 2
-    whole = [t.sampler.samples_in(step) >= half for step in range(first_step - 1, first_step - 1 + count)]
-    if t.ops.resolved.phases is None or not t.workload.sources:
-        return whole
+    half, mixed = t.sampler.global_batch_size / 2, t.ops.resolved.phases is not None and bool(t.workload.sources)
+    if not mixed and t.sampler.samples_in(t.sampler.steps_per_epoch - 1) >= half:  # only the last batch of an epoch may be smaller
+        return []
     steps = np.arange(first_step - 1, first_step - 1 + count)
+    whole = [t.sampler.samples_in(step) >= half for step in steps.tolist()]
+    if not mixed:
+        return whole
     then, now = (t.ops.get_mixture(at, t.workload.sources, t.workload.source_sizes) for at in (np.maximum(steps - WINDOW, 0), steps))
     return (np.array(whole, bool) & (np.abs(now - then).max(1, initial=0.0) < SAME_MIXTURE)).tolist()
 

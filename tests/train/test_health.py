@@ -12,12 +12,14 @@ from unittest import mock
 import pytest
 import torch
 
+from linnaeus.data.sampler import PositionSampler
 from linnaeus.health import Alarm, HealthMonitor, RowNumbers, Updates, ValidationNumbers
 from linnaeus.health.running_scale import BLOCK, LOSS, RunningScale, Spike
+from linnaeus.metrics.update_sums import UpdateLosses
 from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.reporting.alarm_log import read_alarms
-from linnaeus.train import loop
+from linnaeus.train import health, loop
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
 from tests import runs
 
@@ -63,6 +65,20 @@ def test_planted_problem_is_named(tmp_path, name):
     assert text.count(f"WARNING step {step}: ") == len(kinds)
     rows = [row["train/alarms"] for row in runs.rows(run / "metrics.jsonl")]
     assert rows == [0] * ((step - 1) // 10) + [len(kinds)] * (11 - (step - 1) // 10)
+
+
+def test_mean_losses_without_labels_and_with_losses_that_are_not_finite():
+    sums, labels = torch.tensor([[3.0, 0.0], [math.inf, 4.0], [math.nan, math.inf]]).double(), torch.tensor([[2, 0], [2, 2], [2, 0]]).double()
+    assert str(health.task_means(sums, labels).tolist()) == "[[1.5, nan], [inf, 2.0], [inf, nan]]"
+    losses = UpdateLosses(sums, labels, sums.sum(1, keepdim=True), sums.sum(0), labels.sum(0), None)
+    assert health.updates(9, losses, [1.0, 2.0, 3.0]).total == [1.5, math.inf, math.inf]
+
+
+@pytest.mark.parametrize(("last", "expected"), [(4, []), (3, [True, False, True])])  # of 8 samples; the last batch of an epoch of 3
+def test_a_small_last_batch_is_not_compared(last, expected):
+    sampler = PositionSampler(16 + last, 0, global_batch_size=8, micro_batch_size=8, steps_per_epoch=3, total_steps=6)
+    training = mock.Mock(sampler=sampler, **{"ops.resolved.phases": None})
+    assert health.settled(training, 2, 3) == expected
 
 
 def test_a_healthy_run_has_no_alarm_and_the_key_switches_them_off(tmp_path):

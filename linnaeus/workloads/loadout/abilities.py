@@ -48,11 +48,6 @@ def sub_item(ability: str) -> int:
     return MAIN_ITEMS + STANDARD.index(ability)
 
 
-def item_name(item: int) -> str:
-    """Return the name of the item with index `item` in `ITEMS`: `swim_speed_up sub`, or for a main-only ability only its name."""
-    return ITEMS[item] if ITEMS[item] in PIECE_OF else f"{ITEMS[item]} {'main' if item < MAIN_ITEMS else 'sub'}"
-
-
 def ability_points(builds: np.ndarray) -> np.ndarray:
     """Return the ability points of each of the 26 abilities, int64 [..., 26]. builds: int [..., 40], counts of `ITEMS`."""
     points = builds * ITEM_POINTS

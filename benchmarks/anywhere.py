@@ -1,4 +1,4 @@
-"""Measure what `trainer.deterministic` costs: the time of an update on two gloo processes with one thread each, and with which memory.
+"""Measure what `trainer.deterministic` costs: the time of an update on two gloo processes with one thread each.
 
     python -m benchmarks.anywhere                              about 6 minutes
     python -m benchmarks.anywhere --rounds 1 --updates 1       a short trial; no verdict
@@ -69,7 +69,7 @@ def compare(context: DistributedContext, parts: int, rounds: int, updates: int) 
 
 
 def driver(context: DistributedContext, variant: str, parts: int, rounds: int, updates: int, root: str) -> Ours:
-    """Return the loop of linnaeus with `trainer.deterministic=variant`. An epoch is what it runs in a round."""
+    """Return the loop of linnaeus with `trainer.deterministic=variant`. An epoch has `updates` updates; a round runs one epoch."""
     batch = PROCESSES * parts * MICRO_BATCH
     sizes = [f"trainer.global_batch_size={batch}", f"trainer.micro_batch_size={MICRO_BATCH}", f"data.samples={batch * updates}"]
     more = [f"trainer.length={rounds + 1}epochs", f"trainer.deterministic={variant}", f"run.root={root}", f"run.name=with-{variant}"]

@@ -52,7 +52,7 @@ NEEDED = 12 << 30  # bytes of free disk, twice what is written
 
 
 class Trainer:
-    """A model, its optimizer, and training steps on fixed data. `beside`: seconds of the steps without a save before and after a save."""
+    """A model, its optimizer, and training steps on fixed data. `beside`: least seconds of steps timed before and after each save."""
 
     def __init__(self, layers: int, width: int, beside: float, device: torch.device) -> None:
         torch.manual_seed(0)
@@ -224,7 +224,7 @@ def window(trainer: Trainer, save: Saver) -> Window:
 
 
 def steps_without_a_save(trainer: Trainer) -> list[float]:
-    """Make training steps for at least `trainer.beside` seconds. Return the seconds of each."""
+    """Make at least `BESIDE` training steps, for at least `trainer.beside` seconds. Return the seconds of each."""
     taken: list[float] = []
     while len(taken) < BESIDE or sum(taken) < trainer.beside:
         taken.append(trainer.step())

@@ -1,7 +1,7 @@
 """Measure AdamW with moments in bf16 (`optimizer.state_precision=bf16`): accuracy in real runs paired by seed, memory, and time.
 
     python -m benchmarks.state_precision             4 minutes of CPU on one thread
-    python -m benchmarks.state_precision --quick     a look: one seed, two updates
+    python -m benchmarks.state_precision --quick     a short trial: one seed, two updates
 
 A small transformer completes generated sets of gear (`workload=loadout`), 1,000 updates with beta2 = 0.999. The third row is the negative
 control: moments rounded to the nearest bf16, as a cast would do. Time and memory are of an AdamW step alone, on a model of 10.5 million
@@ -48,7 +48,7 @@ def to_nearest(values: Tensor, noise: Tensor) -> None:
 
 
 def train(variant: str, seed: int, more: Sequence[str]) -> dict[str, float]:
-    """Train a run of the real program. Return its results by the names of `MEASURES`, without those that it does not have."""
+    """Train a run with `main.run`. Return its results by the names of `MEASURES`; NaN for each result that the run does not have."""
     config = compose([*EXPERIMENT, *VARIANTS[variant], f"seed={seed}", *more])
     nearest = mock.patch.object(rounded_adamw, "round_at_random", to_nearest) if variant == CONTROL else contextlib.nullcontext()
     with tempfile.TemporaryDirectory() as root, contextlib.redirect_stdout(sys.stderr), nearest:

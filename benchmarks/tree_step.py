@@ -197,7 +197,7 @@ def _repeated(step: Callable[[], float], repeats: int) -> Callable[[int], float]
 
 
 def _per_round(seconds: list[float], rounds: int, repeats: int) -> list[float]:
-    """Return the mean of each of the last `rounds` rounds. A warm-up round comes before them."""
+    """Return the mean of `seconds` in each of the last `rounds` rounds. A round has `repeats` entries. A warm-up round comes first."""
     return np.reshape(seconds, (-1, repeats)).mean(1)[-rounds:].tolist()
 
 

@@ -1,21 +1,23 @@
 """Compare BatchTopK dictionaries of linnaeus and of SAELens on the activations of a language model and of a classifier.
 
-    python -m benchmarks.dictionary --saelens PYTHON                             trains the two models first; the same command continues
+    python -m benchmarks.dictionary --saelens PYTHON                             trains the two models first; repeat it after a stop
     python -m benchmarks.dictionary --saelens PYTHON --runs LANGUAGE TAXONOMY    activations of these runs
     python -m benchmarks.dictionary --parts one_pass                             four dictionaries in one pass; without SAELens
     python -m benchmarks.dictionary --quick                                      everything without SAELens, in seconds; no verdict
 
-PYTHON is that of an environment with `pip install sae-lens==6.54.12`. Both programs train on the same stored activations, the same number
-of samples in the same batches, 8 features for each dimension, one thread, Adam, a learning rate that falls to 0 in the last third. For each
-program and model the learning rate, and for SAELens also the scaling of the activations, are those with the largest explained variance for
-k = 32 and a seed that is not measured. Everything else has the defaults of the program. The dictionaries of both are evaluated by the same
-functions of linnaeus: with the weights and thresholds for inference, on the same held-out samples, put back into the model.
+PYTHON is the interpreter of an environment with `pip install sae-lens==6.54.12`. Both programs train on the same stored activations, the
+same number of samples in the same batches, 8 features for each dimension, one thread, Adam, a learning rate that falls to 0 in the last
+third. For each program and model the learning rate, and for SAELens also the scaling of the activations, are those with the largest
+explained variance for k = 32 and a seed that is not measured. Everything else has the defaults of the program. The dictionaries of both are
+evaluated by the same functions of linnaeus: with the weights and thresholds for inference, on the same held-out samples, put back into the
+model.
 
-Times are those of the updates of the whole training, in which dictionaries have dead features as usual, and of reading stored activations.
-Differences are paired by seed, with the 95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.
+Times are of all updates of a training, with dead features as usual, and include reading the stored activations. Differences are paired by
+seed, with the 95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.
 
-Bars: explained variance and loss recovered at least those of SAELens, for each model and k, L0 within 5 % of k, 3 x its samples per CPU
-second; four dictionaries in one pass over activations that are computed on the fly at most 2 x the time of one.
+Bars for each model and k: explained variance and loss recovered at least those of SAELens, L0 within 5 % of k, and at least 3 times the
+samples per CPU second of SAELens. Bar of one pass, over activations that are computed on the fly: four dictionaries take at most 2 times
+the time of one.
 """
 
 from __future__ import annotations
@@ -110,7 +112,7 @@ def measured(name: str, number: int, o: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_speed(row: Measures, samples: int) -> Measures:
-    """Return measures with the samples per second that follow from the seconds of all updates."""
+    """Return `row` with the samples per CPU second and per second of wall time. samples: number of training samples of the trial."""
     speeds = {"samples per CPU second": samples / row["cpu_seconds"], "samples per second": samples / row["wall_seconds"]}
     return {**row, **speeds}
 

@@ -1,4 +1,4 @@
-"""Time dictionaries that are trained in one pass over the activations (`model.frontier`) beside each of them alone."""
+"""Time dictionaries that are trained in one pass over the activations (`model.frontier`), and each of them trained alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ QUIET += ["lr_scheduler.warmup=0steps", "logger.console=quiet", "logger.report=f
 def compare(reading: Reading, ks: Sequence[int], stored: bool, rounds: int, updates: int, batch: int) -> dict[str, Any]:
     """Print and return the table of CPU times of an update. A round is an epoch of about `updates` updates of `train_one_epoch`.
 
-    ks: active features of each dictionary. stored: read stored activations; False: compute them in each epoch. Then four have a bar."""
+    ks: active features of each dictionary. stored: True to read stored activations, False to compute them in each epoch. There is a bar
+    only for four `ks` and stored=False."""
     context = DistributedContext().initialize(device="cpu")
     models = {f"k = {k} alone": [f"model.k={k}"] for k in ks} | {TOGETHER: [f"model.frontier={list(ks)}"]}
     samples = min(reading.source.count, -(-updates * batch * reading.source.count // reading.rows))

@@ -1,4 +1,4 @@
-"""The runs whose activations are explained, and the evaluation of dictionaries on their held-out samples."""
+"""Read the activations of trained runs, and evaluate dictionaries on the held-out samples of these runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ SOURCE_BATCH = 16  # training samples of a forward pass, as by default
 
 
 class Model(NamedTuple):
-    """A model to read. words: how it is trained here. tiny: further words for a trial of seconds. module: the one that is read.
+    """A model whose activations are read. words: settings with which it is trained. tiny: further settings for a training of seconds.
+    module: name of the module whose activations are read.
 
     samples: number of its training samples that are read, about a million activations."""
 
@@ -56,7 +57,8 @@ def trained_run(name: str, folder: Path, tiny: bool) -> Path:
 
 
 class Reading:
-    """Module `module` of an opened run. folder: for stored activations, `folder`/activations, and for other files.
+    """Activations of the module `module` of the run in the directory `run`. folder: for other files, and for stored activations
+    (`folder`/activations).
 
     samples: number of training samples of the run that are read. tested: number of its validation samples on which dictionaries are
     evaluated, the first ones."""
@@ -77,7 +79,7 @@ class Reading:
         return ["workload=dictionary", *place, f"data.source_batch={SOURCE_BATCH}", *ONE_THREAD]
 
     def store(self) -> Measures:
-        """Store the activations. Return the `cpu_seconds` that this takes, and the number of `rows`; 0 if they were stored before."""
+        """Store the activations, unless they are stored already. Return the `cpu_seconds` that this takes, and the number of `rows`."""
         start = time.process_time()
         store_activations(self.source, self.stored)
         return {"cpu_seconds": time.process_time() - start, "rows": self.rows}

@@ -31,7 +31,8 @@ class Size(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Settings that are chosen for each program. normalize: empty for linnaeus, which always scales."""
+    """Settings that are chosen for each program. normalize: how SAELens scales the activations; "" for linnaeus, which always scales
+    them."""
 
     lr: float
     normalize: str = ""
@@ -45,7 +46,8 @@ class Trial(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """Trials on the activations of one module. saelens: Python with SAELens. rates: learning rates to choose from."""
+    """Trials on the activations of one module. saelens: interpreter that has SAELens; None to train with linnaeus only. rates: learning
+    rates to choose from."""
 
     reading: Reading
     size: Size
@@ -74,7 +76,9 @@ class Study:
         return found
 
     def choose(self, who: str) -> Settings:
-        """Return the settings with the largest explained variance for `TUNED_K` and a seed that is not measured."""
+        """Return the settings with the largest explained variance for `TUNED_K` and a seed that is not measured.
+
+        With one learning rate nothing is trained; for SAELens the result then has the last scaling in `NORMALIZE`."""
         candidates = [Settings(lr, normalize) for lr in self.rates for normalize in (NORMALIZE if who == THEIRS else ("",))]
         if len(self.rates) == 1:
             return candidates[-1]
@@ -101,7 +105,7 @@ class Study:
         return {**read, **self.size._asdict(), "who": who, **trial._asdict()}
 
     def ours(self, trials: Sequence[Trial], root: Path) -> Iterator[tuple[Trial, SparseDictionary, Measures]]:
-        """Train with the program itself. Yield each trial with its dictionary and its cost."""
+        """Train with linnaeus. Yield each trial with its dictionary and its cost (`cpu_seconds` and `wall_seconds`)."""
         for number, trial in enumerate(trials):
             run, seconds = train(
                 [*self.reading.words(), f"data.folder={self.reading.stored}", *self.our_words(trial)], root / f"trial{number}"
@@ -117,7 +121,7 @@ class Study:
         return [*model, *length, *rate, "lr_scheduler.decay_shape=linear", *quiet]
 
     def theirs(self, trials: Sequence[Trial], root: Path) -> Iterator[tuple[Trial, SparseDictionary, Measures]]:
-        """Train with SAELens. Yield each trial with its dictionary and its cost."""
+        """Train with SAELens. Yield each trial with its dictionary and its cost (`cpu_seconds` and `wall_seconds`)."""
         assert self.saelens is not None
         size, updates = self.size, self.size.samples // self.size.batch
         common = {"action": "train", "architecture": "batchtopk", "data": str(self.reading.stored.resolve()), "warmup": 0}

@@ -21,7 +21,8 @@ Job = Mapping[str, Any]
 
 
 def run_saelens(python: str, jobs: Sequence[Job], root: Path) -> Iterator[Path]:
-    """Run jobs of `side.py` with one thread. Yield the folder of each job when it is finished. Freed memory is kept as in linnaeus.
+    """Run jobs of `side.py` with one thread. Yield the folder of each job when it is finished. The process keeps freed memory, as linnaeus
+    does (`keep_freed_memory`).
 
     python: interpreter that has SAELens. root: folder for the files jobs.json and saelens.txt, the list of jobs and the messages. Raise
     `SystemExit` with the end of the messages if a job fails."""
@@ -41,8 +42,9 @@ def run_saelens(python: str, jobs: Sequence[Job], root: Path) -> Iterator[Path]:
 
 
 def read_folder(folder: Path) -> SparseDictionary:
-    """Return the dictionary that SAELens saved in `folder` for inference, in evaluation mode. Its architecture must be topk or jumprelu, as
-    that of a trained batchtopk is."""
+    """Return the dictionary that SAELens saved in `folder` for inference, in evaluation mode.
+
+    Its architecture must be topk or jumprelu; SAELens saves a trained batchtopk as jumprelu."""
     config, weights = json.loads((folder / "cfg.json").read_text()), load_file(folder / "sae_weights.safetensors")
     kind, (features, width) = config["architecture"], weights["W_dec"].shape
     assert kind in ("topk", "jumprelu") and config["apply_b_dec_to_input"] and config["normalize_activations"] == "none", config

@@ -1,4 +1,4 @@
-"""Train with the program itself, keep finished trials in a file, and judge differences between programs that are paired by seed."""
+"""Train with linnaeus, keep finished trials in a file, and judge differences between programs that are paired by seed."""
 
 from __future__ import annotations
 

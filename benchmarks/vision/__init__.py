@@ -1,1 +1,1 @@
-"""Benchmark of the taxonomy workload on a GPU: training steps and whole epochs of image classifiers; see `__main__.py`."""
+"""Benchmark of the taxonomy workload on a GPU: training speed and start-up time of image classifiers; see `__main__.py`."""

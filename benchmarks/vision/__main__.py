@@ -2,15 +2,15 @@
 
     python -m benchmarks.vision                            all networks: our loop beside the others; needs a CUDA device
     python -m benchmarks.vision --networks vit_small       one network
-    python -m benchmarks.vision --part heads               metadata, hierarchical heads and GradNorm, as shares of the step
-    python -m benchmarks.vision --part data                from photographs of a prepared store, over the same on device tensors
+    python -m benchmarks.vision --part heads               metadata, hierarchical heads and GradNorm, compared with a plain classifier
+    python -m benchmarks.vision --part data                from photographs of a prepared store, compared with device tensors
     python -m benchmarks.vision --part starts --compile whole blocks    from the start to the first update, and from SIGTERM to the exit
     python -m benchmarks.vision --rounds 1 --updates 2     fills the caches of the compiler
 
 Part `loops`: 224 pixels, bf16, compiled, one softmax over 10,000 species; photographs are on the device already. The bare loop is the
-network of timm with its classifier and loss compiled as one, and fused AdamW: no normalisation, clipping, metrics, rows. Part `heads`:
-ViT-S/16 with seven ranks, metadata, half of them masked, and GradNorm at every update or every tenth, over the plain classifier of the
-first part. Part `data`: photographs with a short side of 256 pixels in a store, cropped, mirrored and recoloured on the device. Seconds
+network of timm with its classifier and loss compiled as one, and fused AdamW: no normalisation, clipping, metrics or rows. Part `heads`:
+ViT-S/16 with seven ranks, metadata, half of them masked, and GradNorm at every update or every tenth, compared with the plain classifier of
+the first part. Part `data`: photographs with a short side of 256 pixels in a store, cropped, mirrored and recoloured on the device. Seconds
 are of the wall clock until the device has finished, in interleaved rounds. Part `starts`: runs of `python main.py`, each launched, stopped
 by SIGTERM 2 seconds after its first update, and launched again.
 """
@@ -107,7 +107,8 @@ PEERS: dict[str, type[BareLoop]] = {BARE: BareLoop, TIMM: TimmLoop}
 
 
 def plain_network(name: str, ours: OursOnDevice) -> nn.Module:
-    """Return the network of a peer: timm's own with a classifier, or for mformer the network of linnaeus, as a function of images."""
+    """Return the network that the bare loop and timm's loop train, as a function of images: timm's network with a classifier, or for
+    mformer the network of linnaeus."""
     if NETWORKS[name].settings[0].startswith("model.backbone="):
         import timm
 
@@ -129,7 +130,9 @@ class ImagesOnly(nn.Module):
 
 
 def heads(name: str, options: Any, context: DistributedContext) -> list[dict[str, Any]]:
-    """Time our loop with metadata and each hierarchical head over the plain classifier, for each size of tree. Return the tables."""
+    """Time our loop with the plain classifier and with each of `options.variants`, for each size of tree. Return the tables.
+
+    All variants have several ranks and metadata; some have GradNorm."""
     tables = []
     for species in options.species:
         drivers: dict[str, Any] = {}
@@ -177,8 +180,9 @@ def rate_note(rate: float, flops: float, peak: float | None) -> str:
 
 
 class StepMemory:
-    """A driver that also records the largest device memory of a round, minus the memory allocated before it, in bytes, and the seconds of
-    the first round, which compiles. These seconds are printed at once, to stderr."""
+    """A driver that also records memory, and the seconds of the first round, which compiles. It prints these seconds at once, to stderr.
+
+    The memory is the largest CUDA memory of a later round, minus the memory allocated before that round, in bytes; 0 on a CPU."""
 
     def __init__(self, variant: str, driver: Callable[[int], float], device: torch.device) -> None:
         self.variant, self.driver, self.device, self.most, self.first = variant, driver, device, 0, 0.0

@@ -1,4 +1,4 @@
-"""Part `data` of `benchmarks.vision`: training from the photographs of a prepared store, over the same training on device tensors."""
+"""Part `data` of `benchmarks.vision`: time training from photographs of a prepared store, compared with training on device tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WAITING = 0.03  # largest share of the time spent waiting for data
 
 
 class FromStore(Ours):
-    """Driver of the loop of linnaeus with its own loader. `waited`: seconds spent waiting for data, per round."""
+    """Driver of the loop of linnaeus with its own loader. `waited`: share of each round's time spent waiting for data, 0 to 1."""
 
     def __init__(self, config: Any, context: DistributedContext) -> None:
         super().__init__(config, context)
@@ -39,7 +39,7 @@ class FromStore(Ours):
 
 
 def measure_store(name: str, options: Any, context: DistributedContext) -> list[dict[str, Any]]:
-    """Time training from a JPEG store and a raw store over training on device tensors. Return the table."""
+    """Time training from a JPEG store, from a raw store and on device tensors. Return a list with the table."""
     batch = options.batch or NETWORKS[name].batch
     with tempfile.TemporaryDirectory() as temporary:
         root, drivers = Path(temporary), dict[str, Any]()

@@ -14,8 +14,8 @@ CONF = Path(__file__).parents[1] / "conf"
 class Network(NamedTuple):
     """A network of the benchmark.
 
-    settings: of the group `model`. batch: images of an update. channels_last: memory format. over_bare: bar of our loop's time over the
-    bare loop's; None: no bar. least: images per second that an H100 must reach; None: no bar."""
+    settings: those of the group `model`. batch: images of an update. channels_last: memory format. over_bare: bar, the largest ratio of our
+    loop's time to the bare loop's; None: no bar. least: bar, the images per second that our loop must reach on an H100; None: no bar."""
 
     settings: tuple[str, ...]
     batch: int

@@ -1,7 +1,7 @@
 """Part `starts` of `benchmarks.vision`: from the start of `python main.py` to its first update, and from SIGTERM to its exit.
 
-Each choice of `trainer.compile` is launched twice, as a run that is preempted: the first launch compiles, the second has what the run
-directory keeps of it. torch's own caches are empty at each launch, as on another machine."""
+Each choice of `trainer.compile` is launched twice, as a run that is preempted: the first launch compiles, the second one loads the compiled
+graphs that the run directory keeps. torch's own caches are empty at each launch, as on another machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECOND, EXIT = 20.0, 10.0  # seconds, bars for ViT-B on a GPU
 
 
 def measure_starts(name: str, options: Any) -> list[dict[str, Any]]:
-    """Launch and stop the runs, once for each choice of `options.compile`. Return the tables."""
+    """Launch and stop the run of each choice in `options.compile` twice. Return the tables."""
     batch = options.batch or NETWORKS[name].batch
     starts: Seconds = {}
     exits: Seconds = {}
@@ -59,7 +59,8 @@ def measure_starts(name: str, options: Any) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def running(words: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `python main.py` with `words`. `folder`: empty folder for torch's own caches and for the output of the process."""
+    """Run `python main.py` with `words` during the block, and kill the process at its end. `folder`: empty folder for torch's own caches
+    and for the output of the process."""
     folder.mkdir()
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TRITON_CACHE_DIR": str(folder / "triton")}
     environment["PYTHONPATH"] = os.pathsep.join([str(MAIN.parent), os.environ.get("PYTHONPATH", "")])

@@ -92,7 +92,7 @@ def _get(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def with_values(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the configuration `tree` with the `values`, a mapping from dotted keys."""
+    """Return a copy of the configuration `tree` with `values` set. `values`: dotted key -> value."""
     found = copy.deepcopy(dict(tree))
     for key, value in values.items():
         *groups, name = key.split(".")

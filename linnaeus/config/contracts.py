@@ -57,7 +57,9 @@ def check_members(instance: T, base: type, origin: str = "", pending: Sequence[s
 
 @functools.lru_cache(maxsize=4096)
 def _most_similar(name: str, members: tuple[str, ...]) -> str:
-    """Return the member that `name` probably misspells, "" if none is that similar. A search takes 0.2 ms, and each start makes 100."""
+    """Return the name in `members` of which `name` is probably a misspelling; "" if none is similar enough.
+
+    Results are cached: a search takes 0.2 ms, and each start makes 100 searches."""
     return next(iter(difflib.get_close_matches(name, members, 1, 0.85)), "")
 
 

@@ -78,7 +78,7 @@ def _composed(overrides: Sequence[str], config_dir: Path | str | None) -> tuple[
 
 @contextlib.contextmanager
 def _without_parts_of_hydra() -> Iterator[None]:
-    """Leave Hydra's own launcher, sweeper, logging and help out of what Hydra composes in the block. Without them a composition takes 90 ms
+    """Return a context manager in which Hydra composes without its own launcher, sweeper, logging and help. A composition then takes 90 ms
     instead of 130."""
     from hydra.core.config_store import ConfigStore
 

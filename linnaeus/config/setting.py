@@ -47,7 +47,8 @@ def entry_type(annotation: Any) -> Any:
 
 
 def allowed_values(choices: tuple[str, ...], annotation: Any) -> list[str]:
-    """Return the values that a field with these `choices` may have, as texts for messages and help: the choices, with `false` before them
-    for the type `str | bool`, and with `N`, an integer, after them for `str | int`. Return [] without choices."""
+    """Return the values that a field with these `choices` may have, as texts for messages and help; [] without choices.
+
+    The texts are the choices, after `false` for the type `str | bool`, and before `N`, an integer, for `str | int`."""
     alternatives = typing.get_args(annotation)
     return ["false"] * (bool in alternatives) + [*choices] + ["N"] * (int in alternatives) if choices else []

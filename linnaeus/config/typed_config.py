@@ -1,6 +1,6 @@
 """Convert a plain mapping to the dataclasses of `schema`, and check it: unknown keys, types, limits.
 
-For a mistake an error of one line names the key and the fix."""
+A mistake raises a `ConfigError` of one line that names the key and the fix."""
 
 from __future__ import annotations
 
@@ -222,8 +222,8 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
 
 
 def _is_other_type(value: Any, annotation: Any, choices: Sequence[str]) -> bool:
-    """Return True if `value` is allowed beside the choices of a field, or as the bool that a choice names: an integer for `str | int`,
-    False for `str | bool`, and True if "true" is a choice."""
+    """Return True if `value` is an integer or a bool that a field with `choices` may have: an integer for the type `str | int`, False for
+    `str | bool`, and True for `str | bool` if "true" is a choice."""
     alternatives = typing.get_args(annotation)
     is_bool = (value is False or (value is True and "true" in choices)) and bool in alternatives
     return is_bool or (type(value) is int and int in alternatives)

@@ -44,8 +44,8 @@ class PositionSampler:
     ) -> None:
         """`groups(epoch)` returns the group of each sample, int64 [size], to pair samples for mixing; None for no pairs.
 
-        With `resampling=None` an epoch contains every sample once. `blocks` selects the order `block_order`, which excludes pairs and
-        resampling. `contiguous`: True if the micro-batches of a process follow each other in the global batch."""
+        With `resampling=None` an epoch contains every sample once. `blocks` selects the order `block_order`; `groups` and `resampling` are
+        then ignored. `contiguous`: True if the micro-batches of a process follow each other in the global batch."""
         assert global_batch_size % (micro_batch_size * world_size) == 0
         self.size, self.seed = size, seed
         self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
@@ -76,7 +76,8 @@ class PositionSampler:
         return range(self.start, min(self.steps_per_epoch, left))
 
     def place(self, number: int, rank: int | None = None) -> int:
-        """Return the index in the global batch of micro-batch `number` of a window (counted from 0) of process `rank` (None: this one)."""
+        """Return the index, among the micro-batches of a global batch, of the one that process `rank` (None: this one) runs at accumulation
+        step `number`."""
         rank = self.rank if rank is None else rank
         return rank * self.accumulation + number if self.contiguous else number * self.world_size + rank
 

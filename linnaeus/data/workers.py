@@ -177,7 +177,7 @@ class WorkerLoader:
     """A loader that yields the batches of a dataset in order. The workers of a pool read ahead: `prefetch` batches for each worker.
 
     At the end of an epoch the workers read the first batches of the next one, so that it starts without a wait. If the next iteration
-    starts elsewhere, these batches are discarded."""
+    starts at another epoch or step, these batches are discarded."""
 
     def __init__(self, pool: WorkerPool, dataset: PositionedDataset, batches: Any, prefetch: int) -> None:
         """`dataset` must be one of `pool.datasets`. `batches` is a sized iterable of lists of sample indices."""
@@ -203,7 +203,8 @@ class WorkerLoader:
             self.pool.cancel(tickets)
 
     def _requests(self) -> _Requests:
-        """Return the requests of the iteration that starts now: those made in advance, if they are of this epoch, or new ones."""
+        """Return the requests of the iteration that starts now: those made in advance if they start at the same epoch and step, or else new
+        ones."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and (ahead.batches.epoch, ahead.batches.start) == (self.batches.epoch, self.batches.start):
             return ahead
@@ -218,7 +219,8 @@ class WorkerLoader:
         return len(new)
 
     def _request_next_epoch(self) -> None:
-        """Request one more batch of the next epoch, if the batches are those of a run with another epoch."""
+        """Request one more batch of the next epoch. Do nothing if there is none: in the last epoch of a run, and for batches of a
+        validation."""
         if self._ahead is None and isinstance(self.batches, PositionSampler):
             following = self.batches.next_epoch()
             self._ahead = _Requests(following) if following is not None else None
@@ -227,7 +229,8 @@ class WorkerLoader:
 
 
 class _Requests:
-    """Batches of one epoch. `tickets`: of those requested and not taken yet. `upcoming`: iterator of the others."""
+    """Requests for the batches of one epoch. `tickets`: of the batches requested and not taken yet. `upcoming`: iterator of the sample
+    indices of the batches not requested yet."""
 
     def __init__(self, batches: Any) -> None:
         self.batches, self.upcoming, self.tickets = batches, iter(batches), deque[int]()

@@ -126,14 +126,15 @@ class DistributedContext:
         return self
 
     def alone(self) -> DistributedContext:
-        """Return the context of a single process with the device of this process, for work without collectives. The singleton stays."""
+        """Return the context of a single process with the device of this process, for work without collectives. The singleton does not
+        change."""
         found: DistributedContext = object.__new__(DistributedContext)
         found.device, found.local_rank = self.device, self.local_rank
         return found
 
     @contextlib.contextmanager
     def as_singleton(self) -> Iterator[None]:
-        """Return a context manager in which the constructor returns this object, such as the result of `alone`."""
+        """Return a context manager in which `DistributedContext()` returns this object, which may be a result of `alone`."""
         before, DistributedContext._instance = DistributedContext._instance, self
         try:
             yield
@@ -206,7 +207,7 @@ class DistributedContext:
         return gathered
 
     def reduce_rows(self, tensor: Any) -> Any:
-        """Return this process's rows of the sum of `tensor` [W P, ...] over the W processes, [P, ...]: rows P rank to P (rank + 1) - 1."""
+        """Return rows rank * P to (rank + 1) * P - 1 of the sum of `tensor` [W P, ...] over the W processes, [P, ...]."""
         if not self.is_distributed:
             return tensor
         own = tensor.new_empty(tensor.shape[0] // self.world_size, *tensor.shape[1:])
@@ -214,8 +215,8 @@ class DistributedContext:
         return own
 
     def exchange_rows(self, tensor: Any, widths: list[int]) -> list[Any]:
-        """Send rows P p to P (p + 1) - 1 of `tensor` [W P, C_rank] to process p, for each of the W processes. Return the tensors received,
-        in rank order, [P, C_p] each. widths: C_p of each process."""
+        """Send rows p * P to (p + 1) * P - 1 of `tensor` [W P, C_rank] to process p, for each of the W processes. Return the tensors
+        received, in rank order, [P, C_p] each. widths: C_p of each process."""
         if not self.is_distributed:
             return [tensor]
         rows = tensor.shape[0] // self.world_size

@@ -86,8 +86,8 @@ def mean_in_bf16(chosen: list[nn.Parameter], bucket):  # type: ignore[no-untyped
     """Average the gradients over the processes, those of the parameters `chosen` in bf16 and all others in their own dtype. This is a DDP
     communication hook: GradBucket -> Future[Tensor].
 
-    With W processes each gradient is divided by W before it is rounded and summed. The two messages of a bucket are sent beside each
-    other. With two processes the other gradients have the same bits as without this hook."""
+    With W processes each gradient is divided by W before it is rounded and summed. The two messages of a bucket are sent at the same time.
+    With two processes the other gradients have the same bits as without this hook."""
     import torch.distributed as dist
 
     names, whole = {id(parameter) for parameter in chosen}, bucket.buffer().div_(dist.get_world_size())

@@ -172,7 +172,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def process_age() -> float:
-    """Return the seconds since this process started, with a precision of a clock tick (10 ms). Return 0 if the system does not say it."""
+    """Return the seconds since this process started, with a precision of a clock tick (10 ms). Return 0 on a system without /proc."""
     started = _start_time(os.getpid())
     if started is None:
         return 0.0

@@ -18,14 +18,13 @@ PIECE_BYTES = 64 << 20  # of a tensor that is sent to rank 0: large enough for t
 
 
 def row_bounds(rows: int, processes: int) -> list[tuple[int, int]]:
-    """Return (first row, last row + 1) of each process. The numbers of rows differ by at most 1, and are 0 if there are fewer rows than
-    processes."""
+    """Return (first row, last row + 1) of each process. The numbers of rows differ by at most 1; some are 0 if `rows` < `processes`."""
     return [(rows * p // processes, rows * (p + 1) // processes) for p in range(processes)]
 
 
 class RowShards:
-    """Divided parameters of a model. rows: name of the parameter -> number of rows of the whole parameter; empty if no parameter is
-    divided. All methods that return whole tensors are collectives."""
+    """Parameters of a model whose rows are divided over the processes. rows: name of the parameter -> number of rows of the whole
+    parameter; empty if no parameter is divided. All methods that return whole tensors are collectives."""
 
     def __init__(self, context: DistributedContext, rows: Mapping[str, int] | None = None) -> None:
         self.context, self.rows = context, dict(rows or {})
@@ -72,8 +71,8 @@ class RowShards:
         return {name: self.whole(name, tensor) for name, tensor in state.items()}
 
     def whole_optimizer_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of `Optimizers.state_dict` with whole tensors, on rank 0. A tensor with rows, such as a moment, is divided as
-        its parameter is; a tensor [], such as a number of steps, is the same on all processes."""
+        """Return `state`, a result of `Optimizers.state_dict`, with whole tensors on rank 0. A tensor with rows, such as a moment, is
+        divided as its parameter is; a tensor [], such as a number of steps, is the same on all processes."""
         if not self.rows:
             return state
         parts = {name: {key: self.whole(name, t) if t.ndim else t for key, t in one.items()} for name, one in state["state"].items()}
@@ -82,10 +81,11 @@ class RowShards:
     # -- from whole tensors to the shards --------------------------------------------------------------------------------
 
     def own(self, name: str, whole: Tensor) -> Tensor:
-        """Return the rows of this process as a view of the tensor `name`.
+        """Return the rows of this process as a view of `whole`, the whole tensor of the parameter `name`; `whole` itself if the parameter
+        is not divided.
 
-        A tensor with another number of rows, from the file of another model, is returned with one more dimension, so that it does not have
-        the shape of the rows of this process by chance."""
+        A tensor with another number of rows comes from the file of another model. It is returned with one more dimension, so that its shape
+        differs from that of the rows of this process."""
         if name not in self.rows:
             return whole
         first, last = self.bounds(name)
@@ -96,7 +96,7 @@ class RowShards:
         return {name: self.own(name, tensor) for name, tensor in state.items()}
 
     def own_optimizer_state(self, state: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of `whole_optimizer_state` with the rows of this process."""
+        """Return an optimizer state with the rows of this process. state: one with whole tensors, as `whole_optimizer_state` returns it."""
         if not self.rows:
             return state
         parts = {name: {key: self.own(name, t) if t.ndim else t for key, t in one.items()} for name, one in state["state"].items()}

@@ -8,7 +8,7 @@ its share of the classes. Two operations, each of which is the backward of the o
 
 With x_q the rows of process q, and L = sum_q L_q the sum of the losses of all processes, dL/dx_q is the sum over the processes p of the
 gradients that p computes for the rows of q: this is `sum` of these gradients. The gradient of a term of p for a row of q is the gradient of
-L_q with respect to the sum, which q has: this is `gather`. Neither depends on the number of columns.
+L_q with respect to the sum, which q has: this is `gather`. Neither message grows with the number of columns.
 
 Micro-batches may have different sizes. P is the largest B, and rows after B are 0. Every process must call the same operations in the same
 order, also one without a sample; autograd runs their backward in the reverse order on all of them."""
@@ -25,25 +25,27 @@ from linnaeus.distributed.context import DistributedContext
 
 
 class SampleBlocks:
-    """Samples of one micro-batch on each of W processes: blocks of P rows, in rank order. samples: B, the samples of this process."""
+    """Layout of the samples of W processes in one tensor: a block of P rows for each process, in rank order. samples: B, the number of
+    samples of this process."""
 
     def __init__(self, context: DistributedContext, samples: int, rows: int) -> None:
-        """rows: P, which must be the same on every process."""
+        """samples: B. rows: P, at least B, and the same on every process."""
         self.context, self.samples, self.rows = context, samples, rows
 
     def gather(self, own: Tensor) -> Tensor:
-        """Return the rows of all processes, [W P, ...], from the rows of this process, [B, ...]. Differentiable, if `own` is."""
+        """Return the rows of all processes, [W P, ...], from the rows of this process, [B, ...]. Differentiable for floats."""
         return cast(Tensor, _Gather.apply(own, self)) if own.is_floating_point() else self.gathered(own)
 
     def sum(self, *terms: Tensor) -> list[Tensor]:
         """Return the sums of the terms over the processes for the samples of this process, [B, k] each. terms: [W P, k] each, of one dtype.
         Differentiable.
 
-        Terms are sent together. Backward sends only those whose sums have a gradient."""
+        All terms are sent in one message. Backward sends the gradients of the sums, in one message, without sums that do not have a
+        gradient."""
         return list(_Sum.apply(self, *terms))  # type: ignore[no-untyped-call]
 
     def maximum(self, terms: Tensor) -> Tensor:
-        """Return the largest of the terms over the processes, [W P, k] from [W P, k], without a gradient."""
+        """Return the elementwise maximum of `terms` [W P, k] over the processes, [W P, k], without a gradient."""
         return cast(Tensor, self.context.all_reduce(terms.detach().clone(), "max"))
 
     def own(self, terms: Tensor) -> Tensor:
@@ -68,7 +70,8 @@ class SampleBlocks:
 
 
 def agree_on_blocks(context: DistributedContext, samples: int, features: int) -> tuple[SampleBlocks, int]:
-    """Return (the blocks of the micro-batches of all processes, the largest `features` of a process). A collective of 16 bytes on the host.
+    """Return (blocks as large as the largest micro-batch of a process, the largest `features` of a process). A collective of 16 bytes on
+    the host.
 
     samples: samples of this process, which may be 0. features: any number, such as the number of features of a sample; 0 if this process
     does not know it."""

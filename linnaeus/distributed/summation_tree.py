@@ -37,7 +37,10 @@ class PairwiseSum:
         self._subtrees.append(value)
 
     def part_of_total(self, indices: Sequence[int], last: list[Tensor]) -> list[Tensor]:
-        """Return the sum of the tensors `indices` of all values, where `last` are these tensors of the last value, which is not pushed."""
+        """Return the sums, over all values, of the tensors at `indices` of each value. last: these tensors of the last value, which is not
+        pushed.
+
+        The additions are in place, so call this only once for each index."""
         for left in reversed(self._subtrees):
             found = [left[index] for index in indices]
             torch._foreach_add_(found, last)
@@ -91,7 +94,7 @@ class SumOrder:
 
     @functools.cached_property
     def sum(self) -> Callable[[Iterable[Tensor]], Tensor]:
-        """Return a function from one small tensor for each micro-batch of this process to their sum."""
+        """Return a function that sums small tensors, one for each micro-batch of this process, in this order."""
         return self._tree_sum if self.anywhere else functools.partial(functools.reduce, torch.add)
 
     def _tree_sum(self, values: Iterable[Tensor]) -> Tensor:

@@ -136,7 +136,7 @@ class GradientReduction(Protocol):
     waits_in_backward: bool
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Return a context manager for forward and backward of a micro-batch. last: True for the last one of the window."""
+        """Return a context manager for forward and backward of a micro-batch. last: True for the last micro-batch of an update."""
 
     def finish(self) -> None:
         """Complete the gradients. Call this after the last backward of an update."""

@@ -24,13 +24,13 @@ ALIGNMENT = 16  # elements: each gradient in a bucket begins at a cache line, as
 
 def copies_of_gradients(accumulation: int, block: int, processes: int) -> int:
     """Return how many copies of all gradients a process holds at most, in addition to `.grad`: one for each level of its subtree, and two
-    for the exchange with other processes. The arguments are those of `TreeReduction`."""
+    for the exchange with other processes. accumulation, block: as for `TreeReduction`."""
     return (accumulation // block).bit_length() - 1 + 2 * (processes > 1)
 
 
 class TreeReduction:
-    """Gradients of an update, summed in the order of the tree. Call `micro_batch` around forward and backward of each micro-batch of a
-    window, then `finish`.
+    """Gradients of an update, summed in the order of the tree. Call `micro_batch` around forward and backward of each micro-batch of an
+    update, then `finish`.
 
     factor: 1, by which the losses must be multiplied, because the gradients of processes are summed and not averaged. copies: how many
     copies of all gradients this process holds at most, in addition to `.grad`."""
@@ -39,7 +39,7 @@ class TreeReduction:
 
     def __init__(self, model: nn.Module, context: DistributedContext, block: int, accumulation: int) -> None:
         """Copy the parameters and buffers of rank 0 to all processes. block: micro-batches in a block of the tree. accumulation:
-        micro-batches of a window."""
+        micro-batches of an update on this process."""
         self.context, self.block = context, block
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._blocks, self._number = PairwiseSum(), 0
@@ -55,7 +55,7 @@ class TreeReduction:
 
     @contextlib.contextmanager
     def micro_batch(self, last: bool) -> Iterator[None]:
-        """Return a context manager for forward and backward of a micro-batch. last: True for the last micro-batch of the window."""
+        """Return a context manager for forward and backward of a micro-batch. last: True for the last micro-batch of an update."""
         self._last = last
         yield
         self._number += 1
@@ -96,8 +96,9 @@ class TreeReduction:
                 self.parameters[index].register_post_accumulate_grad_hook(functools.partial(_call, method, number))
 
     def _computed(self, number: int) -> None:
-        """Count a gradient of the last micro-batch, which belongs to bucket `number`. Send the buckets that are complete, in the order of
-        the buckets, which is the same on all processes."""
+        """Record that backward has computed one more gradient of bucket `number`. Do nothing before the last micro-batch of an update.
+
+        Send complete buckets in the order of the buckets, which is the same on all processes."""
         if not self._last:
             return
         self._buckets[number].missing -= 1
@@ -176,6 +177,7 @@ def _call(method: weakref.WeakMethod[Any], number: int, parameter: Tensor) -> No
 
 
 def _view(flat: Tensor, start: int, parameter: Tensor) -> Tensor:
-    """Return the elements of `flat` from `start` on as a tensor with the shape of `parameter`, and with its strides if it has no gaps."""
+    """Return elements of `flat`, from `start` on, as a view in the shape of `parameter`. It has the strides of `parameter` if that has no
+    gaps."""
     part = flat[start : start + parameter.numel()]
     return part.as_strided(parameter.shape, torch.empty_like(parameter, device="meta").stride())

@@ -18,12 +18,12 @@ MOST_ROWS = 10_000  # updates; 640 kB for 8 tasks. With more updates between two
 
 
 class UpdateLosses(NamedTuple):
-    """Loss sums and label counts since the last row of metrics, float64 on the host, for T tasks and W processes.
+    """Loss sums and label counts since the last row of metrics, float64 on the host, for T tasks, W processes and the newest n updates.
 
-    Of each of the newest n updates: sums, the loss sums over all processes, [n, T]; valid, the label counts over all processes, [n, T];
-    processes, the loss sum of all tasks on each process, [n, W] (one column for all processes together if the rows must not depend on W).
-    Of all updates since the last row: total_sums and total_valid, [T] each; total_weighted, the sums of losses times task weights, [T], or
-    None if these are not kept."""
+    sums, valid: loss sums and label counts of each update over all processes, [n, T] each. processes: loss sum of each update over all
+    tasks, on each process, [n, W]; [n, 1], over all processes, if the rows must not depend on W. total_sums, total_valid: sums over all
+    updates since the last row, [T] each. total_weighted: sums of losses times task weights over the same updates, [T]; None if these are
+    not kept."""
 
     sums: Tensor
     valid: Tensor

@@ -27,7 +27,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module, seed: int = 0, sh
     are divided over the processes.
 
     Raise `ConfigError` for malformed parameter groups, for a group that sets nothing or matches no parameter, for Muon with a model that
-    does not have hidden matrices, and for moments in bf16 that the optimizer cannot have."""
+    does not have hidden matrices, and for moments in bf16 without the fused kernel or with parameters that are not float32."""
     groups = parameter_groups(model, config.param_groups, config.weight_decay, config.layer_decay)
     part = registered("optimizer", config.name)
     if part is not None:

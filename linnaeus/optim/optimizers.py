@@ -173,9 +173,9 @@ class Optimizers:
     """All optimizers of a run as one object, with one step, one learning rate, one `found_inf`, and one state by parameter name.
 
     A run may have two optimizers (Muon for hidden matrices, AdamW for the rest). They share `found_inf`, so either both skip an update or
-    none. `lr`: learning rate of a group with `lr_scale` 1; the training loop sets it before each step (`LRSchedule.at`). `number`:
-    number of the update that the next step makes, counted from 1; the `Update` sets it. `converted`: the
-    change of precision of the moments in the last `load_state_dict`; "" for none. `notes`: lines to log at the start of a run."""
+    neither does. `lr`: learning rate of a group with `lr_scale` 1; the training loop sets it before each step (`LRSchedule.at`). `number`:
+    number of the update that the next step makes, counted from 1; the `Update` sets it. `converted`: the change of precision of the moments
+    in the last `load_state_dict`; "" for none. `notes`: lines to log at the start of a run."""
 
     def __init__(self, name: str, optimizers: Sequence[BaseOptimizer], notes: Sequence[str] = ()) -> None:
         self.name, self.lr, self.number, self.converted = name, 0.0, 0, ""

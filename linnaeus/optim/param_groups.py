@@ -160,7 +160,7 @@ def parameter_groups(
 
 
 def _distances(model: nn.Module) -> dict[str, int]:
-    """Return `model.layer_distances()`. Raise `ConfigError` if it is empty."""
+    """Return `model.layer_distances()`. Raise `ConfigError` if it is empty or the model does not have this method."""
     found: dict[str, int] = getattr(model, "layer_distances", dict)()
     if not found:
         raise ConfigError("optimizer.layer_decay: this model does not have repeated blocks or other layers in an order; use null")
@@ -168,7 +168,8 @@ def _distances(model: nn.Module) -> dict[str, int]:
 
 
 def _by_layer(group: ParamGroup, distances: Mapping[str, int], layer_decay: float) -> list[ParamGroup]:
-    """Split a group into one for each distance from the output, the farthest first, and multiply their learning-rate scales."""
+    """Split a group into one for each distance from the output, the farthest first. Multiply each learning-rate scale by `layer_decay` to
+    the power of the distance."""
     found: dict[int, list[Parameter]] = {}
     for parameter in group.parameters:
         found.setdefault(distances.get(parameter.name, 0), []).append(parameter)

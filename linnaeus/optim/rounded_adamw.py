@@ -31,10 +31,11 @@ LOW_BITS = 0xFFFF  # the bits of a float32 that a bf16 lacks
 
 @dataclass
 class Batch:
-    """Parameters, or parts of them, of one group that are updated together. Their moments are elements `place` of the stored moments.
+    """Parameters, or parts of parameters, of one group that are updated together.
 
-    group: number of the group. indices: number of each parameter. parts: its elements, in their order in memory; None: the whole parameter.
-    params: the parameters or parts. moments: their first and second moments, views of the buffers."""
+    group: number of the group. place: elements of the stored moments that belong to this batch. indices: number of each parameter. parts:
+    for each parameter, the elements that belong to this batch, in their order in memory; None: all. params: the parameters or parts.
+    moments: first and second moments of each of `params`, float32 views of the buffers."""
 
     group: int
     place: slice
@@ -50,8 +51,8 @@ class RoundedAdamW(FusedAdamW):
     def __init__(
         self, groups: Sequence[ParamGroup], betas: tuple[float, float], eps: float, seed: int, sharded: Collection[str] = ()
     ) -> None:
-        """sharded: names of the parameters of which each process has another part. They are in batches of their own after all others, so
-        that all processes draw the same bits for the others. Raise `ConfigError` if the parameters are not float32."""
+        """sharded: names of the parameters that are divided over the processes. Their batches come after all other batches, so that all
+        processes draw the same bits for the other parameters. Raise `ConfigError` if the parameters are not float32."""
         super().__init__(groups, betas, eps)
         self._key = key(seed, ROUNDING)
         device, total = self.params[0].device, sum(p.numel() for p in self.params)

@@ -77,8 +77,8 @@ class RoundedAdamW(FusedAdamW):
         return first, second
 
     def _cut(self, starts: Sequence[int], chosen: Callable[[int], bool]) -> list[Batch]:
-        """Return the batches of the parameters whose numbers are `chosen`, each of at most `BATCH` elements. A larger parameter is cut if
-        its memory is dense. starts: place of each parameter in the stored moments."""
+        """Return batches of the parameters for whose numbers `chosen` returns True. A batch has at most as many elements as a buffer. A
+        parameter with more elements, which always has dense memory, is cut. starts: place of each parameter in the stored moments."""
         size, batches = len(self._table), list[Batch]()
         for number, part in enumerate(self.slices):
             newest = -2  # number of the last parameter in the newest batch; the next one may follow in it
@@ -121,8 +121,8 @@ class RoundedAdamW(FusedAdamW):
 def round_at_random(values: Tensor, noise: Tensor) -> None:
     """Round float32 `values` to values of bf16, in place. noise: int32 in the shape of `values`, uniform in 0 to 65535.
 
-    The sum of a value's bits and the noise carries into the upper 16 bits with a probability proportional to the distance from the bf16
-    value that is next to 0. A value of bf16 stays as it is."""
+    Each value lies between two neighbouring values of bf16. The sum of its bits and the noise carries into the upper 16 bits, which rounds
+    away from 0, with a probability proportional to its distance from the neighbour nearer to 0. A value of bf16 does not change."""
     values.view(torch.int32).add_(noise).bitwise_and_(~LOW_BITS)
 
 
@@ -142,6 +142,8 @@ def _like(flat: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _part_of(grad: Tensor | None, part: slice | None) -> Tensor | None:
-    """Return the elements `part` of a gradient; None for a parameter without a gradient. autograd gives a gradient the strides of its
-    parameter, so its elements are in the same order in memory."""
+    """Return the elements `part` of a gradient, counted in their order in memory. part: None for the whole gradient. Return None if the
+    parameter does not have a gradient.
+
+    autograd gives a gradient the strides of its parameter, so the elements of both are in the same order in memory."""
     return grad if grad is None or part is None else in_memory(grad)[part]

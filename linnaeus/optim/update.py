@@ -168,7 +168,8 @@ class Update:
         return self.grad_norm
 
     def _norm_over_shards(self, grads: list[Tensor | None], out: Tensor) -> Tensor:
-        """Return the norm of the whole gradients, of which this process holds some rows for some parameters. Write it to `out`, too."""
+        """Return the norm of the gradients of the whole parameters, and write it to `out`. `grads`: gradients on this process; those of
+        sharded parameters are of this process's rows only."""
         parts: list[Tensor | None] = [grad for grad, sharded in zip(grads, self._sharded, strict=True) if sharded and grad is not None]
         common = [grad for grad, sharded in zip(grads, self._sharded, strict=True) if not sharded]
         if not parts:  # the sharded parameters are frozen

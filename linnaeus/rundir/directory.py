@@ -47,8 +47,8 @@ class RunDirectory:
     the run.json that `start` has written. `notes`: further lines for the log.
 
     Arguments of the constructor: `config`: configuration of the run. `saved`: the configuration as it is saved and compared, without values
-    of environment variables; by default `config` itself. `config_dir`: a directory of configuration groups in addition to `conf/`, which
-    gives the defaults of keys that an earlier version did not save."""
+    of environment variables; by default `config` itself. `config_dir`: a directory of configuration groups in addition to `conf/`. Keys
+    that an earlier version did not save get their defaults from these groups."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class RunDirectory:
         self._on_all_ranks(self._inspect)
 
     def choose(self, values: Mapping[str, Any]) -> None:
-        """Replace values of the configuration that is saved and compared. `values`: mapping from dotted keys. The path does not change."""
+        """Replace values in `config` and `saved`. `values`: dotted key -> value. The path does not change."""
         self.config, self.saved = with_values(self.config, values), with_values(self.saved, values)
 
     def start(self, **record: Any) -> None:

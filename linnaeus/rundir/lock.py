@@ -105,8 +105,8 @@ class RunLock:
 
 
 def owner_has_ended(path: Path) -> bool:
-    """Return True if the process that last had the lock file `path` has ended; False if it is alive, or without the file. An owner on
-    another machine counts as ended after `STALE` seconds without a touch."""
+    """Return True if the process that last had the lock file `path` has ended; False if it is alive, or if the file cannot be read. If
+    the owner is on another machine or unknown, it counts as ended after `STALE` seconds without a touch."""
     try:
         if _file_of(os.stat(path)) in _held:
             return False  # do not open the file: to close it would release the lock of this process

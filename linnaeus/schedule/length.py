@@ -79,10 +79,10 @@ def validation_batch_size(config: Config) -> int:
 
 
 def accumulation_steps(config: Config, world_size: int) -> int:
-    """Return the number of micro-batches per update on one process rank.
+    """Return the number of micro-batches per update on one process.
 
-    Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches, or if the bits would
-    depend on the number of processes although `trainer.deterministic` is `anywhere`."""
+    Raise `ConfigError`, with the nearest valid values, if the global batch does not divide into whole micro-batches, or if the bits of the
+    gradients would depend on the number of processes although `trainer.deterministic` is `anywhere`."""
     batch, micro = config.trainer.global_batch_size, given_micro_batch(config)
     if config.trainer.deterministic == ANYWHERE and config.trainer.micro_batch_size != AUTO:
         _check_tree(batch, micro, world_size)
@@ -103,7 +103,8 @@ def accumulation_steps(config: Config, world_size: int) -> int:
 def tree_block(micro_batches: int) -> int:
     """Return the largest odd divisor of `micro_batches`, the number of micro-batches in a global batch.
 
-    It is the number of consecutive micro-batches in a block of the tree in which `trainer.deterministic=anywhere` adds."""
+    With `trainer.deterministic=anywhere`, blocks of this many consecutive micro-batches are summed from left to right, and the sums of
+    the blocks are added in a binary tree."""
     return micro_batches // (micro_batches & -micro_batches)
 
 
@@ -113,8 +114,8 @@ def possible_processes(micro_batches: int) -> list[int]:
 
 
 def _check_tree(batch: int, micro: int | None, world_size: int) -> None:
-    """Raise `ConfigError` if `world_size` processes cannot share the tree over the micro-batches of a global batch. If the global batch
-    does not divide into micro-batches at all, do nothing."""
+    """Raise `ConfigError` if `micro` is None, or if `world_size` processes cannot share the binary tree of sums over the micro-batches of a
+    global batch. Do nothing if `batch` is not a multiple of `micro`."""
     if micro is None:
         fits = _fitting_micro_batch(batch, max(2, batch // 8), 1)
         raise ConfigError(

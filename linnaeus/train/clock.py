@@ -80,7 +80,7 @@ class StartTimes:
     """Wall time of the parts of a start, from the start of the process to the first update. `parts`: name -> seconds."""
 
     def __init__(self) -> None:
-        """The first part, imports, has ended now: Python, the configuration, and the imports."""
+        """Record the first part, `imports`, from the start of the process until now: Python, the configuration, and the imports."""
         self.parts = {"imports": processes.process_age()}
         self._last = time.perf_counter()
 
@@ -90,7 +90,8 @@ class StartTimes:
         self.parts[part], self._last = now - self._last, now
 
     def line(self, compiling: float) -> str:
-        """Return a line for the log. Call this once, after the first update. `compiling`: seconds that torch.compile has taken so far."""
+        """Record the end of the part `first update`, and return a line for the log. Call this once, after the first update. `compiling`:
+        seconds that torch.compile has taken so far."""
         self.end_of("first update")
         parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.parts.items())
         compiled = f", of which compiling {compiling:.1f}" if compiling else ""

@@ -3,7 +3,7 @@
 A file contains what torch itself caches of the graphs of a launch: generated source code and the kernels of a GPU. Its name has the
 versions and the device, so launches on several kinds of machines each have a file. torch also checks each entry against its own version and
 the graph. On a CPU the entries do not contain machine code, which the C++ compiler makes again if torch's folder for temporary files does
-not have it. The content is code that a later launch runs, so a file has the same trust as the rest of the run directory."""
+not have it. A later launch executes the content of a file, so trust a file only as much as the rest of the run directory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class CompileCache:
         self._misses = cache_misses()  # before the last save
 
     def load(self) -> None:
-        """Give the content of the file to torch. Call this before anything is compiled. Log a warning, and load nothing, if the file is
-        damaged or was made for other versions or another device."""
+        """Give the content of the file to torch. Call this before anything is compiled. Do nothing if the file does not exist. Log a
+        warning, and load nothing, if it cannot be read, is damaged, or was made for other versions or another device."""
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:

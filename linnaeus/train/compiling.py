@@ -46,7 +46,8 @@ def compile_model(model: Model, blocks: Sequence[nn.Module], choice: str | bool,
 
 
 def allow_graphs() -> None:
-    """Raise torch's limits on the number of graphs of one function to `MOST_GRAPHS`."""
+    """Raise torch's limit on the number of graphs of one function to at least `MOST_GRAPHS`, and its accumulated limit to at least four
+    times this number."""
     import torch._dynamo.config as dynamo
 
     dynamo.recompile_limit = max(dynamo.recompile_limit, MOST_GRAPHS)
@@ -88,7 +89,8 @@ class Compilation:
         return compile_seconds() - self._seconds_before
 
     def observe(self, *work: Hashable) -> None:
-        """Count the graphs made since the last call, which were made for `work`. Log a warning at the first recompilation."""
+        """Record that `work` has been done. If it had been done before, add the graphs made since the last call to `recompilations`. Log a
+        warning at the first recompilation."""
         graphs = compiled_graphs()
         if graphs > self._last and work in self._seen:
             if not self.recompilations:
@@ -99,7 +101,8 @@ class Compilation:
         self._last = graphs
 
     def first_update(self) -> None:
-        """Log what the first update of the launch has compiled, and save the cache."""
+        """Log the number of graphs that the first update of the launch has compiled, and save the cache. If there are none, log a warning
+        only."""
         if not self.graphs:
             log.warning("trainer.compile: nothing was compiled; a compiled part must be of a class with its own `forward`")
             return
@@ -108,7 +111,7 @@ class Compilation:
         self.save()
 
     def save(self) -> None:
-        """Save the cache if something new was compiled. Log an error if it cannot be written."""
+        """Save the cache on rank 0, if something new was compiled. Log an error if it cannot be written."""
         try:
             if self.writes and self.cache.save():
                 log.debug("saved %s", self.cache.path)

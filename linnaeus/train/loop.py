@@ -129,10 +129,10 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
 
 
 def accumulate_gradients(t: Training, window: Window, valid: Tensor, step: int, gradnorm: bool, conflict: bool) -> None:
-    """Run forward and backward for each micro-batch of `window`, from gradients of zero, and reduce the gradients over the processes.
+    """Set the gradients to zero, run forward and backward for each micro-batch of `window`, and reduce the gradients over the processes.
 
-    valid: as in `update_on_window`. step: number of updates before this one. gradnorm, conflict: True to measure, on the way, the
-    gradients that the task weighting needs, or those of the gradient conflict."""
+    valid: as in `update_on_window`. step: number of updates before this one. gradnorm: True to also measure the gradients that the task
+    weighting needs. conflict: True to also measure the gradients for the gradient conflict."""
     weights = t.weighting.weights
     scales = loss_scales(t.reduction.factor, tuple(valid.tolist()), weights.dtype, weights.device)
     t.weighting_meter.start(step + 1, valid, gradnorm, conflict)

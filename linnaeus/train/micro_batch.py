@@ -37,10 +37,11 @@ GIB = 2**30
 
 
 def find_micro_batch(config: Config, context: DistributedContext, directory: RunDirectory) -> Config:
-    """Return `config` with a number in place of `trainer.micro_batch_size=auto`, also in the configuration that `directory` saves.
+    """Return `config` with a value in place of `trainer.micro_batch_size=auto`, also in the configuration that `directory` saves. Return
+    `config` itself if the setting is not `auto`.
 
-    The number is that of the run in `directory`; for a new run it is found by trials, or is the whole batch of a process on the CPU. Raise
-    `ConfigError` on every process if even the smallest micro-batch does not fit."""
+    The value is that of the run in `directory`, a number or None. For a new run it is found by trials; on the CPU it is the whole batch of
+    a process. Raise `ConfigError` on every process if even the smallest micro-batch does not fit."""
     if config.trainer.micro_batch_size != AUTO:
         return config
     if KEY in directory.kept:
@@ -65,7 +66,8 @@ def find_micro_batch(config: Config, context: DistributedContext, directory: Run
 def largest(config: Config, context: DistributedContext, directory: RunDirectory, share: int, memory: DeviceMemory) -> tuple[int, float]:
     """Return (the largest micro-batch size that fits on every process, the bytes that its trial has used at most on a process).
 
-    `share`: samples of one process in an update. Raise `ConfigError` on every process if no size fits."""
+    `share`: samples of one process in an update. Raise `ConfigError` on every process if no size fits, or if the parameters of the model
+    are divided over the processes."""
     # one process with its share of the global batch: without collectives, in which the others would wait for a process that has failed
     alone = with_trainer(
         config,
@@ -107,7 +109,8 @@ def peak_of_trial(trial: Trial, size: int, copies: int, context: DistributedCont
 
 
 def fits_everywhere(context: DistributedContext, work: Callable[[], T]) -> tuple[T | None, bool]:
-    """Call `work` on every process. Return (its result on this process, True if it fits into the memory of every process).
+    """Call `work` on every process. Return (its result on this process, or None if it does not fit into the memory of this process; True if
+    it fits into the memory of every process).
 
     If `work` raises an error other than out of memory on a process, raise it there, and `ConfigError` with its text on the others, which
     would wait for that process in their next collective."""
@@ -126,7 +129,7 @@ def fits_everywhere(context: DistributedContext, work: Callable[[], T]) -> tuple
 
 
 def allowed_sizes(config: Config, workload: Workload) -> list[int]:
-    """Return the micro-batch sizes that are possible, increasing. config: with the samples of one process as the global batch."""
+    """Return the possible micro-batch sizes in increasing order. config: its global batch size is the number of samples of one process."""
     share = config.trainer.global_batch_size
     if config.weighting.name == "surgery":  # needs one micro-batch in an update
         return [share]

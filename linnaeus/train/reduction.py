@@ -1,4 +1,4 @@
-"""Build what sums gradients and other values over micro-batches and processes, as `trainer.deterministic` says."""
+"""Build the objects that sum gradients and other values over micro-batches and processes, in the order of `trainer.deterministic`."""
 
 from __future__ import annotations
 

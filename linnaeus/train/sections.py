@@ -159,8 +159,8 @@ class Sections:
         then "exchange" while DDP waits for the gradients of the other processes. Without DDP (`waits` is False), the whole time is
         "backward".
 
-        DDP waits in a callback at the end of backward, and callbacks run in the order in which they were queued. The callback that sets the
-        mark is queued by a hook on the losses, where backward starts, so it runs before the callback of DDP."""
+        DDP waits in a callback at the end of backward, and callbacks run in the order in which they were queued. The callback that marks
+        the start of "exchange" is queued by a hook on the losses, where backward starts, so it runs before the callback of DDP."""
         if not waits:
             return self._timed(backward, "backward")
 

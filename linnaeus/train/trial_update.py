@@ -94,11 +94,13 @@ class Trial:
         set_training(self.t.model)
 
     def update_twice(self, size: int, has_gradients: bool, copies: int) -> None:
-        """Make two updates, and run a validation batch if its size depends on the micro-batch. No collectives: the trial of another process
-        may fail, and models may sum over the processes in `Model.after_update`.
+        """Make two updates, and run a validation batch if its size depends on the micro-batch.
 
-        size: samples in a micro-batch. has_gradients: True if gradients exist already in a forward pass, from an earlier
-        micro-batch of the window or in the buckets of DDP. copies: number of further copies of the gradients that the run holds."""
+        No collectives run, because the trial of another process may fail. `DistributedContext()` is of one process here.
+
+        size: samples in a micro-batch. has_gradients: True if the run has gradients in memory during a forward pass, from an earlier
+        micro-batch of the window or in the buckets of DDP; an update then has two micro-batches. copies: number of further copies of the
+        gradients that the run holds."""
         t = self.t
         others = [torch.empty_like(p) for p in t.optimizers.params for _ in range(copies)]
         host = t.workload.train_set.__getitems__(self.indices(size))
@@ -153,8 +155,8 @@ def make_update(t: Training, window: Window) -> None:
 
 @contextlib.contextmanager
 def kept_generators(device: torch.device) -> Iterator[None]:
-    """Return a context manager after which the global random generators of python, numpy and torch, on the CPU and on `device`, are in the
-    state from before."""
+    """Return a context manager that restores, at its end, the states of the global random generators of python, numpy and torch, on the CPU
+    and on `device`."""
     python, array = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -166,7 +168,7 @@ def kept_generators(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Return a context manager in which nothing is logged: the parts of the run itself log the same lines."""
+    """Return a context manager in which nothing is logged. A trial would log the same lines as the run itself."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

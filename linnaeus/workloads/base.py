@@ -62,8 +62,8 @@ class Model(nn.Module, ABC):
         return [self]
 
     def repeated_blocks(self) -> list[nn.Module]:
-        """Return the blocks of which the network mostly consists, in the order of the network. None contains another one, and the last
-        shared layer is not in a block. If the list is empty, `trainer.compile=blocks` and `trainer.activation_checkpointing` are refused.
+        """Return the blocks of which the network mostly consists, in the order of the network. No block contains another one or the last
+        shared layer. If the list is empty, `trainer.compile=blocks` and `trainer.activation_checkpointing` are refused.
 
         The default finds classes that occur several times in lists of modules. A block is called with tensors and constants, and equal
         blocks should not differ in numbers that their `forward` reads, since each number needs a compiled graph of its own."""
@@ -176,8 +176,8 @@ class Workload(ABC):
         return batch
 
     def compile(self, device: torch.device) -> None:
-        """Compile what the workload computes on the device at every update outside of the model, such as the loss, with `torch.compile`.
-        Called once, after `build_datasets`, if `trainer.compile` is set. The default compiles nothing."""
+        """Compile, with `torch.compile`, the functions outside of the model that run on the device at every update, such as the loss. This
+        is called once, after `build_datasets`, if `trainer.compile` is set. The default compiles nothing."""
         return None
 
     def predict(self, model: nn.Module, batch: Batch) -> Any:
@@ -185,8 +185,8 @@ class Workload(ABC):
         return model(batch)
 
     def join_prediction(self, model: nn.Module) -> None:
-        """Take part in the collectives of `predict` on other processes, on a process that does not have a batch in a round of validation.
-        The default has no collectives."""
+        """Run the collectives of `predict` without a batch. This is called on a process that does not have a batch in a round of validation
+        while other processes call `predict`. The default does nothing."""
         return None
 
     def reading_set(self) -> PositionedDataset:

@@ -13,11 +13,12 @@ OF_LARGEST = 0.75  # blocks are divided further only if the parts contain this s
 
 
 def find_repeated_blocks(network: nn.Module) -> list[nn.Module]:
-    """Return the repeated blocks of `network` in the order of `modules()`. No block contains another one. Return [] if there are none.
+    """Return the repeated blocks of `network` in the order of `modules()`. No block contains another one. Return [] if there are none, or
+    if all blocks together have less than a quarter of the parameters.
 
     A block is an entry of an `nn.Sequential` or `nn.ModuleList` that consists of other modules. Its class is not in `torch.nn` and occurs
-    at least twice. Of nested classes (a stage and its blocks) the one with most entries is taken, if its entries contain most of the
-    parameters: so a perceptron inside a block is not a block. Blocks with less than a quarter of the parameters do not count."""
+    at least twice. Of nested classes (a stage and its blocks) the one with most entries is taken, if its entries have at least the share
+    `OF_LARGEST` of the parameters of the largest class: so a perceptron inside a block is not a block."""
     entries: dict[type, list[nn.Module]] = {}
     for module in network.modules():
         if isinstance(module, nn.Sequential | nn.ModuleList):
@@ -39,8 +40,8 @@ def find_repeated_blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def use_tensor_rates(network: nn.Module) -> None:
-    """Keep the rates of all modules of `network` for stochastic depth in tensors, if a rate is above 0, so that blocks with different rates
-    share a compiled graph. These are the modules with `rate` and `use_tensor(device)`, such as the `DropPath` of the taxonomy workload."""
+    """Store the rates of stochastic depth in tensors, so that blocks with different rates share a compiled graph. Do nothing if all rates
+    are 0. This changes the modules of `network` that have `rate` and `use_tensor(device)`, such as `DropPath` of the taxonomy workload."""
     modules: list[Any] = [module for module in network.modules() if hasattr(module, "use_tensor")]
     if any(module.rate > 0 for module in modules):
         device = next(network.parameters()).device

@@ -49,7 +49,8 @@ def _traced() -> bool:
 
 
 def _per_range(x: Tensor, first: Tensor, last: Tensor, outside: float, reduce: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return `reduce` of x [B, C], with `outside` in place of the elements outside of a range, for K ranges per sample, [B, K].
+    """Return `reduce` over each of K ranges per sample of x [B, C], as [B, K]. For each range, the elements outside of it are replaced by
+    `outside`. first, last: [B, K], first element and last element + 1. reduce: from [B, C] to [B].
 
     The compiler fuses mask and reduction into one pass over x, forward and backward."""
     position = torch.arange(x.shape[1], device=x.device)

@@ -171,7 +171,8 @@ class TaxonomyWorkload(Workload):
 
     def compile(self, device: torch.device) -> None:
         """Compile the loss, the preparation of training batches, and the training metrics: hundreds of small operations for a tree of seven
-        ranks, which take longer to start than a GPU takes to compute them."""
+        ranks, which take longer to start than a GPU takes to compute them. With `head.sharded`, compile only the preparation, because the
+        others contain collectives."""
         self.preparation.compile(device)
         if not getattr(self.config.head, "sharded", False):  # its loss and accuracy contain collectives
             self._compiled = True

@@ -254,7 +254,7 @@ class SparseDictionary(Model):
         return min(len(columns) / most, 1) * squared_error(error.detach(), weighted_sum(active, values, decoder))
 
     def _most_dead(self) -> int:
-        """Return the number of dead features of a sample in the auxiliary loss, if so many are dead."""
+        """Return the largest number of dead features that the auxiliary loss uses for a sample."""
         return self.config.auxiliary_features or max(self.width // 2, 1)
 
     def _usage_loss(self, pre: Tensor) -> Tensor:

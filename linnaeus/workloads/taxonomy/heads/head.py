@@ -70,7 +70,7 @@ class Scores(ABC):
         return self.path()
 
     def gathered(self) -> Scores:
-        """Return scores whose results do not need other processes. The scores of most heads are such scores."""
+        """Return the same scores in a form whose methods run no collectives; `self` unless the classes are divided over processes."""
         return self
 
     @abstractmethod

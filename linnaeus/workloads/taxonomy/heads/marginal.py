@@ -96,8 +96,8 @@ class MarginalScores(Scores):
 def log_probs_of_nodes(layout: Layout, label: Tensor, logsumexp: Callable[[Tensor, Tensor], Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     """Return the result of `Scores.label_log_probs` for one softmax over all leaves.
 
-    `logsumexp(first, last)`: the log-sum-exps of the logits over ranges of leaves, [B, K] from int64 [B, K]. Its result for an empty range,
-    of a missing label, has no effect."""
+    `logsumexp(first, last)`: the log-sum-exps of the logits over ranges of leaves, [B, K] from int64 [B, K]. The range of a missing label
+    is empty, and the result for it is not used."""
     nodes = layout.nodes(label)
     known = nodes >= 0
     bounds = torch.where(known.unsqueeze(2), layout.leaves[nodes], 0)

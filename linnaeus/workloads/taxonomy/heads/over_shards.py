@@ -41,13 +41,15 @@ def combined(blocks: SampleBlocks, totals: Sequence[Tensor], terms: Sequence[Ten
 def ranges_in_shard(blocks: SampleBlocks, z: Tensor, start: int, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """Return the parts of ranges of classes that lie in this shard, as (first, last + 1) counted from `start`, int64 [N, k].
 
-    first, last: int64 [B, k], of the samples of this process, counted over all shards. start: first class of this shard."""
+    first, last: int64 [B, k], first class and last class + 1 of each range for the samples of this process, counted over all shards.
+    start: first class of this shard. z: [N, C_p], only its shape is used."""
     ranges = within(blocks.gathered(torch.cat([first, last], 1)), z, start)
     return ranges[:, : first.shape[1]], ranges[:, first.shape[1] :]
 
 
 def within(edges: Tensor, z: Tensor, start: int) -> Tensor:
-    """Return the ends of ranges of classes, int64, counted from the first class of this shard, `start`, and limited to the shard."""
+    """Return `edges`, first classes or last classes + 1 of ranges, counted from the first class of this shard, `start`, and clamped to the
+    shard, int64."""
     return (edges - start).clamp(0, z.shape[1])
 
 
@@ -94,8 +96,8 @@ def best_class(blocks: SampleBlocks, logits: Sequence[Tensor], starts: Sequence[
 
 
 def lowest_of_largest(blocks: SampleBlocks, value: Tensor, index: Tensor) -> Tensor:
-    """Return the index with the largest value over all shards, int64 in the shape of `index`; of equal values the lowest index. A NaN has a
-    very large index.
+    """Return the index with the largest value over all shards, int64 in the shape of `index`; of equal values the lowest index. If a value
+    is NaN, the result may be the largest int64.
 
     value: for each sample of all processes, the largest value in this shard. index: int64, where it is."""
     found = torch.where(value == blocks.maximum(value), index, torch.iinfo(torch.int64).max)

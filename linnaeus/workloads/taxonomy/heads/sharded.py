@@ -62,7 +62,7 @@ class ShardedHead(Head):
     rows: dict[str, int]
 
     def join(self) -> ShardedScores:
-        """Return the scores of no sample: take part in `forward` of the other processes."""
+        """Run the collectives of `forward` on a process without a sample, and return empty scores."""
         weight = next(self.parameters())
         return cast(ShardedScores, self(weight.new_zeros(0, 0, weight.shape[1])))
 
@@ -77,7 +77,9 @@ class ShardedHead(Head):
             layer.out_features = last - first
 
     def _gather(self, features: Tensor) -> tuple[Tensor, SampleBlocks]:
-        """Return the features of all processes, [W P, k, D], from those of this process, [B, k, D]. B = k = 0: without a sample."""
+        """Return (the features of all processes, [W P, k, D], the blocks of samples) from the features of this process, [B, k, D].
+
+        W, P: see `SampleBlocks`. k: number of features of a sample. B = k = 0 if this process does not have a sample."""
         samples, number = features.shape[:2]
         if features.is_meta:
             blocks = SampleBlocks(self.context, samples, samples)

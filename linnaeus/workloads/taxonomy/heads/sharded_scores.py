@@ -1,5 +1,5 @@
-"""Scores of heads whose classes are divided over the processes, of which each process holds the logits of its classes for the samples of
-all processes. `over_shards.py` has the formulas, `sharded.py` the heads."""
+"""Scores of heads whose classes are divided over the processes. Each process holds the logits of its classes for the samples of all
+processes. `over_shards.py` has the formulas, `sharded.py` the heads."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 
 class ShardedScores(Scores):
-    """Scores of which this process holds the logits of its classes for the N samples of all processes. The results are those of the B
-    samples of this process. All methods but `adjusted` are collectives."""
+    """Scores whose classes are divided over the processes. This process holds the logits of its classes for the N samples of all processes.
+
+    Results are for the B samples of this process. All methods that compute results, and `gathered`, are collectives; `adjusted` is not."""
 
     blocks: SampleBlocks
 
@@ -134,7 +135,7 @@ class ShardedSiblingScores(ShardedScores, SiblingScores):
         return combined(self.blocks, shares)[0]
 
     def path(self) -> Tensor:
-        """Return the path of `SiblingScores.greedy_path`, int64 [B, R], which needs two numbers per sample and level of each process."""
+        """Return the path of `SiblingScores.greedy_path`, int64 [B, R]. Each process sends two numbers per sample and level."""
         return self.layout.path[self.blocks.own(self._greedy_nodes())]
 
     def greedy_path(self) -> Tensor:

@@ -1,8 +1,9 @@
 """Measure variants in interleaved rounds: ratios within a round, and a bootstrap interval of the median ratio. All benchmarks use this.
 
-A round runs every variant once. The order is rotated by one in each round, so that a busy machine or a warm cache affects all variants
-alike. A ratio is taken within a round, and its median over the rounds; medians of different rounds are never divided. A bar is missed
-only if the whole 95 % interval of the median ratio lies above it, after at least `ROUNDS` rounds.
+A round runs every variant once, or in several slices that alternate with those of the other variants. The order is rotated by one each
+time, so that a busy machine or a warm cache affects all variants alike. A ratio is taken within a round, and its median over the rounds;
+medians of different rounds are never divided. A bar is missed only if the whole 95 % interval of the median ratio lies above it, after at
+least `ROUNDS` rounds.
 """
 
 from __future__ import annotations
@@ -40,18 +41,17 @@ class Ratio:
     high: float
 
 
-def measure(variants: Mapping[str, Callable[[int], float]], rounds: int) -> Seconds:
-    """Run every variant in every round and return the seconds. `variants`: name -> function from the number of a round to seconds.
+def measure(variants: Mapping[str, Callable[[int], float]], rounds: int, slices: int = 1) -> Seconds:
+    """Run every variant in every round and return the seconds. `variants`: name -> function from the number of a slice, counted over all
+    rounds, to seconds. `slices`: number of slices in a round; short ones that alternate cancel changes of the machine's speed.
 
     Round 0 is a warm-up, whose seconds are discarded."""
-    names, seconds = list(variants), {name: [] for name in variants}
-    for number in range(rounds + 1):
+    names, seconds = list(variants), {name: list[float]() for name in variants}
+    for number in range((rounds + 1) * slices):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            taken = variants[name](number)
-            if number:
-                seconds[name].append(taken)
-    return seconds
+            seconds[name].append(variants[name](number))
+    return {name: [sum(taken[at : at + slices]) for at in range(slices, len(taken), slices)] for name, taken in seconds.items()}
 
 
 def ratio(seconds: Seconds, variant: str, peer: str, resamples: int = 10_000) -> Ratio:

@@ -34,6 +34,9 @@ MODELS: dict[str, tuple[int, int, list[str]]] = {
 }
 
 
+SLICES = 4  # of a round
+
+
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--model", choices=(*MODELS, "all"), default="all")
@@ -56,13 +59,14 @@ def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Ca
     """Time the loop of linnaeus and those of `peers` on one model. Return the table, with the bars if no framework is among the peers."""
     batch, usual, overrides = MODELS[model]
     updates = updates or usual
+    slices = SLICES if updates % SLICES == 0 else 1
     context = DistributedContext().initialize(device="cpu")
     with tempfile.TemporaryDirectory() as root:
-        ours = Ours(configure(overrides, batch, updates, rounds + 1, root), context)
+        ours = Ours(configure(overrides, batch, updates // slices, (rounds + 1) * slices, root), context)
         drivers: dict[str, Ours | Peer] = {"linnaeus": ours}
         for name, peer in peers.items():
             drivers[name] = peer(ours.config, context, ours.workload, ours.plan)
-        seconds = measure(drivers, rounds)
+        seconds = measure(drivers, rounds, slices)
         notes = {name: f"loss after it {loss_after(driver, ours.workload):.2f}" for name, driver in drivers.items()}
         ours.close()
     per_update = {name: [s / updates for s in times] for name, times in seconds.items()}
@@ -71,7 +75,8 @@ def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Ca
 
 
 def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str) -> Config:
-    """Return the configuration of a run of `epochs` epochs with `updates` updates each. An epoch is what a driver runs in one round."""
+    """Return the configuration of a run of `epochs` epochs with `updates` updates each. An epoch is what a driver runs in one slice of a
+    round."""
     sizes = [
         f"trainer.global_batch_size={batch}",
         f"trainer.micro_batch_size={batch}",

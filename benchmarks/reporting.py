@@ -36,7 +36,7 @@ from linnaeus.reporting.rows import read_rows
 BAR = 0.001  # of the run
 ON = ["schedule.log=[50steps]", "logger.csv=true", "logger.tensorboard=true", "logger.peak_tflops=0.1"]
 OFF = ["schedule.report=[]", "schedule.log=[]", "logger.alarms=false"]
-OVERHEAD = {"vit": (1.01, 14), "mlp": (1.03, 400)}  # bar, updates between two reports
+OVERHEAD = {"vit": (1.01, 14, 1), "mlp": (1.03, 400, 8)}  # bar, updates between two reports, slices of a round
 
 
 def main() -> int:
@@ -82,13 +82,13 @@ def overhead(model: str, rounds: int) -> dict[str, Any]:
     batch, updates, overrides = MODELS[model]
     context = DistributedContext().initialize(device="cpu")
     with tempfile.TemporaryDirectory() as root:
-        bar, every = OVERHEAD[model]
+        bar, every, slices = OVERHEAD[model]
         variants = {"on": [*ON, f"schedule.report=[{every}steps]"], "off": OFF}
-        drivers = {
-            name: Ours(configure([*overrides, *settings, f"run.name={name}"], batch, updates, rounds + 1, root), context)
-            for name, settings in variants.items()
-        }
-        seconds = interleaved(drivers, rounds)
+        drivers = {}
+        for name, settings in variants.items():
+            chosen = [*overrides, *settings, f"run.name={name}"]
+            drivers[name] = Ours(configure(chosen, batch, updates // slices, (rounds + 1) * slices, root), context)
+        seconds = interleaved(drivers, rounds, slices)
         for driver in drivers.values():
             driver.close()
     per_update = {name: [s / updates for s in times] for name, times in seconds.items()}

@@ -1,6 +1,7 @@
 """Test every head against probabilities computed node by node in float64; the tree law; null labels; routing."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -43,6 +44,11 @@ def make(name, kind="plain", null=False, seed=0, **more):
     return tree, with_null_labels(tree, label, seed) if null else label, head, features
 
 
+def every(names):
+    """Return the mark of a test of these heads on trees of each kind, without and with null classes."""
+    return pytest.mark.parametrize("name, kind, null", product(names, KINDS, (False, True)))
+
+
 def children_of(tree):
     found = {}
     for node, parent in enumerate(tree.node_parent.tolist()):
@@ -77,9 +83,7 @@ def node_probabilities(name, tree, head, scores):
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.5])
-@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", TREES)
+@every(TREES)
 @torch.no_grad()
 def test_probabilities_match_a_walk_down_the_tree(name, kind, null, missing):
     """`missing`: share of labels that are left out at any rank, so that a species is known whose genus is not given."""
@@ -109,9 +113,7 @@ def test_probabilities_match_a_walk_down_the_tree(name, kind, null, missing):
             assert float(conditional[row, r].exp()) == pytest.approx(float(given), rel=1e-9)
 
 
-@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["conditional", "soft"])
+@every(["conditional", "soft"])
 def test_gathered_siblings_give_the_same_label_log_probs(name, kind, null, monkeypatch):
     """On a large tree only the siblings of labels are gathered. This test compares always and never gathering."""
     _tree, label, head, features = make(name, kind, null)
@@ -126,9 +128,7 @@ def test_gathered_siblings_give_the_same_label_log_probs(name, kind, null, monke
     assert all(torch.allclose(one, other, atol=1e-10) for one, other in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", CONFIGS)
+@every(CONFIGS)
 def test_range_sums_match_the_log_probabilities(name, kind, null):
     """Values and gradients are compared before and after `log_probs` is computed."""
     tree, _, head, features = make(name, kind, null)
@@ -329,9 +329,7 @@ def test_a_level_without_nodes(name, null):
         assert torch.allclose(nodes[:, tree.node_parent == 1].logsumexp(1), nodes[:, 1])
 
 
-@pytest.mark.parametrize("null", [False, True], ids=["ignore", "predict"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", CONFIGS)
+@every(CONFIGS)
 @torch.no_grad()
 def test_the_mean_of_views_has_the_mean_probabilities(name, kind, null):
     tree, label, head, features = make(name, kind, null)

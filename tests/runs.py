@@ -336,11 +336,18 @@ def rows(path: Path) -> list[dict[str, Any]]:
 # -- several processes ---------------------------------------------------------------------------------------------------------
 
 
-def job(workload: str, root: Path, *more: str, watch: Sequence[str] = (), status: int = 0) -> dict[str, Any]:
-    """Return the job of a run for `run_group`, which must end with `status`.
+def job(workload: str, root: Path, *more: str, watch: Sequence[str] = (), status: int = 0, stop: int | None = None) -> dict[str, Any]:
+    """Return the job of a run for `run_group`, which must end with `status`. `stop`: SIGTERM ends it in the update of this step.
 
     `watch`: names of the context managers of `tests.watching` that each process enters for the run."""
-    return {"workload": workload, "root": str(root), "more": list(more), "watch": list(watch), "status": status}
+    return {
+        "workload": workload,
+        "root": str(root),
+        "more": list(more),
+        "watch": list(watch),
+        "status": 75 if stop else status,
+        "stop": stop,
+    }
 
 
 def free_port() -> int:
@@ -414,5 +421,7 @@ def run_job(one: dict[str, Any]) -> None:
     with contextlib.ExitStack() as stack:
         for name in one["watch"]:
             stack.enter_context(getattr(watching, name)(Path(one["root"])))
+        if one["stop"]:
+            stack.enter_context(watching.stopped_at(one["stop"]))
         status = start(config)
         assert status == one["status"], status

@@ -162,31 +162,6 @@ def stopped_at(step: int) -> AbstractContextManager[None]:
     return in_update(step, terminate)
 
 
-def all_stopped_at_seven(folder: Path) -> AbstractContextManager[None]:
-    """Send SIGTERM to every process in the seventh update of the run."""
-    return stopped_at(7)
-
-
-def all_stopped_at_one(folder: Path) -> AbstractContextManager[None]:
-    """Send SIGTERM to every process in the first update of the run."""
-    return stopped_at(1)
-
-
-def all_stopped_at_three(folder: Path) -> AbstractContextManager[None]:
-    """Send SIGTERM to every process in the third update of the run."""
-    return stopped_at(3)
-
-
-def all_stopped_at_four(folder: Path) -> AbstractContextManager[None]:
-    """Send SIGTERM to every process in the fourth update of the run."""
-    return stopped_at(4)
-
-
-def all_stopped_at_two(folder: Path) -> AbstractContextManager[None]:
-    """Send SIGTERM to every process in the second update of the run."""
-    return stopped_at(2)
-
-
 def one_rank_is_stopped(folder: Path) -> AbstractContextManager[None]:
     """Send SIGTERM to the last process during the fifth update."""
     return in_update(5, terminate, only_last_rank=True)

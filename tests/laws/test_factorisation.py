@@ -31,7 +31,7 @@ ANYWHERE += ["head.nulls=phase_in", "schedule.null_mask_prob.start=0.5", "schedu
 ANYWHERE += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
 CHAIN = ["trainer.deterministic=anywhere", "trainer.length=10steps", "schedule.log=[4steps]", "schedule.validate=[3steps]"]
 CHAIN += ["schedule.checkpoint=[5steps]", "model.dropout=0.2", *GRADNORM]
-STOPPED = {1: "all_stopped_at_two", 2: "all_stopped_at_seven"}  # at these numbers of processes the run of CHAIN is interrupted
+STOPPED = {1: 2, 2: 7, 4: None}  # number of processes -> step at which the run of CHAIN is interrupted
 JOBS = {
     "f64": ("biota", F64),
     "masked": ("masked", [*F64, "model.batch_norm=false"]),
@@ -68,10 +68,9 @@ def interrupted(tmp_path_factory):
     """root / whole and cut: a run of four processes and the same, stopped once. root / chain: a run of one, then two, then four.
     root / f64-1, f64-4: a run on photographs of one and of four processes."""
     root = tmp_path_factory.mktemp("interrupted")
-    for processes in (1, 2, 4):
-        watch = STOPPED.get(processes)
+    for processes, stop in STOPPED.items():
         jobs = [runs.job("biota", root / f"f64-{processes}", *F64, watch=["first_gradients"])] if processes != 2 else []
-        jobs.append(runs.job("vectors", root / "chain", *CHAIN, watch=[watch] if watch else [], status=75 if watch else 0))
+        jobs.append(runs.job("vectors", root / "chain", *CHAIN, stop=stop))
         if processes == 4:
             jobs += [
                 runs.job("vectors", root / "whole", *CONTINUED),

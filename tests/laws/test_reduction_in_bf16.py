@@ -24,7 +24,7 @@ def root(tmp_path_factory):
     watch = ["bytes_of_updates"]
     jobs = [runs.job("biota", root / name, *SETTINGS, f"head.reduce_precision={name}", watch=watch) for name in ("full", "bf16")]
     long = ["trainer.length=5steps", "schedule.validate=[]", "schedule.validate_at_end=false", BF16]
-    jobs += [runs.job("biota", root / "stopped", *long, watch=["all_stopped_at_three"], status=75)]
+    jobs += [runs.job("biota", root / "stopped", *long, stop=3)]
     jobs += [runs.job("biota", root / "stopped", *long)]
     runs.run_jobs(2, [*jobs, runs.job("biota", root / "whole", *long)], root)
     return root

@@ -23,8 +23,7 @@ MARGINAL = [*SETTINGS, "head=marginal", "loss=conditional", "trainer.length=3ste
 CONDITIONAL = [*SETTINGS, "head=conditional", "loss=conditional"]
 SHARDED = [*CONDITIONAL, "head.sharded=true"]
 PROBE = [*(text for text in PLAIN if not text.startswith("weighting")), "trainer.freeze=[trunk,norm]", "trainer.length=2steps"]
-CHAIN = [(1, CONDITIONAL, "all_stopped_at_one"), (2, SHARDED, "all_stopped_at_three"), (3, SHARDED, "all_stopped_at_four")]
-CHAIN += [(1, CONDITIONAL, None)]
+CHAIN = [(1, CONDITIONAL, 1), (2, SHARDED, 3), (3, SHARDED, 4), (1, CONDITIONAL, None)]
 COUNTED = ["trainer.length=1steps", "trainer.global_batch_size=8", "trainer.deterministic=true", "weighting.every=[1steps]"]
 COUNTED += ["schedule.validate=[]", "schedule.validate_at_end=false", "schedule.checkpoint_at_end=false"]
 COUNTED += ["schedule.mixup_prob.start=0", "schedule.mixup_prob.end=0"]
@@ -54,9 +53,8 @@ def changed(tmp_path_factory):
     and 3 with the sharded one, and back to 1."""
     root = tmp_path_factory.mktemp("changed")
     runs.run_jobs(1, [runs.job("biota", root / "one", *CONDITIONAL)], root)
-    for processes, settings, watch in CHAIN:
-        watches, status = ([watch], 75) if watch else ([], 0)
-        runs.run_jobs(processes, [runs.job("biota", root / "chain", *settings, watch=watches, status=status)], root)
+    for processes, settings, stop in CHAIN:
+        runs.run_jobs(processes, [runs.job("biota", root / "chain", *settings, stop=stop)], root)
     return root
 
 

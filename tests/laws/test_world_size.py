@@ -24,7 +24,7 @@ def roots(request, tmp_path_factory):
     config = runs.configuration(name, root / "changed", *settings)
     runs.run(name, root / "one", *settings)
     runs.interrupted(config, watching.stopped_at(2))
-    runs.run_group(2, [runs.job(name, root / "changed", *settings, watch=["all_stopped_at_seven"], status=75)], root)
+    runs.run_group(2, [runs.job(name, root / "changed", *settings, stop=7)], root)
     assert runs.newest(runs.run_path(config)).step == 7
     assert runs.start(config) == 0
     return name, root / "one", root / "changed"

@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -326,6 +327,13 @@ def unequal(a: Any, b: Any, where: str = "") -> list[str]:
 
 def _raw(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 300) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition is still False"
+        time.sleep(0.02)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
@@ -16,9 +15,8 @@ from linnaeus.sweep.trial_results import Metric
 from linnaeus.sweep.trial_source import TrialSource
 from linnaeus.workloads.language.workload import LanguageWorkload
 from linnaeus.workloads.taxonomy import dataset_record
-from linnaeus.workloads.taxonomy.biota.biota_source import BiotaReader
-from linnaeus.workloads.taxonomy.observations import UndecodableImage
 from tests import runs
+from tests.laws.test_mended import break_photographs
 
 
 def refuse(constant: str) -> None:
@@ -36,14 +34,8 @@ def names_of_strict(root: Path) -> set[str]:
 
 
 def test_the_files_of_a_diverged_taxonomy_run(tmp_path, monkeypatch):
-    read, facts = BiotaReader.read, dataset_record._facts
-
-    def broken(self, samples):
-        if bad := [int(sample) for sample in np.asarray(samples) if sample == 5]:
-            raise UndecodableImage(bad[0], "no picture")
-        return read(self, samples)
-
-    monkeypatch.setattr(BiotaReader, "read", broken)
+    facts = dataset_record._facts
+    break_photographs(monkeypatch, lambda sample: sample == 5)
     monkeypatch.setattr(dataset_record, "_facts", lambda *arguments: {**facts(*arguments), "share": math.nan})
     path = runs.run("biota", tmp_path, "optimizer.lr=1e30", "data.max_bad_fraction=0.2", "schedule.checkpoint=[1steps]")
     names = {"dataset.json", "taxonomy.json", "class_indices.json", "quarantine.jsonl", "metrics.jsonl", "summary.json", "run.json"}

@@ -33,6 +33,7 @@ from linnaeus.rundir import NON_UPDATE_KEYS, RunDirectory, config_difference, du
 from linnaeus.rundir import lock as lock_module
 from linnaeus.rundir.lock import RunLock, owner_has_ended
 from linnaeus.workloads.taxonomy.config import SoftmaxHeadConfig
+from tests import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -462,11 +463,8 @@ def test_the_lock_of_a_live_owner_is_refused_and_of_a_killed_one_taken_over(
 
 def test_a_zombie_owner_is_dead(owner: subprocess.Popen[str]) -> None:
     owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    run = started(config())
-    assert run.launch == 2
+    runs.wait_until(lambda: Path(f"/proc/{owner.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    assert started(config()).launch == 2
 
 
 def write_note(path: Path, **changes: Any) -> None:
@@ -553,10 +551,7 @@ def test_the_owner_touches_the_lock_file() -> None:
     lock = RunLock(Path("lock"), touch_interval=0.05)
     lock.acquire()
     before = os.stat("lock").st_mtime_ns
-    deadline = time.monotonic() + 60
-    while os.stat("lock").st_mtime_ns == before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert os.stat("lock").st_mtime_ns > before
+    runs.wait_until(lambda: os.stat("lock").st_mtime_ns > before)
     lock.release()
     assert "run lock" not in [thread.name for thread in threading.enumerate()]
 
@@ -588,21 +583,16 @@ def test_a_link_that_appears_later_is_not_followed() -> None:
     Path("precious").write_text("keep\n")
     for name in ("lock", "rows.jsonl", "train.log", f".tmp-atomic-{os.getpid()}-{threading.get_ident()}"):
         Path(name).symlink_to("precious")
-    with pytest.raises(OSError, match="it is a symbolic link"):
-        RunLock(Path("lock")).acquire()
-    with pytest.raises(OSError, match="it is a symbolic link"):
-        file_operations.write_atomic("atomic", "new")
-    with pytest.raises(OSError, match="it is a symbolic link"):
-        attach_log_file_of(Path("train.log"))
+    setup_logging()
     rows = RowWriter("rows.jsonl")
     rows.log(1, {})
-    with pytest.raises(OSError, match="it is a symbolic link"):
-        rows.sync()
-    with pytest.raises(OSError, match="it is a symbolic link"):
-        rows.truncate(0, 0)
+    for write in (
+        lambda: RunLock(Path("lock")).acquire(),
+        lambda: file_operations.write_atomic("atomic", "new"),
+        lambda: attach_log_file(Path("train.log")),
+        rows.sync,
+        lambda: rows.truncate(0, 0),
+    ):
+        with pytest.raises(OSError, match="it is a symbolic link"):
+            write()
     assert Path("precious").read_text() == "keep\n"
-
-
-def attach_log_file_of(path: Path) -> None:
-    setup_logging()
-    attach_log_file(path)

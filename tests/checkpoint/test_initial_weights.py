@@ -320,17 +320,12 @@ def test_a_hostile_pickle_is_named_and_never_executed(legacy: bool, tmp_path: Pa
     assert mark.exists()
 
 
-def test_a_hostile_pickle_called_safetensors(tmp_path: Path) -> None:
-    mark = tmp_path / "executed"
-    (tmp_path / "w.safetensors").write_bytes(pickle.dumps(Hostile(mark)))
-    assert "not a safetensors file" in refused(tmp_path / "w.safetensors", Net(1)) and not mark.exists()
-
-
-def test_a_hostile_pickle_in_a_checkpoint_with_a_valid_manifest(tmp_path: Path) -> None:
+def test_a_hostile_pickle_called_safetensors_also_in_a_checkpoint_with_a_valid_manifest(tmp_path: Path) -> None:
     mark, path = tmp_path / "executed", checkpoint(tmp_path, 1, Net(1))
-    (path / "model.safetensors").write_bytes(pickle.dumps(Hostile(mark)))
-    write_manifest(path, 1, None)
-    assert "not a safetensors file" in refused(path, Net(1)) and not mark.exists()
+    for file, named in ((tmp_path / "w.safetensors", tmp_path / "w.safetensors"), (path / "model.safetensors", path)):
+        file.write_bytes(pickle.dumps(Hostile(mark)))
+        write_manifest(path, 1, None)
+        assert "not a safetensors file" in refused(named, Net(1)) and not mark.exists()
 
 
 def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -42,13 +42,6 @@ def left_in_shared_memory() -> set[str]:
     return {name for name in names if name.startswith("torch_") and not Path("/proc", name.split("_")[1]).exists()}
 
 
-def wait_until(what, seconds: float = 180) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
 def wait_in(launch: subprocess.Popen, mark: str, what, seconds: float = 180) -> None:
     """Until `what` holds while the launch lives; else the failure shows what the launch printed and where its threads stood."""
     end = time.monotonic() + seconds
@@ -123,5 +116,5 @@ def test_ranks_die_with_the_launcher(tmp_path, mark):
     wait_in(launch, mark, lambda: metrics.exists() and metrics.stat().st_size > 0)
     assert len(processes(mark)) >= 5  # the agent, two ranks, a worker each
     launch.kill()
-    wait_until(lambda: processes(mark) == [])
+    runs.wait_until(lambda: processes(mark) == [])
     launch.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from tests.e2e.test_launches import TORCHRUN, begin, wait_in, wait_until
+from tests.e2e.test_launches import TORCHRUN, begin, wait_in
 from tests.e2e.test_launches import mark as mark  # the fixture
 from tests.faults.spec import processes, signal_to
 from tests.vectors.workload import PAUSE
@@ -71,7 +71,7 @@ def test_three_restarts_make_one_run(tmp_path, mark, monkeypatch):
             for pid in processes(mark):
                 signal_to(pid, signal.SIGKILL)
         launch.communicate(timeout=120)
-        wait_until(lambda: processes(mark) == [])
+        runs.wait_until(lambda: processes(mark) == [])
     monkeypatch.delenv(PAUSE)
     launch = begin(mark, tmp_path, *SETTINGS, launcher=TORCHRUN)
     text, _ = launch.communicate(timeout=180)

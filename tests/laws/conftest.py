@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
+
+from tests import runs
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -17,3 +20,9 @@ def in_process_runs() -> Iterator[None]:
         yield
     torch.set_num_threads(threads)
     logging.getLogger("linnaeus").handlers[:] = handlers
+
+
+@pytest.fixture(scope="module")
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the run of the vectors with the `SETTINGS` of the module, which was never stopped."""
+    return runs.run("vectors", tmp_path_factory.mktemp("whole"), *request.module.SETTINGS)

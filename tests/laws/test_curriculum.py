@@ -38,11 +38,6 @@ def named_parts() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return runs.run("vectors", tmp_path_factory.mktemp("whole"), *SETTINGS)
-
-
 def phases(root: Path) -> Phases:
     found = Phases.resolve(runs.configuration("vectors", root, *SETTINGS).schedule.phases or {}, STEPS, 3)
     assert found is not None

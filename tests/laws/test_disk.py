@@ -20,11 +20,6 @@ SETTINGS = ["trainer.length=12steps", "schedule.checkpoint=[1steps]", "schedule.
 SETTINGS += ["logger.report=false", "logger.console=auto"]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return runs.run("vectors", tmp_path_factory.mktemp("whole"), *SETTINGS)
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     """A disk of 4 MB."""

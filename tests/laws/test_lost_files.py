@@ -16,12 +16,6 @@ SETTINGS = ["schedule.checkpoint=[3steps]", "trainer.length=3epochs", "schedule.
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """A run that was never stopped."""
-    return runs.run("vectors", tmp_path_factory.mktemp("whole"), *SETTINGS)
-
-
-@pytest.fixture(scope="module")
 def killed(tmp_path_factory) -> Path:
     """A run that was killed after the checkpoint of its sixth update."""
     root = tmp_path_factory.mktemp("killed")

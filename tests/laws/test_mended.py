@@ -13,8 +13,10 @@ from linnaeus.data.order import epoch_order
 from linnaeus.errors import ConfigError
 from linnaeus.rundir.validation_results import ValidationResults
 from linnaeus.train import loop
+from linnaeus.workloads.taxonomy.biota.biota_source import BiotaReader
 from linnaeus.workloads.taxonomy.observations import UndecodableImage
 from tests import runs
+from tests.vectors.workload import VectorsWorkload
 
 LIMIT = "schedule.early_stop.max_steps"
 
@@ -36,18 +38,20 @@ def test_another_runs_checkpoint_does_not_bring_its_limits(tmp_path, capsys):
     assert "lacks" not in capsys.readouterr().out
 
 
-def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, monkeypatch):
-    from linnaeus.workloads.taxonomy.biota.biota_source import BiotaReader
-
+def break_photographs(monkeypatch, broken):
+    """Make the photographs of biota unreadable for whose numbers `broken` is true."""
     read = BiotaReader.read
 
-    def broken(self, samples):
-        bad = [int(s) for s in np.asarray(samples) if s >= 85]  # validation comes after 85 for training
-        if bad:
+    def failing(self, samples):
+        if bad := [int(sample) for sample in np.asarray(samples) if broken(sample)]:
             raise UndecodableImage(bad[0], "no picture")
         return read(self, samples)
 
-    monkeypatch.setattr(BiotaReader, "read", broken)
+    monkeypatch.setattr(BiotaReader, "read", failing)
+
+
+def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, monkeypatch):
+    break_photographs(monkeypatch, lambda sample: sample >= 85)  # validation comes after 85 for training
     with pytest.raises(ConfigError, match="max_bad_fraction"):
         runs.start(runs.configuration("biota", tmp_path, "data.max_bad_fraction=0.05"))
     assert list(tmp_path.rglob("quarantine.jsonl"))
@@ -55,17 +59,7 @@ def test_unreadable_photographs_in_validation_are_named_and_counted(tmp_path, mo
 
 @pytest.mark.slow
 def test_the_list_of_unreadable_photographs_is_the_same_after_a_kill(tmp_path, monkeypatch):
-    from linnaeus.workloads.taxonomy.biota.biota_source import BiotaReader
-
-    read = BiotaReader.read
-
-    def broken(self, samples):
-        bad = [int(s) for s in np.asarray(samples) if s % 7 == 3]
-        if bad:
-            raise UndecodableImage(bad[0], "no picture")
-        return read(self, samples)
-
-    monkeypatch.setattr(BiotaReader, "read", broken)
+    break_photographs(monkeypatch, lambda sample: sample % 7 == 3)
     settings = ["data.max_bad_fraction=0.2", "schedule.checkpoint=[1steps]"]
     whole = runs.run("biota", tmp_path / "whole", *settings)
     config = runs.configuration("biota", tmp_path / "killed", *settings)
@@ -89,8 +83,6 @@ def test_the_sample_left_over_is_any_of_them():
 
 
 def test_a_skipped_update_leaves_batch_statistics_alone(tmp_path, monkeypatch):
-    from tests.vectors.workload import VectorsWorkload
-
     prepare = VectorsWorkload.prepare
 
     def poisoned(self, batch, masked=()):
@@ -117,8 +109,6 @@ def test_a_result_of_other_weights_is_not_taken(tmp_path):
 
 
 def test_a_short_run_whose_every_update_is_skipped_does_not_end_as_finished(tmp_path, monkeypatch):
-    from tests.vectors.workload import VectorsWorkload
-
     monkeypatch.setattr(VectorsWorkload, "prepare", lambda self, batch, masked=(): {**batch, "x": batch["x"] * float("nan")})
     config = runs.configuration("vectors", tmp_path, "trainer.length=3steps")
     with pytest.raises(FloatingPointError, match="3 updates in a row up to step 3 skipped"):

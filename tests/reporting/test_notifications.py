@@ -50,13 +50,6 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sent]:
         Stub.hang.set()
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    lines: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
-    return lines
-
-
 def started(path: Path, *events: str, address: str = "json://localhost") -> Notifier:
     notifier = Notifier(path, "biota / first", [address], events or notifications.EVENTS)
     notifier.start("started")
@@ -78,16 +71,10 @@ def test_a_run_sends_start_milestones_best_and_end(tmp_path: Path, sent: Sent) -
     assert sent[-1][0] == "success" and "best val/loss" in sent[-1][2] and "loss 0" in sent[2][2]
 
 
-def test_a_milestone_is_sent_once_over_all_launches(tmp_path: Path, sent: Sent) -> None:
-    for _ in range(2):  # killed after the milestone, before the next checkpoint
-        notifier = started(tmp_path, "milestones")
-        notifier.milestone("25 %", "25 %")
-        notifier.close()
-    assert texts(sent) == ["25 %"]
-
-
-def test_a_milestone_that_was_not_to_be_sent_is_not_counted_as_sent(tmp_path: Path, sent: Sent) -> None:
-    for events in ("end", "milestones"):  # killed after the milestone, and continued with other messages
+@pytest.mark.parametrize("first", ["milestones", "end"])
+def test_a_milestone_is_sent_once_over_all_launches(tmp_path: Path, sent: Sent, first: str) -> None:
+    """Killed after it, before the next checkpoint. If the first launch was not to send it, it is not counted as sent."""
+    for events in (first, "milestones"):
         notifier = started(tmp_path, events)
         notifier.milestone("25 %", "25 %")
         notifier.close()

@@ -32,13 +32,6 @@ def sent(run: Mock) -> list[tuple[int, int]]:
     return [(call.kwargs["step"], call.args[0]["global_step"]) for call in run.log.call_args_list]
 
 
-@pytest.fixture
-def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    messages: list[str] = []
-    monkeypatch.setattr(wandb_logger.LOGGER, "warning", messages.append)
-    return messages
-
-
 def started(run: Path, mode: str = "online") -> WandbLogger:
     return WandbLogger(run, run_id="ab12cd34", mode=mode, project="tests", name="a run", config={"seed": 0})
 

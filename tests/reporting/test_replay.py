@@ -10,7 +10,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -231,30 +230,19 @@ def test_the_tables_of_a_resumed_run_are_its_rows(tmp_path: Path) -> None:
         sinks.close()
 
 
-def test_a_disk_error_of_the_tables_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
+def test_a_disk_error_of_the_tables_is_one_line(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_logger, "write_atomic", mock.Mock(side_effect=OSError(28, "No space left on device")))
     sinks = LogSinks(tmp_path, [CsvLogger(tmp_path)])
     sinks.resume({}, 0)
     for step in (1, 2):
         sinks.log(step, {"loss": 1.0})
     sinks.close()
-    assert lines == ["logger.csv: no more rows are written to csv/, training continues ([Errno 28] No space left on device)"]
+    assert warnings == ["logger.csv: no more rows are written to csv/, training continues ([Errno 28] No space left on device)"]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def wait_until(done: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_the_process_beside_a_run_sends_its_rows_and_may_be_killed(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_beside_a_run_sends_its_rows_and_may_be_killed(run: Path, warnings: list[str]) -> None:
     pytest.importorskip("trackio")
-    lines: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
     for killed in (True, False):
         sinks = LogSinks(run, [Follower(run, "trackio")])
         sinks.resume({"rows": 3}, 2)
@@ -267,7 +255,7 @@ def test_the_process_beside_a_run_sends_its_rows_and_may_be_killed(run: Path, mo
         sinks.sync()
         sinks.close()
     assert in_trackio(run) == in_files(run)
-    assert len(lines) == 1 and "`linnaeus replay` sends the rest" in lines[0] and "training continues" in lines[0]
+    assert len(warnings) == 1 and "`linnaeus replay` sends the rest" in warnings[0] and "training continues" in warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -276,10 +264,8 @@ def test_the_process_beside_a_run_sends_its_rows_and_may_be_killed(run: Path, mo
     ids=["fails", "hangs"],
 )
 def test_a_process_that_fails_or_hangs_is_one_line_and_blocks_nothing(
-    run: Path, monkeypatch: pytest.MonkeyPatch, program: str, line: str
+    run: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch, program: str, line: str
 ) -> None:
-    lines: list[str] = []
-    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
     monkeypatch.setattr(follower, "END_TIMEOUT", 0.3)
     sink = Follower(run, "mlflow")
     sink._command = [sys.executable, "-c", program]
@@ -293,7 +279,7 @@ def test_a_process_that_fails_or_hangs_is_one_line_and_blocks_nothing(
     sink.close()
     process.kill()
     process.wait()
-    assert len(lines) == 1 and line in lines[0] and "training continues" in lines[0]
+    assert len(warnings) == 1 and line in warnings[0] and "training continues" in warnings[0]
 
 
 def test_the_process_ends_when_the_run_is_killed(run: Path) -> None:
@@ -313,4 +299,4 @@ def test_the_process_ends_when_the_run_is_killed(run: Path) -> None:
         stat = Path(f"/proc/{pid}/stat")
         return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
-    wait_until(ended)
+    runs.wait_until(ended)

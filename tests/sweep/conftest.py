@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests import fork_server
+from tests.runs import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,13 +51,6 @@ class Sweep:
     def statuses(self) -> list[str]:
         lines = self.text("trials.csv").splitlines() if list(self.root.glob("sweeps/*/trials.csv")) else []
         return [line.split(",")[lines[0].split(",").index("status")] for line in lines[1:]]
-
-
-def wait_until(condition: Callable[[], Any], seconds: float = 300) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "the condition is still False"
-        time.sleep(0.02)
 
 
 def started(out: str) -> list[int]:

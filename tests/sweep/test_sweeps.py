@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from linnaeus.rundir.lock import RunLock
-from tests.sweep.conftest import Sweep, alive, started, wait_until
+from tests.runs import wait_until
+from tests.sweep.conftest import Sweep, alive, started
 
 GRID = ("optimizer.lr=1e-3,1e-2", "seed=0,1")
 

@@ -21,17 +21,12 @@ def test_a_run_logs_the_notice_once_if_most_updates_are_clipped(limit: str, coun
     assert ("trainer.max_grad_norm=1e-06; " in log) == bool(count)
 
 
-def test_half_of_the_updates_are_not_most(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("norms", [[0.5, 2.0] * ROWS, [math.nan] * (ROWS // 2) + [2.0] * (ROWS - ROWS // 2)], ids=["half", "not finite"])
+def test_half_of_the_updates_are_not_most_and_a_norm_that_is_not_finite_is_not_clipped(
+    norms: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "linnaeus")
     updates = ClippedUpdates()
-    for number in range(2 * ROWS):
-        updates.add(2.0 if number % 2 else 0.5, 1.0)
-    assert LINE not in caplog.text
-
-
-def test_a_norm_that_is_not_finite_is_not_clipped(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "linnaeus")
-    updates = ClippedUpdates()
-    for number in range(ROWS):
-        updates.add(math.nan if number < ROWS // 2 else 2.0, 1.0)
+    for norm in norms:
+        updates.add(norm, 1.0)
     assert LINE not in caplog.text

@@ -2,6 +2,7 @@
 micro-batches of different sizes, fewer classes than processes, predictions, and what is sent."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -72,24 +73,16 @@ def distance(a, b):
     return max(float((x - y).abs().max() / x.abs().max().clamp(min=1e-6)) for x, y in pairs)
 
 
-@pytest.mark.parametrize("split", SPLITS, ids=len)
-@pytest.mark.parametrize("name", slow.LOSSES)
-def test_losses_and_gradients_equal_those_of_the_replicated_head(name, split):
-    nulls, mixed = name != "marginal", len(split) % 2 == 0
-    case = Case(name, nulls, mixed, repeated=mixed, **(slow.INVERSE if mixed else slow.EFFECTIVE))
-    expected = case.replicated()
-    assert expected[0].max() > 1 and expected[2].abs().max() > 0.1
-    assert distance(expected, case.sharded(split)) < 1e-10
+ON_THE_TREE = product([MarginalHead, ConditionalHead], ["cross_entropy", "conditional", "marginal"])
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=len)
-@pytest.mark.parametrize("name", ["cross_entropy", "conditional", "marginal"])
-@pytest.mark.parametrize("head", [MarginalHead, ConditionalHead])
-def test_losses_and_gradients_of_the_heads_on_the_tree_equal_those_of_the_replicated_ones(head, name, split):
+@pytest.mark.parametrize("head, name", [*((LinearHead, name) for name in slow.LOSSES), *ON_THE_TREE])
+def test_losses_and_gradients_equal_those_of_the_replicated_head(head, name, split):
     mixed = len(split) % 2 == 0
     case = Case(name, name != "marginal", mixed, mixed, head, **(slow.INVERSE if mixed else slow.EFFECTIVE))
     expected = case.replicated()
-    assert expected[0].max() > 1 and expected[1].abs().max() > 0.1
+    assert expected[0].max() > 1 and expected[2 if head is LinearHead else 1].abs().max() > 0.1
     assert distance(expected, case.sharded(split)) < 1e-10
 
 
@@ -156,17 +149,14 @@ def test_what_is_sent_does_not_depend_on_the_number_of_classes(head, name):
     assert calls.count(("gather_rows", 6 * WIDTH)) == 2 and calls.count(("reduce_rows", 12 * WIDTH)) == 2
 
 
-@pytest.mark.parametrize("head", [LinearHead, MarginalHead, ConditionalHead])
-def test_what_needs_all_classes_is_refused(head):
+NEED_ALL = [*((head, "log_probs", ()) for head in (LinearHead, MarginalHead, ConditionalHead)), (ConditionalHead, "rank_log_probs", (1,))]
+
+
+@pytest.mark.parametrize("head, method, arguments", NEED_ALL)
+def test_what_needs_all_classes_is_refused(head, method, arguments):
     case = Case(head=head)
     with pytest.raises(RuntimeError, match="gathered"):
-        ThreadGroup(2).run(lambda member: case.part(member, [6, 6])[0](case.features).log_probs())
-
-
-def test_probabilities_of_one_level_of_the_conditional_head_are_refused():
-    case = Case(head=ConditionalHead)
-    with pytest.raises(RuntimeError, match="gathered"):
-        ThreadGroup(2).run(lambda member: case.part(member, [6, 6])[0](case.features).rank_log_probs(1))
+        ThreadGroup(2).run(lambda member: getattr(case.part(member, [6, 6])[0](case.features), method)(*arguments))
 
 
 @pytest.mark.parametrize(

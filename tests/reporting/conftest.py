@@ -1,0 +1,10 @@
+"""Record the warnings of a run."""
+
+import pytest
+
+
+@pytest.fixture
+def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr("linnaeus.reporting.soft_failure.LOGGER.warning", lines.append)
+    return lines

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from linnaeus.errors import ConfigError
-from linnaeus.schedule import accumulation_steps
 from tests import runs, watching
 from tests.laws.test_factorisation import distance, losses, parameters
 
@@ -71,12 +69,3 @@ def test_the_change_is_said_and_the_accumulation_follows(roots):
     text = (changed / name / "run" / "train.log").read_text()
     assert "2 processes now, 1 when the checkpoint was written" in text and "1 processes now, 2 when" in text
     assert "32 = micro-batch 8 x 4 accumulation steps x 1 process" in text and "micro-batch 8 x 2 accumulation steps x 2 processes" in text
-
-
-def test_a_split_that_is_impossible_is_refused_in_one_line():
-    config = runs.configuration("vectors", runs.ROOT / "outputs", "trainer.global_batch_size=32", "trainer.micro_batch_size=8")
-    assert [accumulation_steps(config, n) for n in (1, 2, 4)] == [4, 2, 1]
-    with pytest.raises(
-        ConfigError, match=r"global_batch_size=32 is not a multiple of .* 8 x 3 = 24; use trainer\.global_batch_size=24 or 48"
-    ):
-        accumulation_steps(config, 3)

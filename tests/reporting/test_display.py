@@ -146,18 +146,6 @@ def test_the_panel_moves_during_a_validation_pass(monkeypatch: pytest.MonkeyPatc
         assert "without metadata" not in terminal.getvalue().rpartition("101 of 400")[2], "the pass has ended"
 
 
-def test_the_panel_is_redrawn_at_most_four_times_a_second(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    on_terminal(monkeypatch)
-    with ProgressDisplay(400) as display:
-        redraws = 0
-        for millisecond in range(2000):
-            now[0] = millisecond / 1000
-            if display.due():
-                redraws += 1
-                display.update(millisecond, 80.0, True)
-        assert redraws in (7, 8)
-
-
 def test_a_request_to_stop_stays_in_the_panel(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
     terminal = on_terminal(monkeypatch)
     monkeypatch.setattr(os, "write", lambda descriptor, content: terminal.write(content.decode()))
@@ -234,9 +222,7 @@ def test_only_rank_0_draws_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [ProgressDisplay(10, "live", is_master).live for is_master in (True, False)] == [True, False]
 
 
-def test_the_panel_is_drawn_four_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("linnaeus.reporting.display.time.monotonic", lambda: now[0])
+def test_the_panel_is_drawn_four_times_a_second(now: list[float]) -> None:
     display = ProgressDisplay(640)
     display._live = drawn = mock.Mock()
     for step in range(640):

@@ -50,12 +50,6 @@ def test_bilevel_is_black_and_white(nasty):
     assert set(np.unique(read(nasty, "bilevel.png"))) <= {0, 255}
 
 
-def test_a_rotated_photograph_becomes_upright(nasty):
-    pixels = read(nasty, "turned.jpg", 60)
-    assert pixels.shape == (80, 60, 3)  # the file has 60 x 80
-    assert_halves(pixels.transpose(1, 0, 2), RED, BLUE)  # the left half becomes the top
-
-
 def test_a_large_jpeg_is_reduced_to_the_short_side_and_small_images_are_not_enlarged(nasty):
     for short_side in (16, 100, 448):
         pixels = read(nasty, "large.jpg", short_side)

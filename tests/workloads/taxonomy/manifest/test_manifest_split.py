@@ -46,11 +46,6 @@ def test_the_order_of_the_rows_has_no_effect_and_the_seed_has_one(long_tail):
     assert (split != split_of(paths, taxa, seed=1)).mean() > 0.1
 
 
-def test_golden_split():
-    split = split_of([f"p{i}.jpg" for i in range(20)], [i % 2 for i in range(20)], 0.3)
-    assert np.flatnonzero(split).tolist() == [3, 4, 5, 8, 15, 18]
-
-
 def test_added_rows_move_few(long_tail):
     paths, taxa = long_tail
     before = split_of(paths, taxa)

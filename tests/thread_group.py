@@ -17,7 +17,7 @@ class ThreadGroup:
     """`processes` members. calls: for each collective call, in order, (name, elements that a member passes to it), as member 0 sees it."""
 
     def __init__(self, processes: int) -> None:
-        self.barrier = threading.Barrier(processes, timeout=60)
+        self.barrier = threading.Barrier(processes, timeout=600)
         self.processes, self.slots = processes, [None] * processes
         self.calls: list[tuple[str, int]] = []
         self.mail: dict[tuple[int, int], list[Tensor]] = {}
@@ -83,5 +83,5 @@ class Member:
     def receive(self, tensor: Tensor, source: int) -> Tensor:
         letters = self.group.mail.setdefault((source, self.rank), [])
         with self.group.arrived:
-            assert self.group.arrived.wait_for(lambda: letters, timeout=60)
+            assert self.group.arrived.wait_for(lambda: letters, timeout=600)
             return tensor.copy_(letters.pop(0))

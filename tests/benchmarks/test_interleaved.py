@@ -50,3 +50,4 @@ def test_every_variant_runs_once_a_round_and_none_is_always_first():
     seconds = measure(variants, 3)
     assert seconds == {name: [1.0, 2.0, 3.0] for name in "abc"}  # round 0 is not kept
     assert [order[3 * number] for number in range(4)] == ["a", "b", "c", "a"]
+    assert measure(variants, 2, slices=3) == {name: [3.0 + 4.0 + 5.0, 6.0 + 7.0 + 8.0] for name in "abc"}

@@ -56,7 +56,7 @@ def test_help_searches_keys_meanings_and_groups(start):
 
 
 def test_a_missing_package_is_one_line():
-    done = subprocess.run([sys.executable, "-S", "main.py", "plan=true"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-S", "main.py", "plan=true"], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert "does not have torch, " in done.stderr and "activate" in done.stderr and "pip install" in done.stderr
 
@@ -69,7 +69,7 @@ def test_the_packages_that_are_looked_for_are_the_dependencies():
 @pytest.mark.parametrize("arguments", [["--help"], ["--cfg", "job"]], ids=" ".join)
 def test_what_only_prints_does_not_import_torch(arguments):
     code = f"import sys, main; sys.argv = ['main.py', *{arguments}]; status = main.main(); sys.exit(status or 3 * ('torch' in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "seed" in done.stdout and "optimizer" in done.stdout
 
@@ -77,7 +77,7 @@ def test_what_only_prints_does_not_import_torch(arguments):
 @pytest.mark.parametrize("program", ["main.py", "-m linnaeus"])
 def test_help_survives_a_reader_that_leaves(program):
     done = subprocess.run(
-        f"{sys.executable} -u {program} --help | head -1", shell=True, cwd=ROOT, capture_output=True, text=True, timeout=60
+        f"{sys.executable} -u {program} --help | head -1", shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert done.stdout.startswith("linnaeus") and done.stderr == ""
 

@@ -250,7 +250,7 @@ def test_the_wandb_process_is_stopped_or_killed(tmp_path: Path, how: tuple[str, 
     pytest.importorskip("wandb")
     environment = {**os.environ, "HOME": str(tmp_path / "home"), "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", STOPPED, str(tmp_path), *how]
-    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     if found.returncode == 3:
         pytest.skip("wandb cannot start here")
     text = found.stdout + found.stderr

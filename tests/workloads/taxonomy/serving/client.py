@@ -40,7 +40,7 @@ class Service:
         self.process, self.port = process, port
 
     def send(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         with contextlib.closing(connection):
             connection.request(method, path, body, dict(headers or {}))
             reply = connection.getresponse()
@@ -53,7 +53,7 @@ class Service:
         return self.send("POST", "/predict", form(photograph, **fields), form_header())
 
     def open(self, sent: bytes) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=600)
         connection.sendall(sent)
         return connection
 

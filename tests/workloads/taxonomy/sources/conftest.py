@@ -62,7 +62,7 @@ def read_in_process(files: Any, row: int, start: str = "fork") -> bytes:
     queue = context.Queue()
     process = context.Process(target=_read, args=(files, row, queue))
     process.start()
-    found = queue.get(timeout=60)
+    found = queue.get(timeout=600)
     process.join()
     return found
 

@@ -224,7 +224,10 @@ GROUPS = [
     (
         "mylab/lines/data.py",
         LINES,
-        [("def __len__", "def len", r"mylab/lines/__init__.py:\d+: Points does not define '?__len__'?, which its")],
+        [
+            ("def __len__", "def len", r"mylab/lines/__init__.py:\d+: Points does not define '?__len__'?, which its"),
+            (', "sample": sample}', "}", "Points.__getitems__ returns a batch without sample; every batch needs weight and sample"),
+        ],
     ),
 ]
 MISTYPED = [("", "", "unknown key optimizer.momentun; did you mean optimizer.momentum?")]

@@ -33,8 +33,9 @@ class StandingTensors(PositionedDataset):
         return self.size
 
     def __getitems__(self, indices: Sequence[SampleIndex]) -> Batch:
-        rows = torch.tensor([index.sample % self.held for index in indices])
-        return {"x": self.x.index_select(0, rows), "y": self.y.index_select(0, rows), "weight": torch.ones(len(rows))}
+        sample = torch.tensor([index.sample for index in indices])
+        rows = sample % self.held
+        return {"x": self.x.index_select(0, rows), "y": self.y.index_select(0, rows), "weight": torch.ones(len(rows)), "sample": sample}
 
 
 class Network(Model):

@@ -87,6 +87,8 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
         t.run.interrupt(t.sync.interruption_reason(window))
         return
     host_batches = [host for host, _ in window]
+    if t.progress.global_step == t.first_step:
+        check_entries(t, host_batches[0])
     for host in host_batches:
         t.workload.check_batch(host)
     own_valid = [checked_per_task(t, "valid_counts", t.workload.valid_counts(host)) for host in host_batches]
@@ -99,6 +101,16 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
     update_on_window(t, window, valid)
     t.watchdog.step, t.watchdog.heartbeats = t.progress.global_step, t.watchdog.heartbeats + 1
     t.watchdog.long_timeout = False
+
+
+def check_entries(t: Training, batch: dict[str, Tensor]) -> None:
+    """Raise `ConfigError` if a batch of the training set lacks `weight` or `sample`, [B] each. They may be read only after days of
+    training, when an alarm names the samples of an update."""
+    if missing := [name for name in ("weight", "sample") if name not in batch]:
+        name = class_name(type(t.workload.train_set))
+        raise ConfigError(
+            f"{name}.__getitems__ returns a batch without {' and '.join(missing)}; every batch needs weight and sample, [B] each"
+        )
 
 
 def checked_per_task(t: Training, member: str, values: Tensor) -> Tensor:

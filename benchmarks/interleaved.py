@@ -42,8 +42,9 @@ class Ratio:
 
 
 def measure(variants: Mapping[str, Callable[[int], float]], rounds: int, slices: int = 1) -> Seconds:
-    """Run every variant in every round and return the seconds. `variants`: name -> function from the number of a slice, counted over all
-    rounds, to seconds. `slices`: number of slices in a round; short ones that alternate cancel changes of the machine's speed.
+    """Run every variant in every round and return the seconds. `variants`: name -> function that runs one slice and returns its seconds.
+    The argument of the function is the number of the slice, counted over all rounds. `slices`: number of slices in a round; short ones
+    that alternate cancel changes of the machine's speed.
 
     Round 0 is a warm-up, whose seconds are discarded."""
     names, seconds = list(variants), {name: list[float]() for name in variants}

@@ -114,9 +114,10 @@ def cpu_config(root: Path, updates: int, epochs: int, threads: int) -> Config:
 
 
 def gpu_config(root: Path, updates: int, epochs: int, micro_batch_size: int, device: str, *more: str, block: int = 1024) -> Config:
-    """Return the configuration of `experiment=gpt2` with as many epochs and updates, each update one micro-batch.
+    """Write data into `root`, and return the configuration of `experiment=gpt2` with these data. An epoch has `updates` updates, and an
+    update has one micro-batch.
 
-    The data use only the first 65 tokens of its vocabulary. `more`: further settings."""
+    The data use only the first 65 tokens of the vocabulary. `more`: further settings."""
     training = micro_batch_size * updates * block + 1
     tokens = np.array(markov_chain(training + 2 * block + 1), "<u2")
     tokens[:training].tofile(root / "train.bin")

@@ -9,8 +9,8 @@ PYTHON is the interpreter of an environment with `pip install sae-lens==6.54.12`
 same number of samples in the same batches, 8 features for each dimension, one thread, Adam, a learning rate that falls to 0 in the last
 third. For each program and model the learning rate, and for SAELens also the scaling of the activations, are those with the largest
 explained variance for k = 32 and a seed that is not measured. Everything else has the defaults of the program. The dictionaries of both are
-evaluated by the same functions of linnaeus: with the weights and thresholds for inference, on the same held-out samples, put back into the
-model.
+evaluated by the same functions of linnaeus, with the weights and thresholds for inference. Their reconstructions of the activations of the
+same held-out samples replace the activations in the model.
 
 Times are of all updates of a training, with dead features as usual, and include reading the stored activations. Differences are paired by
 seed, with the 95 % interval of Student's t. Every finished trial is a line of `--results`, and is not repeated.

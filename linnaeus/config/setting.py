@@ -49,6 +49,6 @@ def entry_type(annotation: Any) -> Any:
 def allowed_values(choices: tuple[str, ...], annotation: Any) -> list[str]:
     """Return the values that a field with these `choices` may have, as texts for messages and help; [] without choices.
 
-    The texts are the choices, after `false` for the type `str | bool`, and before `N`, an integer, for `str | int`."""
+    For the type `str | bool`, `false` comes before the choices. For `str | int`, `N` (any integer) comes after them."""
     alternatives = typing.get_args(annotation)
     return ["false"] * (bool in alternatives) + [*choices] + ["N"] * (int in alternatives) if choices else []

@@ -71,7 +71,8 @@ class Resampling:
         return shuffled[np.argsort(self.classes[shuffled], kind="stable")]
 
     def summary(self) -> str:
-        """Return a line for the log: the numbers of different, repeated and omitted samples in the first epoch."""
+        """Return a line for the log: how many different samples the first epoch contains, how many it omits, and how often it contains a
+        sample at most. The line also has the smallest and largest number of samples, and of draws, of a class."""
         nonempty, size = self.counts > 0, len(self.classes)
         counts, quotas = self.counts[nonempty], self.quotas(0)[nonempty]
         distinct = size - self.total + int(np.minimum(quotas, counts).sum())

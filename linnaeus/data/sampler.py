@@ -76,8 +76,8 @@ class PositionSampler:
         return range(self.start, min(self.steps_per_epoch, left))
 
     def place(self, number: int, rank: int | None = None) -> int:
-        """Return the index, among the micro-batches of a global batch, of the one that process `rank` (None: this one) runs at accumulation
-        step `number`."""
+        """Return the index of a micro-batch in the global batch: of the micro-batch that process `rank` runs at accumulation step `number`.
+        `rank`: None for this process."""
         rank = self.rank if rank is None else rank
         return rank * self.accumulation + number if self.contiguous else number * self.world_size + rank
 

@@ -229,8 +229,8 @@ class WorkerLoader:
 
 
 class _Requests:
-    """Requests for the batches of one epoch. `tickets`: of the batches requested and not taken yet. `upcoming`: iterator of the sample
-    indices of the batches not requested yet."""
+    """Requests for the batches of one epoch. `tickets`: tickets of the requested batches that are not taken yet. `upcoming`: iterator over
+    the sample indices of the batches that are not requested yet."""
 
     def __init__(self, batches: Any) -> None:
         self.batches, self.upcoming, self.tickets = batches, iter(batches), deque[int]()

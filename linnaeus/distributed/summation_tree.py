@@ -37,8 +37,8 @@ class PairwiseSum:
         self._subtrees.append(value)
 
     def part_of_total(self, indices: Sequence[int], last: list[Tensor]) -> list[Tensor]:
-        """Return the sums, over all values, of the tensors at `indices` of each value. last: these tensors of the last value, which is not
-        pushed.
+        """Return the tensors at `indices` of the sum of all values. Call this instead of pushing the last value. last: the tensors at
+        `indices` of the last value.
 
         The additions are in place, so call this only once for each index."""
         for left in reversed(self._subtrees):
@@ -94,7 +94,7 @@ class SumOrder:
 
     @functools.cached_property
     def sum(self) -> Callable[[Iterable[Tensor]], Tensor]:
-        """Return a function that sums small tensors, one for each micro-batch of this process, in this order."""
+        """Return a function that sums small tensors in the order of this object: one tensor for each micro-batch of this process."""
         return self._tree_sum if self.anywhere else functools.partial(functools.reduce, torch.add)
 
     def _tree_sum(self, values: Iterable[Tensor]) -> Tensor:

@@ -131,9 +131,10 @@ class Watchdog:
                 self._publish_status()
 
     def _watch_store(self) -> None:
-        """End this process when the store has not answered for `LOST_AFTER` seconds.
+        """End this process if its parent has ended, or if the store has not answered for `LOST_AFTER` seconds. Time during which the
+        launcher is suspended does not count, until the last answer is `timeout` seconds old.
 
-        Runs in a thread and does not call the store, because a call may block."""
+        This runs in a thread and does not call the store, because a call may block."""
         suspended = self._last_answer  # the last time the launcher was found suspended
         while not self._stop.wait(STATUS_INTERVAL):
             if os.getppid() != self._parent:  # for systems on which `die_with_parent` has no effect

@@ -101,7 +101,8 @@ def update_hash(config: Mapping[str, Any]) -> str:
 
 
 def config_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Difference:
-    """Return the keys that differ between the configurations `old` and `new`, in the order of `new`."""
+    """Return the keys that differ between the configurations `old` and `new`, each with both values. They are in the order of `new`; keys
+    that only `old` has come last."""
     before, after = flatten(old), flatten(new)
     difference = Difference([], {})
     for key in [*after, *(k for k in before if k not in after)]:

@@ -89,8 +89,8 @@ class Compilation:
         return compile_seconds() - self._seconds_before
 
     def observe(self, *work: Hashable) -> None:
-        """Record that `work` has been done. If it had been done before, add the graphs made since the last call to `recompilations`. Log a
-        warning at the first recompilation."""
+        """Record that `work` has been done. If it had been done before, increase `recompilations` by the number of graphs made since the
+        last call of `observe`. Log a warning at the first recompilation."""
         graphs = compiled_graphs()
         if graphs > self._last and work in self._seen:
             if not self.recompilations:

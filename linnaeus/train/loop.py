@@ -104,8 +104,8 @@ def train_one_step(t: Training, window: Window | OSError) -> None:
 
 
 def check_entries(t: Training, batch: dict[str, Tensor]) -> None:
-    """Raise `ConfigError` if a batch of the training set lacks `weight` or `sample`, [B] each. They may be read only after days of
-    training, when an alarm names the samples of an update."""
+    """Raise `ConfigError` if a batch of the training set lacks `weight` or `sample`, [B] each. Without this check the run could fail after
+    days of training, when an alarm names the samples of an update."""
     if missing := [name for name in ("weight", "sample") if name not in batch]:
         name = class_name(type(t.workload.train_set))
         raise ConfigError(

@@ -129,7 +129,8 @@ def fits_everywhere(context: DistributedContext, work: Callable[[], T]) -> tuple
 
 
 def allowed_sizes(config: Config, workload: Workload) -> list[int]:
-    """Return the possible micro-batch sizes in increasing order. config: its global batch size is the number of samples of one process."""
+    """Return the possible micro-batch sizes in increasing order. config: configuration of a trial, whose global batch has only the samples
+    of one process."""
     share = config.trainer.global_batch_size
     if config.weighting.name == "surgery":  # needs one micro-batch in an update
         return [share]

@@ -163,7 +163,8 @@ def _next_start(t: Training, directory: RunDirectory) -> ResumePoint:
 
 
 def finish_pending_validations(t: Training) -> None:
-    """Run the validation passes that the restored checkpoint lists as pending. Then save, unless the run was interrupted in a pass."""
+    """Run the validation passes that the restored checkpoint lists as pending. Then save, unless the run was interrupted in a pass. Do
+    nothing if no pass is pending."""
     if t.progress.has_pending_validations():
         log.info("finishing %s of step %d", counted(len(t.progress.pending_validations), "pending validation pass"), t.progress.global_step)
         run_pending_validations(t)

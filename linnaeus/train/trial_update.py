@@ -96,7 +96,7 @@ class Trial:
     def update_twice(self, size: int, has_gradients: bool, copies: int) -> None:
         """Make two updates, and run a validation batch if its size depends on the micro-batch.
 
-        No collectives run, because the trial of another process may fail. `DistributedContext()` is of one process here.
+        No collectives run, because the trial of another process may fail. So `DistributedContext()` returns a context of one process here.
 
         size: samples in a micro-batch. has_gradients: True if the run has gradients in memory during a forward pass, from an earlier
         micro-batch of the window or in the buckets of DDP; an update then has two micro-batches. copies: number of further copies of the

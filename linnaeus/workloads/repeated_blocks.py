@@ -17,8 +17,9 @@ def find_repeated_blocks(network: nn.Module) -> list[nn.Module]:
     if all blocks together have less than a quarter of the parameters.
 
     A block is an entry of an `nn.Sequential` or `nn.ModuleList` that consists of other modules. Its class is not in `torch.nn` and occurs
-    at least twice. Of nested classes (a stage and its blocks) the one with most entries is taken, if its entries have at least the share
-    `OF_LARGEST` of the parameters of the largest class: so a perceptron inside a block is not a block."""
+    at least twice. If entries of one class contain entries of another (stages contain blocks), the class with more entries is taken.
+    Classes with less than the share `OF_LARGEST` of the parameters of the largest class are taken last, so a perceptron inside a block is
+    not a block."""
     entries: dict[type, list[nn.Module]] = {}
     for module in network.modules():
         if isinstance(module, nn.Sequential | nn.ModuleList):

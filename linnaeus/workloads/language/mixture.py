@@ -58,8 +58,8 @@ class Mixture:
 
 
 def draw_sources(seed: int, epoch: int, mixture: np.ndarray, global_batch_size: int, size: int) -> np.ndarray:
-    """Return the source of each position of an epoch, int64 [size]: the inverse of the cumulative mixture at a uniform number, a hash of
-    (seed, epoch, position).
+    """Return the source of each position of an epoch, int64 [size]. It is drawn from the mixture of its update, with a uniform number that
+    is a hash of (seed, epoch, position).
 
     `mixture`, float64 [updates, S]: the probability of each source at each update of the epoch. An update uses `global_batch_size`
     positions."""

@@ -87,8 +87,8 @@ def _timm_distances(backbone: Any) -> dict[str, int]:
     """Return {parameter name: number of layers between the parameter and the output} by timm's `group_matcher`; {} if the model does not
     have one, or if it has one layer only.
 
-    The classifier, which this program does not take from timm, would be the last layer. timm puts a name that no pattern matches into that
-    layer. So such a name is added here, to get the number of the last layer."""
+    timm's last layer has the classifier, which this program does not use, and every name that no pattern matches. Such a name is added
+    here, to get the number of the last layer."""
     from timm.models import group_parameters
 
     if not hasattr(backbone, "group_matcher"):

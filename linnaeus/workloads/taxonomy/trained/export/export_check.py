@@ -77,8 +77,8 @@ def photographs(classifier: TrainedClassifier, run: Path | None, count: int) -> 
 def validation_photographs(run: Path, most: int) -> tuple[list[np.ndarray], Metadata | None, str]:
     """Return up to `most` evenly spaced validation photographs of a run, uint8 [H, W, 3], and their metadata.
 
-    Also return the reason why the list of photographs is empty, if it is. Photographs that cannot be read are left out. The metadata are
-    None if the data of the run cannot be read."""
+    Also return a text that states why the list of photographs is empty; ignore it if the list is not empty. Photographs that cannot be read
+    are left out. The metadata are None if the data of the run cannot be read."""
     from linnaeus.workloads.taxonomy.workload import build_data_source
 
     images, read, reason = [], [], "the run has no validation photographs"

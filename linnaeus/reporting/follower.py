@@ -49,15 +49,15 @@ class Follower:
     def sync(self) -> None:
         self._check()
 
-    def close(self) -> None:
-        """Close the pipe, so that the process sends the last rows and ends, and wait for its end.
+    def close(self, status: str = "running") -> None:
+        """Pass `status` to the process and close the pipe, so that the process sends the last rows and ends. Wait for its end.
 
         After `END_TIMEOUT` seconds, log a warning and let the process continue alone."""
         if self._process is None:
             return
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        with contextlib.suppress(OSError), self._process.stdin as pipe:
+            pipe.write(status.encode())  # summary.json of a finished run is written later
         try:
             self._process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:

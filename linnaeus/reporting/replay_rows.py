@@ -83,8 +83,8 @@ def replay(path: Path, options: argparse.Namespace) -> str:
 def follow(path: Path, options: argparse.Namespace) -> None:
     """Send the rows of the run directory `path` while the run writes them, until stdin is closed; then send the remaining rows.
 
-    stdin is a pipe from the process of the run, so it is closed when the run ends or is killed. Stop signals are ignored. options: result
-    of `parse`."""
+    stdin is a pipe from the process of the run, so it is closed when the run ends or is killed. A run that ends writes its status to it.
+    Stop signals are ignored. options: result of `parse`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group of the run, which may log more rows before it ends
     run = open_run(path)
@@ -98,7 +98,7 @@ def follow(path: Path, options: argparse.Namespace) -> None:
                 target.send(run)
                 seen = state
             pause = max(INTERVAL, SHARE * (time.monotonic() - start))
-        target.close(run.status)
+        target.close(sys.stdin.read() or run.status)
 
 
 def _open(run: SavedRows, options: argparse.Namespace) -> Target:

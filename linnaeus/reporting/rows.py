@@ -259,7 +259,10 @@ class Sink(Protocol):
     `earlier` has the rows up to `global_step`, in the order of their steps.
 
     `position` is the number of a row in its `stream` (metrics or timings), from 1. A resumed run repeats the positions after its
-    checkpoint, so the sink can recognise a row that it has already sent."""
+    checkpoint, so the sink can recognise a row that it has already sent.
+
+    `close` is called at the end of the launch with its status, one of `results.STATUSES`, which a sink shows if it can. The file
+    summary.json may not contain this status yet."""
 
     def start(self, global_step: int, earlier: Iterable[Row]) -> None: ...
 
@@ -267,7 +270,7 @@ class Sink(Protocol):
 
     def sync(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self, status: str = "running") -> None: ...
 
 
 class LogSinks:
@@ -319,6 +322,9 @@ class LogSinks:
         for each in self._all:
             each.sync()
 
-    def close(self) -> None:
-        for each in self._all:
-            each.close()
+    def close(self, status: str = "running") -> None:
+        """Close the files and the sinks. status: status of the run, as in summary.json."""
+        for file in self.files.values():
+            file.close()
+        for sink in self.sinks:
+            sink.close(status)

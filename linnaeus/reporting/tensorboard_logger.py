@@ -37,7 +37,8 @@ class TensorBoardLogger:
             with self._soft.guard():
                 self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, status: str = "running") -> None:
+        """Close the event file. status: not used."""
         if not self._soft.failed and self._writer is not None:
             with self._soft.guard():
                 self._writer.close()

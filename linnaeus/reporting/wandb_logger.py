@@ -154,11 +154,11 @@ class WandbLogger:
         while handled < self._handled and not self._wait(lambda: self._handled >= target, SEND_TIMEOUT):
             handled = self._handled
 
-    def close(self, exit_code: int = 0) -> None:
-        """Send the queued rows and end the W&B run with the status `exit_code` (0: finished, others: failed). Kill the W&B process if it
+    def close(self, status: str = "running") -> None:
+        """Send the queued rows and end the W&B run: as failed if `status` is "failed", otherwise as finished. Kill the W&B process if it
         does not answer."""
         with self._condition:
-            self._exit_code = exit_code
+            self._exit_code = int(status == "failed")
             self._condition.notify_all()
         if not self._killed and not self._wait(lambda: self._responded, self._time_to_wait()):
             self._kill(f"no answer within {WAIT_TIMEOUT:.0f} s")

@@ -64,7 +64,8 @@ def finish(t: Training) -> str:
         t.workload.finish()
     t.output.sinks.log(t.progress.global_step, readings.timings(t), "timings")
     if status != INTERRUPTED:
-        t.output.sinks.close()  # before the summary: a run that counts as finished is not continued, so no later launch sends its rows
+        # before the summary: a run that counts as finished is not continued, so no later launch sends its rows
+        t.output.sinks.close(status)
     try:
         write_summary(t, status, **t.run.record)
     except OSError as error:

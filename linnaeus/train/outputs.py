@@ -73,7 +73,7 @@ class Outputs:
         title = f"{config.run.experiment} / {directory.path.name}"
         recipients = (config.logger.notify, config.logger.notify_on)
         self.notifier = Notifier(directory.path if context.is_master else None, title, *recipients)
-        self._end = ("", False)  # (last message, True after a failure)
+        self._end = ("", "running")  # (last message, status)
         self.reports = RunReports(config, directory.path / "reports.jsonl" if context.is_master else None, display)
 
     def resume(self, step: int, saved: Mapping[str, Any] | None) -> None:
@@ -193,11 +193,12 @@ class Outputs:
             write_summary(self.directory.path / "summary.json", status, global_step, **self._hidden(values))
 
     def _note_end(self, status: str, global_step: int, values: Mapping[str, Any]) -> None:
-        """Set the message that `close` sends: status, step, reason and best metrics. values: entries of summary.json."""
+        """Set the message that `close` sends (status, step, reason and best metrics) and the status that it passes to the loggers. values:
+        entries of summary.json."""
         best = [f"best {name} {entry['value']:.4g} at step {entry['global_step']:,}" for name, entry in (values.get("best") or {}).items()]
         reason = values.get("error") or values.get("stop_reason") or ""
         parts = [f"{status.replace('_', ' ')} at step {global_step:,}", *([str(reason)] if reason else []), *best]
-        self._end = ("\n".join(parts), status == "failed")
+        self._end = ("\n".join(parts), status)
 
     def fail(self, reason: str, global_step: int) -> None:
         """Write status `failed` and `reason` to summary.json, send the notification, and log the reason, on rank 0 only.
@@ -227,14 +228,15 @@ class Outputs:
 
     def close(self) -> None:
         """Close all files and loggers."""
+        text, status = self._end
         if self.writer is not None:
             self.writer.close()
-        self.sinks.close()
+        self.sinks.close(status)
         self.reports.close()
         self.alarms.close()
         if self.batches is not None:
             self.batches.close()
-        self.notifier.close(*self._end)
+        self.notifier.close(text, failed=status == "failed")
 
 
 @contextlib.contextmanager

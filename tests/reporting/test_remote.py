@@ -82,6 +82,12 @@ def test_an_offline_launch_sends_the_rows_of_earlier_launches_too(tmp_path: Path
     assert not folders[0].exists() and folders[1].exists() and other.exists()
 
 
+@pytest.mark.parametrize(("status", "code"), [("finished", 0), ("interrupted", 0), ("failed", 1)])
+def test_a_failed_run_has_failed_at_wandb_too(tmp_path: Path, wandb_run: Mock, status: str, code: int) -> None:
+    started(tmp_path).close(status)
+    wandb_run.finish.assert_called_once_with(exit_code=code)
+
+
 def test_rows_that_wandb_did_not_take_are_sent_by_the_next_launch(tmp_path: Path, wandb_run: Mock, warnings: list[str]) -> None:
     """For example after a timeout: they are in metrics.jsonl, also those before the checkpoint."""
     wandb_run.log.side_effect = [None, ConnectionResetError("lost")]

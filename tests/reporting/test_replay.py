@@ -4,6 +4,7 @@ Every destination is read back with its own reader. Those whose package is not i
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
 import json
@@ -25,7 +26,8 @@ from linnaeus.reporting.follower import Follower
 from linnaeus.reporting.replay_rows import main
 from linnaeus.reporting.rows import format_row
 from linnaeus.rundir.saved_config import dump_yaml
-from tests import runs
+from linnaeus.train import outputs
+from tests import runs, watching
 
 Found = Counter[tuple[int, str, str]]  # (step, name, value as text) -> how often
 
@@ -280,6 +282,35 @@ def test_a_process_that_fails_or_hangs_is_one_line_and_blocks_nothing(
     process.kill()
     process.wait()
     assert len(warnings) == 1 and line in warnings[0] and "training continues" in warnings[0]
+
+
+def test_the_process_is_told_the_status_that_summary_json_does_not_contain_yet(run: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from unittest.mock import Mock; from linnaeus.reporting import replay_rows as r; "
+        "r._open = lambda run, options: Mock(close=lambda status: print('closed as', status)); "
+        "r.follow(Path(sys.argv[1]), r.parse([sys.argv[1], '--to', 'trackio', '--follow']))"
+    )
+    sink = Follower(run, "trackio")
+    sink._command = [sys.executable, "-c", script, str(run)]
+    sink.start(0, [])
+    sink.close("finished")
+    assert (run / "trackio.log").read_text() == "closed as finished\n"
+
+
+@pytest.mark.parametrize("status", ["finished", "interrupted", "failed"])
+def test_a_destination_is_told_how_the_run_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    sink = mock.Mock(spec=CsvLogger)
+    monkeypatch.setattr(outputs, "build_loggers", lambda config, directory: [sink])
+    config = runs.configuration("vectors", tmp_path, "trainer.length=2steps")
+    if status == "failed":
+        sink.log.side_effect = RuntimeError("out of order")
+        with pytest.raises(RuntimeError, match="out of order"):
+            runs.start(config)
+    else:
+        with watching.stopped_at(1) if status == "interrupted" else contextlib.nullcontext():
+            runs.start(config)
+    assert runs.summary(runs.run_path(config))["status"] == status
+    assert {call.args for call in sink.close.call_args_list} == {(status,)}
 
 
 def test_the_process_ends_when_the_run_is_killed(run: Path) -> None:

@@ -37,6 +37,8 @@ class MlflowRun:
         self._experiment = found.experiment_id if found is not None else self._client.create_experiment(run.experiment)
         self._id = self._find(run) or self._create(run)
         self._held: set[Value] | None = None  # None: not read yet
+        if run.status == "running":
+            self._client.update_run(self._id, status="RUNNING")  # a launch that was interrupted has left KILLED
 
     def send(self, run: SavedRows) -> int:
         metrics = {name for stream, _, row in run.rows if stream == "metrics" for name in row}

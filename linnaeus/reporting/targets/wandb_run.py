@@ -27,6 +27,6 @@ class WandbRun:
         """Wait until the queued rows are sent, and end the W&B run; with `status` "failed" as failed. Raise `RunFailed` if W&B did not take
         every row."""
         self._logger.drain()
-        self._logger.close(exit_code=int(status == "failed"))
+        self._logger.close(status)
         if not self._logger.complete:
             raise RunFailed(f"{self.place}: W&B did not take every row; the same command sends the rest")

@@ -7,12 +7,13 @@ that a row does not have is an empty cell. NaN is written as `nan`, an infinity 
 import csv
 import io
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from linnaeus.files import write_atomic
-from linnaeus.reporting.rows import Row
+from linnaeus.reporting.rows import Row, read_rows
 from linnaeus.reporting.soft_failure import SoftFailure
 
 FOLDER = "csv"
@@ -25,12 +26,23 @@ class CsvTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns: list[str] = []
+        self._written: os.stat_result | None = None  # the file that `replace` wrote
 
     def replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace the file by a file that contains only `rows`."""
         self.columns = list(dict.fromkeys(["global_step", *(name for row in rows for name in row)]))
         self.path.parent.mkdir(exist_ok=True)
         write_atomic(self.path, _lines([self.columns, *(self._cells(row) for row in rows)]))
+        self._written = os.stat(self.path)
+
+    def is_foreign(self) -> bool:
+        """Return True if another program, such as a replay, has replaced the file since `replace`, or if the file was deleted."""
+        try:
+            with open(self.path, encoding="utf-8", errors="replace", newline="") as file:
+                same = self._written is not None and os.path.samestat(os.fstat(file.fileno()), self._written)
+                return not same or next(csv.reader(file), None) != self.columns  # the columns: a later file may have the same inode
+        except FileNotFoundError:
+            return True
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Append a row to the file, which must exist. If the row has a new name, rewrite the whole file with one more column."""
@@ -53,6 +65,7 @@ class CsvLogger:
     nothing."""
 
     def __init__(self, directory: Path) -> None:
+        self._directory = Path(directory)
         self._tables = {name: CsvTable(Path(directory) / FOLDER / f"{name}.csv") for name in STREAMS}
         self._soft = SoftFailure("logger.csv", "no more rows are written to csv/")
 
@@ -63,9 +76,14 @@ class CsvLogger:
             write_tables(self._tables, earlier)
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str, position: int) -> None:
+        """Append a row, which must be in the file of its stream already. If the table was replaced or deleted, write all rows again."""
         if not self._soft.failed:
             with self._soft.guard():
-                self._tables[stream].add({"global_step": global_step, **row})
+                table = self._tables[stream]
+                if table.is_foreign():  # its columns may have another order, and it may lack rows
+                    table.replace(read_rows(self._directory / f"{stream}.jsonl"))
+                else:
+                    table.add({"global_step": global_step, **row})
 
     def sync(self) -> None:
         """Do nothing: every row is passed to the operating system at once, and a resumed run rewrites complete tables."""

@@ -232,6 +232,19 @@ def test_the_tables_of_a_resumed_run_are_its_rows(tmp_path: Path) -> None:
         sinks.close()
 
 
+def test_tables_that_are_replaced_or_deleted_while_a_run_trains_have_its_rows(run: Path) -> None:
+    sinks = LogSinks(run, [CsvLogger(run)])
+    sinks.resume({}, 0)
+    for step in range(1, 6):
+        sinks.log(step, {"train/loss": 1 / step, "train/grad_norm": float(step)})  # a file has its names in alphabetical order
+        sinks.log(step, {"time/wall_seconds": float(step)}, "timings")
+        if step == 2:
+            sent_to("csv", run)
+        elif step == 3:
+            (run / "csv" / "metrics.csv").unlink()
+    assert in_csv(run) == in_files(run)
+
+
 def test_a_disk_error_of_the_tables_is_one_line(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_logger, "write_atomic", mock.Mock(side_effect=OSError(28, "No space left on device")))
     sinks = LogSinks(tmp_path, [CsvLogger(tmp_path)])

@@ -77,14 +77,18 @@ class Notifier:
         """Queue the message `text` about the milestone `name`, unless a message about it was queued before in this run (recorded in
         notified.json).
 
-        Do nothing if `milestones` is not one of the chosen events."""
+        Do nothing if `milestones` is not one of the chosen events. If notified.json cannot be read or written, log a warning and queue the
+        message: a later launch may repeat it."""
         if self._thread is None or self._record is None or "milestones" not in self._events:
             return
-        sent = list((read_json(self._record) or {}).get("milestones", []))
-        if name not in sent:
-            with self._soft.guard():
-                write_atomic(self._record, to_json({"milestones": [*sent, name]}))
-            self.send("milestones", text)
+        try:
+            sent = list((read_json(self._record) or {}).get("milestones") or [])
+            if name in sent:
+                return
+            write_atomic(self._record, to_json({"milestones": [*sent, name]}))
+        except OSError as error:
+            LOGGER.warning("%s cannot be used (%s); the message about %s may be sent again", self._record, error.strerror, name)
+        self.send("milestones", text)
 
     def warning(self, text: str) -> None:
         """Queue the message `text` about a warning or an error in the log.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -79,6 +81,19 @@ def test_a_milestone_is_sent_once_over_all_launches(tmp_path: Path, sent: Sent, 
         notifier.milestone("25 %", "25 %")
         notifier.close()
     assert texts(sent) == ["25 %"]
+
+
+@pytest.mark.parametrize("function", ["read_json", "write_atomic"])
+def test_a_disk_that_fails_at_a_milestone_does_not_end_the_messages(
+    tmp_path: Path, sent: Sent, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    notifier = started(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(notifications, function, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+        notifier.milestone("25 %", "a quarter")
+    notifier.close("the end")
+    found = texts(sent)
+    assert found.count("a quarter") == found.count("the end") == 1, found
 
 
 def test_only_the_chosen_events_are_sent(tmp_path: Path, sent: Sent) -> None:

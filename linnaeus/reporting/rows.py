@@ -11,6 +11,7 @@ Resuming: a checkpoint contains the number of rows written until then. A resumed
 removes damaged lines and logs their line numbers. All functions that read rows skip damaged lines.
 """
 
+import contextlib
 import errno
 import heapq
 import itertools
@@ -29,6 +30,7 @@ from linnaeus.files import json_object, no_follow, sync_file, write_atomic
 log = logging.getLogger("linnaeus")
 
 PLAIN = {int, float, str, bool, type(None)}
+DEAD = (errno.ESTALE, errno.EIO, errno.ENOTCONN, errno.ENODEV)  # of a disk that was disconnected: an open file may never work again
 MAX_PENDING_BYTES = 64 << 20  # per file, about 100,000 rows; if more rows wait, the run fails
 
 
@@ -61,6 +63,8 @@ class RowWriter:
         self._step: int | None = None
         self._descriptor: int | None = None
         self._pending = b""  # rows not yet written; the first one may be partly written
+        self._begun = b""  # the part of it that is written
+        self._dropped = False  # True if the file must be opened again
         self._unsynced_name = False  # True for a new file whose directory entry is not flushed yet
         self._error_logged = False
         self._lock = threading.Lock()  # not held during fsync, so that logging never waits for it
@@ -84,8 +88,11 @@ class RowWriter:
                 self._descriptor = self._open()
             while self._pending:
                 written = os.write(self._descriptor, self._pending)
+                self._begun = (self._begun + self._pending[:written]).rpartition(b"\n")[2]
                 self._pending = self._pending[written:]
         except OSError as error:
+            if error.errno in DEAD:
+                self._drop()
             if not self._error_logged:
                 self._error_logged = True
                 reason = error.strerror or error
@@ -96,8 +103,20 @@ class RowWriter:
             log.warning("the rows that waited in memory are written to %s now", self.path)
         return None
 
+    def _drop(self) -> None:
+        """Close the file, so that the next write opens it again and writes the whole first pending row."""
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+            self._descriptor, self._dropped = None, True
+            self._pending, self._begun = self._begun + self._pending, b""
+
     def _open(self) -> int:
-        self._cut(whole_lines(self.path)[1])  # removes an incomplete line of a killed process
+        lines, end = whole_lines(self.path)
+        if self._dropped and lines != self.rows - self._pending.count(b"\n"):
+            raise FileNotFoundError(errno.ENOENT, "its rows were deleted, or it was replaced by another file", str(self.path))
+        self._dropped = False
+        self._cut(end)  # removes an incomplete line of a killed process
         self._unsynced_name = not self.path.exists()
         return no_follow(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -179,6 +198,7 @@ class RowWriter:
             if self._pending and self._write_pending() is not None:
                 log.error("%d bytes of rows are lost: %s cannot be written", len(self._pending), self.path)
                 self._pending = b""
+            self._begun, self._dropped = b"", False
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None

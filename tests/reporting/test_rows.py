@@ -1,5 +1,6 @@
 """Files of rows are equal byte for byte in two runs, also if one of them was killed and resumed."""
 
+import contextlib
 import errno
 import json
 import logging
@@ -121,6 +122,34 @@ def test_rows_wait_while_the_disk_is_full(
     assert "are written to" in lines_of(caplog, logging.WARNING)[-1]
     log_rows(full, *range(13, 21))
     assert full.path.read_bytes() == whole.path.read_bytes()
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_file_is_opened_again_after_its_disk_was_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, deleted: bool
+) -> None:
+    """The descriptor from before stays unusable. A row was torn, and another file in place of this one is refused."""
+    whole, writer, real = log_rows(RowWriter(tmp_path / "whole"), *range(1, 7)), log_rows(RowWriter(tmp_path / "rows"), 1), os.write
+    stale, room = writer._descriptor, [10]
+
+    def write(descriptor: int, data: bytes) -> int:
+        if descriptor == stale and not room[0]:
+            raise OSError(code, os.strerror(code))
+        written = real(descriptor, data[: room.pop(0)] if descriptor == stale else data)
+        room.append(0)
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", write)
+        patch.setattr(os, "close", lambda descriptor: None)  # so that the number of the descriptor is not used again
+        log_rows(writer, 2)
+        if deleted:
+            writer.path.unlink()
+        log_rows(writer, 3, 4, 5, 6)
+        with pytest.raises(FileNotFoundError, match="its rows were deleted") if deleted else contextlib.nullcontext():
+            writer.sync()
+    assert not writer.path.exists() if deleted else writer.path.read_bytes() == whole.path.read_bytes()
 
 
 def test_a_kill_while_rows_are_pending_leaves_complete_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,11 +236,16 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
 
 def read_rows(path: Path | str) -> list[dict[str, Any]]:
     """Return the rows of a file; [] if it does not exist. Leave out an incomplete last line, and log which lines are damaged."""
+    return [row for _, row in numbered_rows(path)]
+
+
+def numbered_rows(path: Path | str) -> list[tuple[int, dict[str, Any]]]:
+    """Return (number of the line, row) for the rows of a file, as `read_rows` does."""
     rows = [parse_row(line) for line in complete_lines(Path(path))]
     damaged = [number for number, row in enumerate(rows, 1) if row is None]
     if damaged:
         log.warning("%s: %s are left out", path, _name_lines(damaged))
-    return [row for row in rows if row is not None]
+    return [(number, row) for number, row in enumerate(rows, 1) if row is not None]
 
 
 def merge_rows(

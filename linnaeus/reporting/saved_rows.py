@@ -1,6 +1,7 @@
 """Read the metric rows of a run directory for another destination: `SavedRows`, with the identity of the run and the time of each row."""
 
 import bisect
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any
 
 from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
-from linnaeus.reporting.rows import Row, merge_rows, read_rows
+from linnaeus.reporting.rows import Row, numbered_rows
 from linnaeus.rundir.saved_run import read_configuration, read_record
 
 STREAMS = ("metrics", "timings")
@@ -23,7 +24,7 @@ class SavedRows:
     title: `<experiment>/<name of the run directory>`.
     config: content of config.yaml; a value from an environment variable is the text `${oc.env:...}`.
     created: time of the first launch, in seconds since 1970; 0 if unknown.
-    rows: (stream, position, row) for the rows of metrics.jsonl and timings.jsonl, sorted by step."""
+    rows: (stream, position, row) for the rows of metrics.jsonl and timings.jsonl, sorted by step. A damaged line has a position too."""
 
     path: Path
     run_id: str
@@ -34,7 +35,9 @@ class SavedRows:
 
     def read(self) -> None:
         """Set `rows` to the rows that metrics.jsonl and timings.jsonl contain now."""
-        self.rows = list(merge_rows({name: read_rows(self.path / f"{name}.jsonl") for name in STREAMS}))
+        found = {name: numbered_rows(self.path / f"{name}.jsonl") for name in STREAMS}
+        streams = [[(name, number, row) for number, row in rows] for name, rows in found.items()]
+        self.rows = list(heapq.merge(*streams, key=lambda entry: entry[2]["global_step"]))
 
     def timed(self) -> Iterator[tuple[Row, float]]:
         """Yield (element of `rows`, its time in seconds since 1970) for each row: `created` plus the newest `time/wall_seconds`.

@@ -245,10 +245,14 @@ class SentRows:
         """Return the number of rows sent so far, summed over the streams."""
         return sum(self._rows.values())
 
+    def contains(self, stream: str, position: int) -> bool:
+        """Return True if row number `position` of its stream was sent before."""
+        return position <= self._rows.get(stream, 0)
+
     def record(self, stream: str, position: int) -> int | None:
         """Record row number `position` of its stream as sent. Return the number of rows sent so far, or None if this row had been sent
         before."""
-        if position <= self._rows.get(stream, 0):
+        if self.contains(stream, position):
             return None
         self._rows[stream] = position
         if self._saved:

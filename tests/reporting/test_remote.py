@@ -15,8 +15,10 @@ from unittest.mock import Mock
 import pytest
 
 from linnaeus.reporting import LogSinks, wandb_logger
+from linnaeus.reporting.replay_rows import main
 from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
 from linnaeus.reporting.wandb_logger import WandbLogger
+from linnaeus.rundir.saved_config import dump_yaml
 
 
 @pytest.fixture
@@ -86,6 +88,19 @@ def test_an_offline_launch_sends_the_rows_of_earlier_launches_too(tmp_path: Path
 def test_a_failed_run_has_failed_at_wandb_too(tmp_path: Path, wandb_run: Mock, status: str, code: int) -> None:
     started(tmp_path).close(status)
     wandb_run.finish.assert_called_once_with(exit_code=code)
+
+
+def test_a_replay_sends_the_rows_that_were_not_sent_although_an_earlier_line_is_damaged(
+    tmp_path: Path, wandb_run: Mock, capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "config.yaml").write_text(dump_yaml({"run": {"experiment": "biota"}, "logger": {"wandb_project": "tests"}}))
+    (tmp_path / "run.json").write_text(json.dumps({"run_id": "ab12cd34"}))
+    lines = [json.dumps({"global_step": step, "loss": 0.5}) if step != 2 else "damaged" for step in range(1, 6)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "sent.json").write_text(json.dumps({"metrics": 3}))
+    assert main([str(tmp_path), "--to", "wandb"]) == 0
+    assert [step for _, step in sent(wandb_run)] == [4, 5] and "4 rows, 2 rows sent" in capsys.readouterr().out
 
 
 def test_rows_that_wandb_did_not_take_are_sent_by_the_next_launch(tmp_path: Path, wandb_run: Mock, warnings: list[str]) -> None:

@@ -16,12 +16,12 @@ class WandbRun:
         import wandb  # noqa: F401  its absence is an error of the user here, not a warning
 
         self.place, self.mode = f"W&B project {project}, {mode}", mode
-        self._before = SentRows(run.path, saved=mode == "online").total
+        self._before = SentRows(run.path, saved=mode == "online")
         self._logger = WandbLogger(run.path, run_id=run.run_id, mode=mode, project=project, name=run.title, config=run.config)
 
     def send(self, run: SavedRows) -> int:
         self._logger.start(run.rows[-1][2]["global_step"] if run.rows else 0, run.rows)
-        return max(0, len(run.rows) - self._before)
+        return sum(not self._before.contains(stream, position) for stream, position, _ in run.rows)
 
     def close(self, status: str) -> None:
         """Wait until the queued rows are sent, and end the W&B run; with `status` "failed" as failed. Raise `RunFailed` if W&B did not take

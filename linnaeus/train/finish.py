@@ -149,8 +149,10 @@ def write_lost_results(t: Training) -> None:
 
 
 def close(t: Training) -> None:
-    """Stop the watchdog and the loader workers, and close all files."""
+    """Stop the watchdog, the timers and the loader workers, and close all files."""
     t.watchdog.stop()
+    if t.sections is not None:
+        t.sections.close()
     if t.workers is not None:
         t.workers.close()
     if hasattr(t, "output"):

@@ -50,7 +50,7 @@ def profile_notes(text: str | None, last_step: int) -> list[str]:
 
 
 class StepProfiler:
-    """Profiler of the updates `first` to `last` (counted from 1), on rank 0 only. `Sections` calls its methods `wants` and `add`."""
+    """Profiler of the updates `first` to `last` (counted from 1), on rank 0 only. `Sections` calls its methods, as of each `User`."""
 
     def __init__(self, text: str, directory: Path, device: torch.device) -> None:
         """`text`: value of `profile`. `directory`: the run directory. Raise `ConfigError` for an invalid `text`."""
@@ -82,6 +82,12 @@ class StepProfiler:
             self._timed[step] = marks
         if step >= self.last:
             self._finish(t)
+
+    def close(self) -> None:
+        """Stop torch's profiler if the run ends within the range. A profiler that still runs crashes the process at its exit."""
+        if self._profiler is not None:
+            self._profiler.stop()
+            self._profiler = None
 
     def _finish(self, t: Training) -> None:
         profiler, self._profiler = self._profiler, None

@@ -35,7 +35,7 @@ FACTS = (*TIMES, *MEMORY, *GPU_MEMORY, *GPU)
 
 class SampledTimes:
     """Collector of the times of the first `SAMPLES` updates after each report, only in runs of several processes. `Sections` calls its
-    methods `wants` and `add`."""
+    methods `wants`, `add` and `close`."""
 
     def __init__(self) -> None:
         self._marks: list[Marks] = []
@@ -47,6 +47,9 @@ class SampledTimes:
     def add(self, t: Training, step: int, marks: Marks) -> None:
         """Keep `marks`, the marks of one update."""
         self._marks.append(marks)
+
+    def close(self) -> None:
+        """Do nothing: no measurement outlasts its update."""
 
     def take(self) -> tuple[float, float]:
         """Return (median seconds of the parts `COMPUTE` together, median seconds of the parts `HOST` together) over the updates timed since

@@ -41,6 +41,9 @@ class User(Protocol):
     def add(self, t: Training, step: int, marks: Marks) -> None:
         """Receive the marks of update `step`, for which `wants` returned True. This is called after the update."""
 
+    def close(self) -> None:
+        """End what is still being measured. This is called at the end of the run, also after an error."""
+
 
 class TimedCall:
     """Proxy of `inner`. Calling the proxy calls the function `call`; reading an attribute of the proxy reads that attribute of `inner`.
@@ -95,6 +98,11 @@ class Sections:
         """Mark the end of the wait for data, if the update is timed."""
         if self._asking:
             self._mark(REST)
+
+    def close(self) -> None:
+        """Close all users. Call this at the end of the run."""
+        for user in self.users:
+            user.close()
 
     # -- marks -----------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.train import loop, sections
@@ -122,6 +123,12 @@ def test_a_profile_changes_no_update_and_leaves_nothing_behind(tmp_path: Path, m
     events = json.loads((run / "profile" / "trace.json").read_text())["traceEvents"]
     assert {"forward", "loss", "backward", "update"} <= {event.get("name") for event in events}
     assert "aten::" in (run / "profile" / "operations.txt").read_text()
+
+
+def test_a_run_that_ends_within_the_traced_updates_stops_the_profiler(tmp_path: Path) -> None:
+    """A profiler that runs at the exit of the process ends it with a segmentation fault, whatever the exit status would have been."""
+    runs.run("vectors", tmp_path, "profile=steps:2-9", "schedule.early_stop.max_steps=7")
+    assert not torch.autograd._profiler_enabled()
 
 
 def test_an_impossible_range_is_one_line(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import health, loop
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
 from tests import runs
+from tests.vectors import workload
+from tests.vectors.workload import MLP, Vectors
 
 STEPS = 110
 SETTINGS = [f"trainer.length={STEPS}steps", "trainer.micro_batch_size=32", "schedule.log=[10steps]", "schedule.validate=[]"]
@@ -293,3 +295,32 @@ def test_a_dead_task_of_the_classifier_is_named(tmp_path):
     assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [("dead_task", 2, ("species",))]
     ratios = [row["train/update_ratio/default"] for row in runs.rows(run / "metrics.jsonl") if "train/update_ratio/default" in row]
     assert len(ratios) == 1 and ratios[0] > 0, "once in 100 updates"
+
+
+class OwnLayer(MLP):
+    """MLP in which the second task has an output layer of its own."""
+
+    def __init__(self, width: int, config: Any) -> None:
+        super().__init__(width, config)
+        self.second = torch.nn.Linear(config.hidden, 1)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        found = super().forward(batch)
+        return found | {"y": torch.cat([found["y"][:, :1], self.second(found["per_rank"])], 1)}
+
+    def head_parameters(self) -> list[list[torch.nn.Parameter]]:
+        return [[], [self.second.weight]]
+
+
+def test_a_task_without_labels_in_the_update_of_a_row_is_not_dead(tmp_path):
+    read = Vectors.__getitems__
+
+    def labels_of_every_other_update(self: Vectors, indices: list[Any]) -> dict[str, torch.Tensor]:
+        batch = read(self, indices)
+        batch["known"][:, 1] &= indices[0].global_step % 2 == 0
+        return batch
+
+    with mock.patch.object(Vectors, "__getitems__", labels_of_every_other_update), mock.patch.object(workload, "MLP", OwnLayer):
+        run = runs.run("vectors", tmp_path, "schedule.log=[2steps]", "trainer.length=8steps")
+    assert all(row["train/second/loss"] > 0 for row in runs.rows(run / "metrics.jsonl") if "train/second/loss" in row)
+    assert read_alarms(run) == []

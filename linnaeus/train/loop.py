@@ -22,7 +22,7 @@ from linnaeus.distributed.summation_tree import BlockwiseSum
 from linnaeus.errors import ConfigError
 from linnaeus.randomness import seed_forward
 from linnaeus.train import saving
-from linnaeus.train.freezing import changing_buffers, set_training
+from linnaeus.train.freezing import set_training
 from linnaeus.train.state import Training
 from linnaeus.train.step_end import end_step
 
@@ -200,8 +200,8 @@ def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
     """Return the sums of the losses over `window` on this process, one for each task, float64 [T].
 
     The forward passes use the weights after update `step`, and the same dropout masks as in update `step`. Buffers that a forward pass
-    changes (batch statistics) are restored."""
-    buffers = list(changing_buffers(t.model).values())
+    changes are restored: batch statistics, and counts for `Model.after_update`, which would count these samples twice."""
+    buffers = list(t.model.buffers())
     saved = [buffer.clone() for buffer in buffers]
     total = BlockwiseSum(t.order.block)
     for number, (_, batch) in enumerate(window):

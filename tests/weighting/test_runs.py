@@ -18,11 +18,14 @@ from linnaeus.train import compiling, loop
 from linnaeus.weighting import FAMO
 from tests import runs
 from tests.laws.test_factorisation import distance, gradients, losses, parameters
+from tests.vectors import workload
+from tests.vectors.workload import MLP
 
 WEIGHTINGS = {
     **{name: [f"weighting={name}"] for name in ("gradnorm", "uncertainty", "dwa", "famo", "surgery")},
     **{place: ["weighting=gradnorm", f"weighting.place={place}", "weighting.every=[3steps]"] for place in ("features", "trunk")},
 }
+COUNTED: list[int] = []
 LENGTH = ["trainer.length=12steps", "schedule.log=[5steps]", "schedule.validate=[]", "schedule.best_monitor=val/loss"]
 
 
@@ -159,6 +162,30 @@ def test_the_second_forward_changes_no_buffer_and_has_the_same_dropout(tmp_path)
         trained(tmp_path / "still", *famo, "weighting.warmup=0steps", "optimizer.lr=1e-30", "optimizer.weight_decay=0")
     for before, after in seen[1:]:
         torch.testing.assert_close(before, after, rtol=1e-6, atol=0)
+
+
+class Counting(MLP):
+    """MLP that counts the samples of its forward passes. `after_update` adds the count of an update to `COUNTED`."""
+
+    def __init__(self, width: int, config: Any) -> None:
+        super().__init__(width, config)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if self.training:
+            self.count += len(batch["x"])
+        return super().forward(batch)
+
+    def after_update(self, skipped: torch.Tensor) -> None:
+        COUNTED.append(int(self.count))
+        self.count.zero_()
+
+
+def test_the_second_forward_is_not_counted_by_the_model(tmp_path):
+    COUNTED.clear()
+    with mock.patch.object(workload, "MLP", Counting):
+        runs.run("vectors", tmp_path, "weighting=famo", "weighting.conflict=[]", "trainer.length=4steps", "data.train_samples=64")
+    assert COUNTED == [32] * 4
 
 
 # -- rows --------------------------------------------------------------------------------------------------------------------------

@@ -210,8 +210,10 @@ class Workload(ABC):
 
     def total_loss(self, sums: Tensor, weights: Tensor, denominators: Tensor) -> Tensor:
         """Return the objective, a scalar: the sum over tasks of weight x sum / denominator. All arguments are [T]. The loop logs the
-        objective as `train/weighted_loss` and uses the derivative of this formula in closed form."""
-        return (weights * sums / denominators.clamp(min=1)).sum()
+        objective as `train/weighted_loss` and uses the derivative of this formula in closed form.
+
+        A denominator may be below 1, because it is a total weight of labels. A task with the denominator 0 adds its sum, which is 0."""
+        return (weights * sums / denominators.where(denominators > 0, 1.0)).sum()
 
     def separate_loss_sums(self, outputs: Any) -> Sequence[Tensor] | None:
         """Return the result of the last `loss_sums` as T scalars, so that the backward pass of one task runs through its own head only. If

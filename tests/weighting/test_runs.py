@@ -16,10 +16,11 @@ from torch import nn
 from linnaeus.optim.update import Precision
 from linnaeus.train import compiling, loop
 from linnaeus.weighting import FAMO
+from linnaeus.workloads.base import Workload
 from tests import runs
 from tests.laws.test_factorisation import distance, gradients, losses, parameters
 from tests.vectors import workload
-from tests.vectors.workload import MLP
+from tests.vectors.workload import MLP, VectorsWorkload
 
 WEIGHTINGS = {
     **{name: [f"weighting={name}"] for name in ("gradnorm", "uncertainty", "dwa", "famo", "surgery")},
@@ -221,3 +222,17 @@ def test_a_row_has_the_weights_that_were_differentiated(tmp_path, monkeypatch, n
         torch.testing.assert_close(shown, weights[-1], rtol=1e-6, atol=0)
         assert row["train/weighted_loss"] == pytest.approx(((losses * weights).sum(0) / valid.sum(0)).sum().item(), rel=1e-6)
     assert len({row[f"train/{tasks[0]}/weight"] for row in rows}) == 2
+
+
+def test_labels_of_little_weight_have_the_weighted_loss_that_was_differentiated(tmp_path):
+    """All labels in a global batch weigh 0.32 together. The task weights are 1, so the weighted loss is the sum of the mean losses."""
+    share = 0.01
+    counts, sums = VectorsWorkload.valid_counts, VectorsWorkload.loss_sums
+    with (
+        mock.patch.object(VectorsWorkload, "valid_counts", lambda self, batch: share * counts(self, batch)),
+        mock.patch.object(VectorsWorkload, "loss_sums", lambda self, outputs, batch: share * sums(self, outputs, batch)),
+        mock.patch.object(VectorsWorkload, "training_metrics", Workload.training_metrics),
+    ):
+        run = runs.run("vectors", tmp_path, "trainer.length=2steps", "weighting.conflict=[]")
+    for row in [row for row in runs.rows(run / "metrics.jsonl") if "train/weighted_loss" in row]:
+        assert row["train/weighted_loss"] == pytest.approx(row["train/first/loss"] + row["train/second/loss"])

@@ -205,7 +205,8 @@ class FlopsOfRun:
 def _count(model: nn.Module, batch: Mapping[str, Tensor]) -> Counted | None:
     """Return the number of operations for one sample; None if they cannot be counted, with the reason in the log."""
     try:
-        found = count_flops(model, batch, len(batch["weight"]))
+        # `Workload.prepare` may leave out `weight`: the batch is the input of the model
+        found = count_flops(model, batch, len(batch.get("weight", next(iter(batch.values())))))
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         log.info("MFU is not shown: the operations of the model cannot be counted without data (%s)", reason)

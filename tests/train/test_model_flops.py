@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from linnaeus.train import model_flops
 from linnaeus.train.model_flops import count_flops
+from tests import runs
+from tests.vectors.workload import VectorsWorkload
 
 
 class Timm(nn.Module):
@@ -200,3 +203,10 @@ def test_mformer_agrees_with_the_sum_over_its_layers() -> None:
 
     found = count_flops(Whole(), images(), 2)
     assert found.per_sample == pytest.approx((6 * sum(products) - 2 * products[0]) / 2, rel=0.01) and found.unknown == ()
+
+
+def test_the_input_of_a_model_need_not_have_the_weights_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Workload.prepare` returns the input of the model, for which the operations are counted after the first update."""
+    monkeypatch.setattr(VectorsWorkload, "prepare", lambda self, batch, masked=(): {name: batch[name] for name in ("x", "y", "known")})
+    run = runs.run("vectors", tmp_path, "profile=steps:2-3", "trainer.length=4steps")
+    assert "GFLOP in an update" in (run / "profile" / "summary.txt").read_text()

@@ -42,11 +42,13 @@ def _losses(final: Mapping[str, float]) -> list[str]:
 
 
 def _cost(timings: Mapping[str, float], updates: int) -> str:
-    """Return one line: number of updates, wall time (validation and saving in brackets), samples per second, and peak memory if known."""
+    """Return one line: number of updates, wall time (validation and saving in brackets), samples per second if there were updates, and peak
+    memory if known."""
     parts = {"validation": timings.get("time/validation_seconds", 0.0), "saving": timings.get("time/saving_seconds", 0.0)}
     included = ", ".join(f"{name} {format_duration(seconds)}" for name, seconds in parts.items() if seconds >= 0.5)
     texts = [f"{counted(updates, 'update')} in {format_duration(timings['time/wall_seconds'])}" + f" ({included})" * bool(included)]
-    texts.append(f"{format_rate(timings['time/samples_per_second'])} samples/s")
+    if "time/samples_per_second" in timings:
+        texts.append(f"{format_rate(timings['time/samples_per_second'])} samples/s")
     memory = {"GPU": timings.get("memory/device_MiB"), "memory": timings.get("memory/host_MiB")}
     texts += [f"{name} {format_memory(value)}" for name, value in memory.items() if value is not None]
     return fit(texts, WIDTH)

@@ -67,5 +67,7 @@ class Follower:
 
     def _check(self) -> None:
         if self._process is not None and self._process.poll():  # costs a system call, 2 us; None: running, 0: at its end
-            lines = self._output.read_text(errors="replace").strip().splitlines() if self._output.exists() else []
+            lines = []
+            with contextlib.suppress(OSError):
+                lines = self._output.read_text(errors="replace").strip().splitlines()
             self._soft.fail(lines[-1] if lines else f"its process has ended with status {self._process.returncode}")

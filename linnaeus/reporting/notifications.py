@@ -25,6 +25,7 @@ EVENTS = ("start", "milestones", "best", "warnings", "end")
 TYPES = {"warnings": "warning", "end": "success", "failed": "failure"}  # of apprise, which shows a colour or an icon; otherwise info
 QUEUE = 20  # messages
 END_TIMEOUT = 5.0  # seconds
+REFUSED = 3  # messages in a row that are not sent, after which the launch sends no more
 QUIET = 15 * 60.0  # seconds after a message about a warning, in which further warnings are only counted
 SENT = "notified.json"  # in the run directory: milestones that were sent, so that a resumed run does not repeat them
 
@@ -123,7 +124,8 @@ class Notifier:
         self._thread = None
 
     def _work(self) -> None:
-        """Send the queued messages, until the queue returns None or a message cannot be sent. This is the function of the thread."""
+        """Send the queued messages, until the queue returns None or `REFUSED` messages in a row cannot be sent. This is the function of the
+        thread."""
         try:
             import apprise
 
@@ -132,10 +134,14 @@ class Notifier:
             wrong = sum(not target.add(address) for address in self._addresses)
             if wrong:
                 self._soft.fail(f"{counted(wrong, 'address')} of {len(self._addresses)} cannot be read, see apprise's list of URLs")
+            refused = 0
             while (message := self._queue.get()) is not None and not self._soft.failed:
                 kind, text = message
-                if not target.notify(body=text, title=self._title, notify_type=kind):
-                    self._soft.fail("a server has refused a message or does not answer")
+                refused = 0 if target.notify(body=text, title=self._title, notify_type=kind) else refused + 1
+                if refused == REFUSED:
+                    self._soft.fail(f"{REFUSED} messages in a row were refused or not answered")
+                elif refused:
+                    LOGGER.info("logger.notify: a message was refused or not answered: %s", text.partition("\n")[0])
         except Exception as error:  # apprise has plugins for 130 services; none of them may end the run
             self._soft.fail(f"{type(error).__name__}: {hide(str(error))}" if not isinstance(error, ImportError) else error)
 

@@ -4,7 +4,7 @@
     linnaeus replay outputs/biota/* --to wandb --offline
 
 The rows keep their names. A replay compares the rows at the destination with the files and sends the difference, so it may be repeated,
-interrupted, or made while the run trains.
+interrupted, or made while the run trains. Only a folder in the run directory that the running launch writes is not replaced.
 
 With `--follow` the program sends new rows until its stdin is closed. A run with `logger.mlflow` or `logger.trackio` starts the program with
 this option (`follower.py`).
@@ -26,6 +26,7 @@ from linnaeus.errors import ConfigError, RunFailed, counted, one_line
 from linnaeus.files import no_follow
 from linnaeus.reporting.saved_rows import STREAMS, SavedRows, open_run
 from linnaeus.reporting.targets import FOLLOWED, PACKAGES, Target, open_target
+from linnaeus.rundir.lock import has_owner
 
 INTERVAL = 2.0  # seconds between two looks at the files of a run that is followed
 SHARE = 20.0  # times as long as a look takes: long runs are looked at more rarely, so that this costs at most 5 % of a core
@@ -70,14 +71,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def replay(path: Path, options: argparse.Namespace) -> str:
     """Send the rows of the run directory `path` and return a line for the terminal. Raise `RunFailed` if the destination does not take
-    them. `options`: result of `parse`."""
+    them. `options`: result of `parse`.
+
+    Raise `ConfigError` if the run trains and writes the folder that a replay to this target replaces: later rows of this launch would be
+    lost with the old folder."""
     run = open_run(path)
+    if (key := written_by_run(run, options)) is not None and has_owner(path / "lock"):
+        raise ConfigError(f"{path} trains with {key} and writes this folder itself; repeat the command after its end")
     with exclusive(path, options.to), failing_in_one_line(options.to):
         target = _open(run, options)
         sent = target.send(run)
         target.close(run.status)
     kind = "new value" if options.to == "mlflow" else "row"
     return f"{path}: {counted(len(run.rows), 'row')}, {counted(sent, kind)} sent to {target.place}"
+
+
+def written_by_run(run: SavedRows, options: argparse.Namespace) -> str | None:
+    """Return the setting by which the run writes the folder in its run directory that a replay to the target of `options` replaces, such
+    as `logger.tensorboard=true`; None if it writes none."""
+    logger = run.config.get("logger", {})
+    if options.to == "wandb":
+        return "logger.wandb=offline" if options.offline and logger.get("wandb") == "offline" else None
+    return "logger.tensorboard=true" if options.to == "tensorboard" and logger.get("tensorboard") else None
 
 
 def follow(path: Path, options: argparse.Namespace) -> None:

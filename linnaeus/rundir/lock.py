@@ -108,14 +108,29 @@ def owner_has_ended(path: Path) -> bool:
     """Return True if the process that last had the lock file `path` has ended; False if it is alive, or if the file cannot be read. If
     the owner is on another machine or unknown, it counts as ended after `STALE` seconds without a touch."""
     try:
-        if _file_of(os.stat(path)) in _held:
-            return False  # do not open the file: to close it would release the lock of this process
-        with open(path, "rb") as file:
-            owner, touched = _read_owner(file.fileno()), os.fstat(file.fileno()).st_mtime
+        return not _alive(path)[1]
     except OSError:
         return False
+
+
+def has_owner(path: Path) -> bool:
+    """Return True if the lock file `path` names an owner that is alive, in the sense of `owner_has_ended`; False if the lock was released,
+    or if the file cannot be read."""
+    try:
+        named, alive = _alive(path)
+    except OSError:
+        return False
+    return named and alive
+
+
+def _alive(path: Path) -> tuple[bool, bool]:
+    """Return (the lock file `path` names an owner, the last owner is alive). Raise `OSError` if the file cannot be read."""
+    if _file_of(os.stat(path)) in _held:
+        return True, True  # do not open the file: to close it would release the lock of this process
+    with open(path, "rb") as file:
+        owner, touched = _read_owner(file.fileno()), os.fstat(file.fileno()).st_mtime
     alive = alive_here(owner) if owner is not None else None
-    return not alive if alive is not None else time.time() - touched > STALE
+    return owner is not None, alive if alive is not None else time.time() - touched <= STALE
 
 
 def _file_of(status: os.stat_result) -> tuple[int, int]:

@@ -61,11 +61,11 @@ class StopConditions:
     def after_log(self, step: int, learning_rate: float, grad_norm: float) -> str | None:
         """Check the limits `max_grad_norm` and, after the warm-up, `min_lr`. Call this when a row of metrics is logged.
 
-        `grad_norm`: norm of the gradient before clipping."""
+        `grad_norm`: norm of the gradient before clipping. If it is infinite or NaN, the update was skipped, and its norm does not count."""
         floor, ceiling = self.config.min_lr, self.config.max_grad_norm
         if floor is not None and step > self.warmup_end and learning_rate < floor:
             return f"learning rate {learning_rate:.3g} fell below schedule.early_stop.min_lr={floor:.3g} at step {step}"
-        if ceiling is not None and grad_norm > ceiling:
+        if ceiling is not None and math.isfinite(grad_norm) and grad_norm > ceiling:
             return f"gradient norm {grad_norm:.3g} exceeded schedule.early_stop.max_grad_norm={ceiling:.3g} at step {step}"
         return None
 

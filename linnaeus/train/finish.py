@@ -125,7 +125,7 @@ def write_summary(t: Training, status: str, **values: Any) -> None:
         t.progress.global_step,
         best=t.tracker.best,
         final=t.tracker.final,
-        samples_per_second=numbers["time/samples_per_second"],
+        samples_per_second=numbers.get("time/samples_per_second"),
         wall_seconds=numbers["time/wall_seconds"],
         total_steps=t.progress.expected_total_steps,
         timings=numbers,

@@ -20,6 +20,7 @@ import torch
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import to_json, write_atomic
 from linnaeus.reporting.formatting import format_seconds
+from linnaeus.train.outputs import log_write_errors
 from linnaeus.train.sections import ASIDE, PARTS, Marks, Sections, no_annotation, part_seconds
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class StepProfiler:
         if step < self.traced_from or self.first == self.last:
             self._timed[step] = marks
         if step >= self.last:
-            self._finish(t)
+            with log_write_errors(self.directory):
+                self._finish(t)
 
     def close(self) -> None:
         """Stop torch's profiler if the run ends within the range. A profiler that still runs crashes the process at its exit."""

@@ -77,13 +77,12 @@ def timings(t: Training) -> dict[str, float]:
     """Return the row of timings.jsonl (key -> value) over this launch. Only `time/wall_seconds` includes earlier launches.
 
     The values are times and throughput in the units that the keys name, the share of the training time spent waiting for data, and the peak
-    memory in MiB."""
+    memory in MiB. A launch without an update has no throughput."""
     seconds = max(t.clock.training(), 1e-9)
     steps = t.progress.global_step - t.first_step
     samples = t.progress.samples_seen - t.first_sample
     row = {
-        "time/samples_per_second": samples / seconds,
-        "time/ms_per_step": 1000 * seconds / max(steps, 1),
+        **({"time/samples_per_second": samples / seconds, "time/ms_per_step": 1000 * seconds / steps} if steps else {}),
         "time/waiting_for_data": t.clock.waiting / seconds,
         "time/speed_without_waiting": speed_without_waiting(t.clock.waiting / seconds),
         "time/startup_seconds": t.clock.starting,
@@ -95,7 +94,7 @@ def timings(t: Training) -> dict[str, float]:
         "time/wall_seconds": t.output.seconds_before + t.clock.wall(),
         "memory/host_MiB": _peak_host_mib(),
     }
-    if t.workload.units is not None:
+    if t.workload.units is not None and steps:
         row[f"time/{t.workload.units[0]}_per_second"] = (t.progress.units_seen - t.first_unit) / seconds
     if t.device.type == "cuda":
         row["memory/device_MiB"] = torch.cuda.max_memory_allocated(t.device) / 2**20

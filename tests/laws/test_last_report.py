@@ -120,6 +120,15 @@ def test_stopped_in_the_last_update_or_in_its_validation(whole: dict[str, Path],
     assert runs.differences(whole[name], runs.resumed(config)) == []
 
 
+def test_a_launch_without_an_update_has_no_throughput(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    config = configuration(ROW_BEFORE, tmp_path)
+    run = runs.interrupted(config, watching.stopped_at(STEPS))
+    capsys.readouterr()
+    runs.resumed(config)
+    assert "0 updates in" in (shown := capsys.readouterr().out) and "samples/s" not in shown.partition("0 updates in")[2]
+    assert runs.summary(run)["samples_per_second"] is None and "time/ms_per_step" not in runs.summary(run)["timings"]
+
+
 def test_a_later_limit_continues_after_the_pending_report(tmp_path: Path) -> None:
     config = configuration(ROW_BEFORE, tmp_path, "schedule.early_stop.max_steps=7")
     runs.interrupted(config, watching.stopped_at(7))

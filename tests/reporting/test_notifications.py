@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -137,6 +137,16 @@ def test_a_refused_message_is_one_line_without_the_address(
     notifier.send("best", "better")
     notifier.close("finished")
     assert len(warnings) == 1 and "training continues" in warnings[0] and address not in warnings[0]
+
+
+def test_the_next_message_is_sent_after_one_that_was_refused(tmp_path: Path, sent: Sent, warnings: list[str]) -> None:
+    answers = iter([True, False, False, True, False, True])
+    with patch.object(Stub, "notify", lambda self, **message: next(answers) and sent.append(message["body"]) is None):
+        notifier = started(tmp_path)
+        for text in ("first", "second", "third", "fourth"):
+            notifier.send("best", text)
+        notifier.close("finished")
+    assert sent == ["started", "third", "finished"] and warnings == []
 
 
 def test_apprise_not_installed(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from linnaeus.reporting.csv_logger import CsvLogger
 from linnaeus.reporting.follower import Follower
 from linnaeus.reporting.replay_rows import main
 from linnaeus.reporting.rows import format_row
+from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.saved_config import dump_yaml
 from linnaeus.train import outputs
 from tests import runs, watching
@@ -243,6 +244,27 @@ def test_tables_that_are_replaced_or_deleted_while_a_run_trains_have_its_rows(ru
         elif step == 3:
             (run / "csv" / "metrics.csv").unlink()
     assert in_csv(run) == in_files(run)
+
+
+@pytest.mark.parametrize(("target", "value"), [("tensorboard", True), ("wandb", "offline")])
+def test_the_folder_that_a_running_launch_writes_is_not_replaced(run: Path, target: str, value: Any, capsys: pytest.CaptureFixture) -> None:
+    """The launch has its files open: its later rows would be lost with the old folder."""
+    (run / "config.yaml").write_text(dump_yaml({"run": {"experiment": "biota"}, "logger": {target: value}, "seed": 0}))
+    lock = RunLock(run / "lock")
+    lock.acquire()
+    with pytest.raises(SystemExit) as ended:
+        sent_to(target, run)
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(lines) == 1 and f"trains with logger.{target}=" in lines[0] and not (run / target).exists()
+    lock.release()
+    assert sent_to(target, run) == 0
+
+
+def test_names_that_mlflow_refuses_have_underscores(run: Path) -> None:
+    pytest.importorskip("mlflow")
+    write_rows(run, [{"global_step": 1, "val/Rank (1=best)/top1": 0.5}])
+    sent_to("mlflow", run)
+    assert (1, "val/Rank _1_best_/top1", "0.5") in in_mlflow(run)
 
 
 def test_a_disk_error_of_the_tables_is_one_line(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

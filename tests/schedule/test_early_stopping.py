@@ -43,7 +43,7 @@ def test_invalid_arguments_raise(arguments: dict) -> None:
     [
         ({"max_steps": 7}, "at_step", [(7,)], [(6,)]),
         ({"min_lr": 1e-3}, "after_log", [(11, 9e-4, 1.0)], [(10, 1e-4, 1.0), (11, 1e-3, 1.0)]),  # after warm-up only
-        ({"max_grad_norm": 2.0}, "after_log", [(1, 1.0, 2.5)], [(1, 1.0, 2.0), (1, 1.0, math.nan)]),
+        ({"max_grad_norm": 2.0}, "after_log", [(1, 1.0, 2.5)], [(1, 1.0, 2.0), (1, 1.0, math.nan), (1, 1.0, math.inf)]),
         ({"metric_bound": 0.5}, "after_validation", [({"val/loss": 0.5},)], [({"val/loss": 0.51},), ({"val/loss": math.nan},)]),
         ({"metric_bound": 0.9, "mode": "max"}, "after_validation", [({"val/loss": 0.9},)], [({"val/loss": 0.89},)]),
         ({}, "at_step", [], [(10**9,)]),

@@ -6,12 +6,13 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from linnaeus.errors import ConfigError
-from linnaeus.train import loop, sections
+from linnaeus.train import loop, profiling, sections
 from linnaeus.train.profiling import profile_notes, profiled_steps
 from linnaeus.train.sections import PARTS, Sections
 from tests import runs
@@ -129,6 +130,13 @@ def test_a_run_that_ends_within_the_traced_updates_stops_the_profiler(tmp_path: 
     """A profiler that runs at the exit of the process ends it with a segmentation fault, whatever the exit status would have been."""
     runs.run("vectors", tmp_path, "profile=steps:2-9", "schedule.early_stop.max_steps=7")
     assert not torch.autograd._profiler_enabled()
+
+
+def test_a_disk_error_of_the_profile_does_not_end_the_run(tmp_path: Path) -> None:
+    with patch.object(profiling, "write_atomic", side_effect=OSError(28, "No space left on device")):
+        run = runs.run("vectors", tmp_path, "profile=steps:2-5")
+    assert runs.summary(run)["status"] == "finished"
+    assert f"ERROR {run / 'profile'} could not be written (No space left on device)" in (run / "train.log").read_text()
 
 
 def test_an_impossible_range_is_one_line(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 _SHARES = re.compile(
     r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece|null_\w+|"
-    r"slots_\d|of_optimum_\d|recall|precision|f1|legal|changed)(_low|_high)?"
+    r"(slots|references|of_optimum|margin)_\d|(weapon|gear)_6|points|recall|(average_)?precision|f1|legal|changed)(_low|_high)?"
 )
 # All other metrics have no better direction. Severity also falls if a model fails on easy samples. Explained variance and the share of dead
 # features of a dictionary are best for features that are always active.
@@ -95,10 +95,12 @@ def direction(key: str) -> int:
 
 
 def show_value(key: str, value: float | None) -> str:
-    """Return a value of the metric `key` as text. A fraction is shown in per cent, unless its absolute value is above 1. Return an en dash
-    for None (undefined)."""
+    """Return a value of the metric `key` as text; an en dash for None (undefined). A fraction is shown in per cent, unless its absolute
+    value is above 1. `margin_K`, a difference of two fractions, is shown in percentage points with its sign."""
     if value is None:
         return "–"
+    if re.fullmatch(r"margin_\d", last_part(key)):
+        return f"{show_difference(key, value)} points"
     return f"{100 * value:.1f} %" if is_share(key) and -1 <= value <= 1 else f"{value:.4g}"
 
 

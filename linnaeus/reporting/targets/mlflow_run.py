@@ -7,6 +7,7 @@ rows are sent to a new MLflow run. Values that are not numbers are left out, bec
 
 import logging
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,7 +42,7 @@ class MlflowRun:
             self._client.update_run(self._id, status="RUNNING")  # a launch that was interrupted has left KILLED
 
     def send(self, run: SavedRows) -> int:
-        metrics = {name for stream, _, row in run.rows if stream == "metrics" for name in row}
+        metrics = {_name(name) for stream, _, row in run.rows if stream == "metrics" for name in row}
         ours = {value: seconds for value, seconds in _values(run)}
         held = self._read() if self._held is None else self._held
         if any(value not in ours for value in held if value[0] in metrics):
@@ -84,11 +85,17 @@ class MlflowRun:
 
 
 def _values(run: SavedRows) -> Iterator[tuple[Value, float]]:
-    """Yield ((name, step, value), seconds since 1970) for each number in the rows of `run`, with the value as `_comparable` returns it."""
+    """Yield ((name, step, value), seconds since 1970) for each number in the rows of `run`, with the name as `_name` and the value as
+    `_comparable` return it."""
     for (_, _, row), seconds in run.timed():
         for name, value in row.items():
             if name != "global_step" and (value is None or isinstance(value, (int, float))):
-                yield (name, row["global_step"], _comparable(math.nan if value is None else value)), seconds
+                yield (_name(name), row["global_step"], _comparable(math.nan if value is None else value)), seconds
+
+
+def _name(key: str) -> str:
+    """Return the key of a row with an underscore in place of each character that MLflow refuses in the name of a metric."""
+    return re.sub(r"[^/\w.\- ]", "_", key)
 
 
 def _comparable(value: float) -> float | str:

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from linnaeus.reporting.report.metric_names import show_value
+
 REMOVED = (1, 2, 3, 4, 5, 6)
 TOKENS = {"loss": "loss, nats per hidden token", "f1": "F1 at 0.5", "precision": "precision", "recall": "recall"}
 TOKENS |= {"average_precision": "average precision", "ece": "calibration error of slot probabilities", "points": "ability points kept"}
@@ -46,7 +48,7 @@ def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
         rows.append(f"{'standard error':34s}" + _row(final, f"{key}/margin_", ".1f", "_error"))
     if f"{key}/of_optimum_1" in final:
         rows.append(f"{'model, % of the optimum':34s}" + _row(final, f"{key}/of_optimum_"))
-    others = [f"{text:44s}{final[f'{key}/{name}']:>10.4f}" for name, text in TOKENS.items() if f"{key}/{name}" in final]
+    others = [f"{text:44s}{show_value(name, final[f'{key}/{name}']):>10s}" for name, text in TOKENS.items() if f"{key}/{name}" in final]
     return {"Completion of builds": [head, *rows], "Tokens and answers": others}
 
 

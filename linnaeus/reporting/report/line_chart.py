@@ -20,6 +20,12 @@ CLASSES = 8  # colours: classes s0 to s7 of the style sheet
 Lines = Mapping[str, Curve]
 
 
+def charts_of(charts: Sequence[str]) -> str:
+    """Return `charts` (HTML of each chart; "" for one without points) side by side as HTML; "" if all are empty."""
+    found = "".join(charts)
+    return f'<div class="charts">{found}</div>' if found else ""
+
+
 def line_chart(
     title: str,
     lines: Lines,

@@ -10,7 +10,7 @@ from typing import Any
 
 _SHARES = re.compile(
     r"(.*top\d+|macro.*|.*accuracy.*|.*chain.*|.*inconsistent.*|.*fraction.*|.*share.*|many|medium|few|ece|null_\w+|"
-    r"(slots|references|of_optimum|margin)_\d|(weapon|gear)_6|points|recall|(average_)?precision|f1|legal|changed)(_low|_high)?"
+    r"(slots|references|of_optimum|margin)_\d+|margin_\d+_error|(weapon|gear)_6|points|recall|(average_)?precision|f1|legal|changed)(_low|_high)?"
 )
 # All other metrics have no better direction. Severity also falls if a model fails on easy samples. Explained variance and the share of dead
 # features of a dictionary are best for features that are always active.
@@ -46,6 +46,20 @@ _WORDS = (  # (pattern in the name of a metric, replacement), applied in this or
     (r"^(depth|info)_(precision|recall)$", r"\2 by \1"),
     (r"^(depth|info)_f1$", r"F1 by \1"),
     (r"\binfo$", "information"),
+    (r"^precision$", "Precision"),
+    (r"^average_precision$", "Average precision"),
+    (r"^recall$", "Recall"),
+    (r"^f1$", "F1"),
+    (r"^slots_(\d+)$", r"right slots, \1 removed"),
+    (r"^references_(\d+)$", r"right slots against several references, \1 removed"),
+    (r"^weapon_(\d+)$", r"right slots that the weapon decides, \1 removed"),
+    (r"^gear_(\d+)$", r"right slots that need the given gear, \1 removed"),
+    (r"^of_optimum_(\d+)$", r"share of the optimum, \1 removed"),
+    (r"^margin_(\d+)$", r"margin over the best baseline in points, \1 removed"),
+    (r"^margin_(\d+)_error$", r"standard error of the margin, \1 removed"),
+    (r"^points$", "ability points kept"),
+    (r"^legal$", "legal answers"),
+    (r"^changed$", "answers that change given gear"),
 )
 _MEANINGS = (  # (pattern of the whole name of a metric, its meaning); the first match counts
     (r"with_.*top1", "Share of right predictions among the samples that have the named metadata."),
@@ -99,8 +113,8 @@ def show_value(key: str, value: float | None) -> str:
     value is above 1. `margin_K`, a difference of two fractions, is shown in percentage points with its sign."""
     if value is None:
         return "–"
-    if re.fullmatch(r"margin_\d", last_part(key)):
-        return f"{show_difference(key, value)} points"
+    if re.fullmatch(r"margin_\d+", last_part(key)):
+        return show_difference(key, value)
     return f"{100 * value:.1f} %" if is_share(key) and -1 <= value <= 1 else f"{value:.4g}"
 
 

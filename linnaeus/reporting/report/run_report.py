@@ -17,6 +17,7 @@ from linnaeus.reporting.formatting import format_duration
 from linnaeus.reporting.report.configuration import configuration
 from linnaeus.reporting.report.html_parts import Section, cards, empty, explained, number
 from linnaeus.reporting.report.incidents import incidents
+from linnaeus.reporting.report.line_chart import charts_of
 from linnaeus.reporting.report.metric_names import meaning, metric_name, passes_and_tasks, show_value
 from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.page import sections_page
@@ -54,11 +55,6 @@ def report_page(run: RunFiles, sections: Sequence[Section]) -> str:
 
 def _tables(run: RunFiles) -> str:
     return final_tables(run.final, run.table("baselines"), previous_best(run), run.differences)
-
-
-def charts_of(charts: Sequence[str]) -> str:
-    """Return `charts` (HTML of each chart) side by side as HTML; "" if `charts` is empty."""
-    return f'<div class="charts">{"".join(charts)}</div>' if charts else ""
 
 
 _ABOUT_METRICS = (

@@ -4,6 +4,7 @@ from html import escape
 
 from linnaeus.reporting.formatting import format_duration, format_rate
 from linnaeus.reporting.report.html_parts import Cell, Column, cards, share_cell, table, text_cell
+from linnaeus.reporting.report.line_chart import charts_of
 from linnaeus.reporting.report.run_charts import speed_charts
 from linnaeus.reporting.report.run_files import RunFiles
 
@@ -22,7 +23,6 @@ PARTS = {
 def time_breakdown(run: RunFiles) -> str:
     """Return the HTML of the section of report.html about time: main figures, a bar and a table with the parts of the last launch, and
     charts of the speed. Return "" without timings."""
-    charts = "".join(speed_charts(run))
     timings = run.last_timings
     parts = time_parts(timings)
     wall = timings.get("time/wall_seconds")
@@ -40,7 +40,7 @@ def time_breakdown(run: RunFiles) -> str:
     speed = timings.get("time/speed_without_waiting")
     if speed is not None:
         figures.append((f"{speed:.3g} x", "speed-up without waiting for data", "training, last start"))
-    return cards(figures) + _bar(parts) + (f'<div class="charts">{charts}</div>' if charts else "")
+    return cards(figures) + _bar(parts) + charts_of(speed_charts(run))
 
 
 def time_parts(timings: dict[str, float]) -> dict[str, float]:

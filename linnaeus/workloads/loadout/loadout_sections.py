@@ -1,11 +1,20 @@
 """Make the sections of the loadout workload in report.html: right slots of the model, the baselines and the optimum."""
 
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, number, table, text_cell
+from linnaeus.reporting.report.line_chart import charts_of, line_chart
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.loadout.result_tables import REMOVED, TOKENS, headline
 
 ABOUT = "Share of the removed slots that are filled as in the data, by the number of removed slots."
-ROWS = {"margin": "model minus the best baseline", "of_optimum": "model, share of the optimum"}
+ROWS = {"margin": "model minus the best baseline, points", "of_optimum": "model, share of the optimum"}
+METHODS = {
+    "random": "Slots filled at random.",
+    "modal": "The most frequent build of the weapon.",
+    "containing": "The most frequent build of the weapon that contains the given gear.",
+    "neighbours": "Mean of the weapon's training builds; builds that share more slots with the given gear count more.",
+    "log_odds": "Log-odds of each token for the weapon, plus half of its pairwise log-odds with each given token.",
+    "optimum": "Completion by the distribution from which the builds were drawn: the best possible in the mean.",
+}
 
 
 def loadout_sections(run: RunFiles) -> list[Section]:
@@ -20,21 +29,31 @@ def loadout_sections(run: RunFiles) -> list[Section]:
         for k in (6, 3, 1)
         if f"{key}/slots_{k}" in final
     ]
+    curves = {f"{k} removed": run.metrics[f"{key}/slots_{k}"] for k in REMOVED if f"{key}/slots_{k}" in run.metrics}
+    chart = line_chart("Right slots", curves, float(run.step or 0), share=True, note="validation", about=ABOUT)
+    completion = charts_of([chart]) + _methods(final, key) + _tokens(final, key)
+    return [Section("Summary", cards(figures) + lines, lead=True), Section("Completion of builds", completion, ABOUT)]
+
+
+def _methods(final: dict[str, float], key: str) -> str:
+    """Return a table of the right slots: a row for the model, each baseline and the optimum, a column for each number of removed slots.
+
+    key: name of the validation pass."""
     baselines = [name.split("/")[2] for name in final if name.startswith(f"{key}/baseline/") and name.endswith("/slots_1")]
     names = {"model": f"{key}/slots_"} | {name: f"{key}/baseline/{name}/slots_" for name in baselines}
     names |= {"optimum": f"{key}/optimum/slots_"} | {words: f"{key}/{name}_" for name, words in ROWS.items()}
-    rows = [
-        [text_cell(name), *(Cell(number(f"{prefix}{k}", final.get(f"{prefix}{k}")), final.get(f"{prefix}{k}")) for k in REMOVED)]
-        for name, prefix in names.items()
-        if f"{prefix}1" in final
-    ]
-    completion = table(
-        "Right slots by the number removed", [Column("method", words=True), *(Column(str(k)) for k in REMOVED)], rows, sortable=False
-    )
-    others = [
-        [text_cell(words), Cell(number(f"{key}/{name}", final[f"{key}/{name}"]))]
-        for name, words in TOKENS.items()
-        if f"{key}/{name}" in final
-    ]
-    tokens = table("Tokens and answers", [Column("metric", words=True), Column("value")], others, sortable=False)
-    return [Section("Summary", cards(figures) + lines, lead=True), Section("Completion of builds", completion + tokens, ABOUT)]
+    rows = []
+    for name, prefix in names.items():
+        if f"{prefix}1" in final:
+            values = [(f"{prefix}{k}", final.get(f"{prefix}{k}")) for k in REMOVED]
+            cells = [Cell(number(metric, value), value) for metric, value in values]
+            rows.append([Cell(explained(name.replace("_", " "), METHODS.get(name, ""))), *cells])
+    columns = [Column("method", words=True), *(Column(str(k)) for k in REMOVED)]
+    return table("Right slots by the number removed", columns, rows, sortable=False)
+
+
+def _tokens(final: dict[str, float], key: str) -> str:
+    """Return a table of the other metrics. key: name of the validation pass."""
+    found = {words: f"{key}/{name}" for name, words in TOKENS.items() if f"{key}/{name}" in final}
+    rows = [[text_cell(words), Cell(number(metric, final[metric]))] for words, metric in found.items()]
+    return table("Tokens and answers", [Column("metric", words=True), Column("value")], rows, sortable=False)

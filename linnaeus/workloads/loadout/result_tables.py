@@ -22,10 +22,13 @@ def headline(final: Mapping[str, float]) -> list[str]:
         return []
     lines = [f"right of 6 removed slots {_percent(final, f'{key}/slots_6')}, of 1 {_percent(final, f'{key}/slots_1')}"]
     if f"{key}/of_optimum_6" in final:
-        lines.append(f"share of the optimum {_percent(final, f'{key}/of_optimum_6')} and {_percent(final, f'{key}/of_optimum_1')}")
+        shares = (f"{_percent(final, f'{key}/of_optimum_{k}')} ({k} removed)" for k in (6, 1))
+        lines.append(f"share of the optimum {', '.join(shares)}")
     if f"{key}/margin_6" in final:
-        margins = (f"{100 * final[f'{key}/margin_{k}']:+.1f} ± {100 * final[f'{key}/margin_{k}_error']:.1f}" for k in (6, 1))
-        lines.append(f"over the best baseline {' and '.join(margins)} points")
+        margins = (
+            f"{100 * final[f'{key}/margin_{k}']:+.1f} ± {100 * final[f'{key}/margin_{k}_error']:.1f} points ({k} removed)" for k in (6, 1)
+        )
+        lines.append(f"over the best baseline {', '.join(margins)}")
     return lines
 
 

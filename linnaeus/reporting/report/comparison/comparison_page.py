@@ -20,7 +20,7 @@ from linnaeus.reporting.report.comparison.paired_rows import Difference, PairedR
 from linnaeus.reporting.report.comparison.pareto import Entry, pareto_chart
 from linnaeus.reporting.report.downsampling import Curve
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, empty, number, table, text_cell
-from linnaeus.reporting.report.line_chart import line_chart
+from linnaeus.reporting.report.line_chart import charts_of, line_chart
 from linnaeus.reporting.report.metric_names import direction, is_share, meaning, metric_name, passes_and_tasks, show_value
 from linnaeus.reporting.report.metric_tables import difference
 from linnaeus.reporting.report.page import sections_page
@@ -196,8 +196,8 @@ def _curves(compared: Compared) -> str:
     ]
     note = "" if len(compared.groups) <= MOST_CURVES else f'<p class="sub">The first {MOST_CURVES} configurations.</p>'
     note += '<p class="sub">Of several seeds, the first run is shown.</p>' if any(len(group.runs) > 1 for group in groups) else ""
-    found = "".join(chart for chart in charts if chart)
-    return f'{note}<div class="charts">{found}</div>' if found else ""
+    found = charts_of(charts)
+    return note + found if found else ""
 
 
 def _configurations(compared: Compared) -> str:

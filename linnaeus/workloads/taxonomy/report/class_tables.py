@@ -53,7 +53,7 @@ def _picture(tables: AnswerTables, own: list[Taxon]) -> str:
     x = Scale.around([max(taxon.training, 0.9) for taxon in own], LEFT, WIDTH - RIGHT, log=True, margin=0.06)
     chart = Chart(x, Scale(-0.04, 1.04, HEIGHT - BOTTOM, TOP))
     chart.y_axis({share: f"{share:.0%}" for share in (0.0, 0.25, 0.5, 0.75, 1.0)})
-    chart.x_axis({tick: format_tick(tick) for tick in x.ticks(6)}, above=-17)
+    chart.x_axis({tick: format_tick(tick) for tick in x.ticks(6) if tick == round(tick)}, above=-17)
     chart.text(WIDTH - RIGHT, HEIGHT - 3, "training labels", "end")
     largest = max(taxon.samples for taxon in own)
     for taxon in sorted(own, key=lambda taxon: -taxon.samples)[:DOTS]:

@@ -46,7 +46,9 @@ def write(options: argparse.Namespace) -> list[str]:
     from linnaeus.reporting.report.comparison.compared_runs import find_runs
     from linnaeus.reporting.report.comparison.comparison_page import comparison_path, write_comparison
     from linnaeus.reporting.report.run_report import write_report
+    from linnaeus.rundir.saved_run import without_comparison
 
+    options.runs = without_comparison(options.runs)
     runs = find_runs(options.runs)
     try:
         if len(runs) > 1:

@@ -27,6 +27,7 @@ from linnaeus.files import no_follow
 from linnaeus.reporting.saved_rows import STREAMS, SavedRows, open_run
 from linnaeus.reporting.targets import FOLLOWED, PACKAGES, Target, open_target
 from linnaeus.rundir.lock import has_owner
+from linnaeus.rundir.saved_run import without_comparison
 
 INTERVAL = 2.0  # seconds between two looks at the files of a run that is followed
 SHARE = 20.0  # times as long as a look takes: long runs are looked at more rarely, so that this costs at most 5 % of a core
@@ -61,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         package = PACKAGES[options.to]
         if package is not None and importlib.util.find_spec(package) is None:
             raise ConfigError(f"--to {options.to} needs the package {package}: pip install 'linnaeus[{package}]'")
-        for path in options.runs:
+        for path in without_comparison(options.runs):
             if options.follow:
                 follow(path, options)
             else:

@@ -4,7 +4,7 @@ Every start writes copies to `launches/<n>/` (config.yaml, launch.json), and eve
 directory that contains results, but neither config.yaml nor a copy of it, is refused: without a configuration a later start could continue
 the run with other settings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,15 @@ from linnaeus.rundir.saved_config import CONFIG, parse_config
 
 Tree = dict[str, Any]
 T = TypeVar("T")
+COMPARISON = "comparison.html"  # page of several runs, which `linnaeus report` writes into the folder that contains them
 RESULTS = ("metrics.jsonl", "reports.jsonl", "checkpoints", "validation", "summary.json")
+
+
+def without_comparison(paths: Sequence[Path]) -> list[Path]:
+    """Return `paths` without files comparison.html, which are among the arguments if a user writes `outputs/biota/*`.
+
+    If nothing else is left, return `paths`, so that the command ends with an error."""
+    return [path for path in paths if path.name != COMPARISON or not path.is_file()] or list(paths)
 
 
 def contains_results(run: Path) -> bool:

@@ -1,8 +1,8 @@
 """Write comparison.html: several runs, or the runs of a sweep, on one page.
 
 Runs that differ only in seed or fold form a group: one row with the mean and the standard deviation. The first group is the reference, and
-the page shows the differences of the other groups from it. If the tables of samples are saved, the differences have 95 % intervals, paired
-by sample.
+the page shows the differences of the other groups from it. The differences have 95 % intervals if the tables of samples are saved, paired
+by sample, or if the groups have several runs, from the variation over them.
 """
 
 import math
@@ -25,6 +25,7 @@ from linnaeus.reporting.report.metric_names import direction, is_share, meaning,
 from linnaeus.reporting.report.metric_tables import difference
 from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.rundir.saved_run import COMPARISON
 
 MOST_CURVES = 8  # groups in a chart
 HEADLINE = 5  # columns of the first table
@@ -34,7 +35,7 @@ def comparison_path(arguments: Sequence[Path]) -> Path:
     """Return the default path of comparison.html: in the directory `arguments[0]` if there is only one argument, otherwise in the deepest
     directory that contains all `arguments`."""
     folder = arguments[0] if len(arguments) == 1 else Path(os.path.commonpath([path.resolve().parent for path in arguments]))
-    return folder / "comparison.html"
+    return folder / COMPARISON
 
 
 def write_comparison(runs: Sequence[RunFiles], path: Path) -> Path:
@@ -48,7 +49,8 @@ def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
     compared, pairs = Compared(runs), PairedRows()
     first = compared.groups[0]
     paired = any(pairs.table(run) for run in first.runs)
-    about = f"Differences from {first.name}, 95 % intervals. " + (_PAIRED if paired else _AGGREGATE)
+    several = len(compared.groups) > 1 and all(len(group.runs) > 1 for group in compared.groups)
+    about = f"Differences from {first.name}, 95 % intervals. " + _intervals_text(paired, several)
     sections = [
         Section(
             "Results", _results(compared) + _pareto(compared), "Mean of the seeds ± standard deviation. The best value is bold.", lead=True
@@ -66,8 +68,13 @@ def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
     return sections_page(f"Comparison: {experiments}", header, [section for section in sections if section.body])
 
 
-_PAIRED = "Paired by sample: both runs predict the same samples. A difference is coloured only if its interval excludes 0. "
-_AGGREGATE = "Only aggregate results are saved, so there are no paired intervals and nothing is coloured."
+def _intervals_text(paired: bool, several: bool) -> str:
+    """Return the text about the sources of the intervals. paired: the tables of samples are saved. several: each group has several runs."""
+    if not paired and not several:
+        return "Only aggregate results are saved, so there are no paired intervals and nothing is coloured."
+    found = "Paired by sample: both runs predict the same samples. " if paired else ""
+    found += "They include the variation over the seeds. " if several else "They do not include the variation over seeds. "
+    return found + "A difference is coloured only if its interval excludes 0."
 
 
 def _headline(compared: Compared) -> list[str]:

@@ -4,15 +4,18 @@ A table of samples has one row per sample. In a column with the name of a metric
 is the metric. For a group with several runs, the value for a sample is its mean over the runs.
 
 Samples of the two groups are paired by name. The 95 % interval is from a cluster bootstrap of the pairwise differences. A sample that is
-difficult for both groups changes no difference, so it does not widen the interval.
+difficult for both groups changes no difference, so it does not widen the interval. If both groups have several runs, the variation over
+their seeds widens it: the half-widths of the two independent parts are added in quadrature.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from linnaeus.reporting.report.comparison.compared_runs import Group
+from linnaeus.reporting.report.comparison.seed_variation import seed_half_width
 from linnaeus.reporting.report.run_files import Rows, RunFiles
 
 
@@ -50,18 +53,20 @@ class PairedRows:
         """Return the difference of the metric `key`, `other` minus `first`; None if a group has no value of the metric.
 
         Samples that have a value in the tables of all runs are compared in pairs, and other samples are ignored. Without such samples,
-        return the difference of the means of the final metrics, which has no interval."""
+        return the difference of the means of the final metrics, whose interval is from the variation over the seeds alone."""
         a, b = first.mean(key), other.mean(key)
         if a is None or b is None:
             return None
         column = key.partition("/")[2]
         tables = [[self.table(run) for run in group.runs] for group in (first, other)]
         names = _common_names([table for own in tables for table in own], column)
+        seeds = seed_half_width(first.values(key), other.values(key))
         if not names:
-            return Difference(b - a, np.nan, np.nan, 0)
+            width = np.nan if seeds is None else seeds
+            return Difference(b - a, b - a - width, b - a + width, 0)
         means = [np.mean([[float(table[name][column]) for name in names] for table in own], axis=0) for own in tables]
-        low, high = _interval(means[1] - means[0], _groups(tables[0][0], names))
-        return Difference(float((means[1] - means[0]).mean()), low, high, len(names))
+        value, (low, high) = float((means[1] - means[0]).mean()), _interval(means[1] - means[0], _groups(tables[0][0], names))
+        return Difference(value, value - math.hypot(value - low, seeds or 0), value + math.hypot(high - value, seeds or 0), len(names))
 
 
 def _common_names(tables: Sequence[dict[str, dict[str, str]]], column: str) -> list[str]:

@@ -45,7 +45,7 @@ class PassTotals:
         """Return {name: value} of the metrics. With `at_end=True` also compute the metrics that are only measured at the end of a run."""
         found = self.metrics.compute(self.sums, self.counts)
         found |= self.metrics.compute_at_end(self.counts) if at_end else {}
-        return {f"{self.prefix}/{name}": value for name, value in found.items()}
+        return {f"{self.prefix}/{name}": value.item() if isinstance(value, torch.Tensor) else value for name, value in found.items()}
 
 
 STAGES = {  # event of the schedule -> stage

@@ -1,10 +1,12 @@
 """`trainer.activation_checkpointing`: do not store the activations inside blocks of the network; compute them again in backward.
 
 A block then stores its inputs only. Memory for activations falls to a fraction, and an update takes up to a third longer, because forward
-runs twice. Dropout and drop-path draw the same random numbers again, so the update is the same."""
+runs twice. Dropout and drop-path draw the same random numbers again, and buffers such as batch statistics change in the first forward only,
+so the update is the same."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, cast
@@ -42,6 +44,25 @@ def checkpointed(cls: Any) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return self.stored_forward(*args, **kwargs)
+        if not torch.compiler.is_compiling():  # a compiled graph changes buffers once, and cannot have contexts
+            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), KeptBuffers(self))
         return checkpoint(self.stored_forward, *args, use_reentrant=False, **kwargs)
 
     return type(cls.__name__, (cls,), {"forward": forward, "stored_forward": cls.forward, "__module__": cls.__module__})
+
+
+class KeptBuffers:
+    """Context manager that restores the buffers of `block` at its end. It can be entered again: torch enters it at every backward."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.block = block
+
+    def __enter__(self) -> None:
+        self.saved = [(buffer, buffer.clone()) for buffer in self.block.buffers()]
+
+    @torch.no_grad()
+    def __exit__(self, *error: object) -> None:
+        """Restore, also after the exception by which torch ends a recomputation that needs no more activations."""
+        for buffer, value in self.saved:
+            buffer.copy_(value)
+        self.saved = []

@@ -89,6 +89,37 @@ def test_blocks_store_their_inputs_only(choice):
     assert {"none": ratio == 1, "blocks": ratio < 0.35, "2": 0.35 < ratio < 0.8}[choice], ratio
 
 
+class NormBlock(torch.nn.Module):
+    """A block with batch statistics, like those of a ResNet."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.relu(self.linear(self.norm(x)))
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_batch_statistics_change_once(compiled):
+    """Two backward passes, as GradNorm makes at the trunk, compute the blocks again twice."""
+    found = {}
+    for choice in ("none", "blocks"):
+        torch.manual_seed(0)
+        torch._dynamo.reset()
+        network = torch.nn.Sequential(NormBlock(), NormBlock())
+        activation_checkpointing.checkpoint_activations(list(network), choice)
+        for block in network if compiled else ():
+            block.compile(dynamic=False, backend="aot_eager")
+        loss = network(torch.randn(8, 4)).sum()
+        with mock.patch("torch._functorch.config.donated_buffer", False):
+            grads = torch.autograd.grad(loss, list(network.parameters()), retain_graph=True)
+            loss.backward()
+        found[choice] = [*grads, *(parameter.grad for parameter in network.parameters()), *network.buffers()]
+    assert network[0].norm.num_batches_tracked == 1
+    assert all(map(torch.equal, found["none"], found["blocks"]))
+
+
 def test_every_second_block_with_compiling_and_layer_decay():
     """Blocks are found before their classes are replaced: two of four blocks recompute, all are compiled, and all have layers."""
     options = ["trainer.activation_checkpointing=2", "trainer.compile=blocks", "optimizer.layer_decay=0.5"]

@@ -15,7 +15,8 @@ from linnaeus.errors import ConfigError
 
 
 class EMA:
-    """Averages of the tensors in `model.state_dict()`. Tensors that are not floating-point, such as batch counts, are copied instead.
+    """Averages of the tensors in `model.state_dict()`. Tensors that are not floating-point, such as batch counts, are copied instead,
+    and so are tensors with infinities at the start, such as an attention mask: the average of two infinities would be NaN.
 
     Create this when the model has its final device, dtype and layout. The model must not replace its tensors afterwards."""
 
@@ -25,8 +26,9 @@ class EMA:
         sources = list({id(tensor): tensor for tensor in tensors.values()}.values())
         averages = {id(tensor): tensor.detach().clone() for tensor in sources}
         self._averages = {name: averages[id(tensor)] for name, tensor in tensors.items()}
-        floating = [tensor for tensor in sources if tensor.is_floating_point()]
-        others = [tensor for tensor in sources if not tensor.is_floating_point()]
+        averageable = [tensor.is_floating_point() and bool(tensor.isfinite().all()) for tensor in sources]
+        floating = [tensor for tensor, possible in zip(sources, averageable, strict=True) if possible]
+        others = [tensor for tensor, possible in zip(sources, averageable, strict=True) if not possible]
         by_dtype = [[tensor for tensor in floating if tensor.dtype == dtype] for dtype in dict.fromkeys(t.dtype for t in floating)]
         self._float_pairs = [(same, [averages[id(tensor)] for tensor in same]) for same in by_dtype]
         self._other_pair = (others, [averages[id(tensor)] for tensor in others])

@@ -2,12 +2,18 @@
 out."""
 
 import math
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from linnaeus.files import remove_directory
 from linnaeus.reporting.rows import Row
+from linnaeus.reporting.saved_rows import SavedRows, open_run
 from linnaeus.reporting.soft_failure import SoftFailure
+
+FOLDER = "tensorboard"
 
 
 class TensorBoardLogger:
@@ -15,14 +21,19 @@ class TensorBoardLogger:
     launches wrote after the step from which the run continues."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = Path(directory) / "tensorboard"
+        self._run, self._directory = Path(directory), Path(directory) / FOLDER
         self._purge_step: int | None = None
         self._writer: Any = None
         self._soft = SoftFailure("logger.tensorboard", "no more event files are written")  # the writer's thread ends with its first error
 
     def start(self, global_step: int, earlier: Iterable[Row] = ()) -> None:
-        """Set the step from which the run continues. `earlier` is not used: the event files of earlier launches contain these rows."""
+        """Set the step from which the run continues. If the event files lack a row of `earlier`, because a launch did not write them,
+        replace them by a file with all rows of the run so far."""
         self._purge_step = global_step + 1
+        with self._soft.guard():
+            rows = Counter(row["global_step"] for _, _, row in earlier)
+            if rows and rows - written_rows(self._directory):
+                replace_files(open_run(self._run))
 
     def log(self, global_step: int, row: Mapping[str, Any], *, stream: str = "metrics", position: int = 0) -> None:
         if self._soft.failed:
@@ -64,3 +75,29 @@ def add_row(writer: Any, global_step: int, row: Mapping[str, Any], seconds: floa
     numbers = {key: math.nan if value is None else value for key, value in row.items() if value is None or isinstance(value, (int, float))}
     values = [Summary.Value(tag=key, simple_value=value) for key, value in numbers.items() if key != "global_step"]
     writer.file_writer.add_summary(Summary(value=values), global_step, seconds)
+
+
+def written_rows(directory: Path) -> Counter[int]:
+    """Return {step: number of rows} of the event files in `directory`."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    files = sorted(map(str, directory.glob("*tfevents*")))
+    return Counter(event.step for file in files for event in LegacyEventFileLoader(file).Load() if event.HasField("summary"))
+
+
+def replace_files(run: SavedRows) -> None:
+    """Replace the event files of `run` by one with all its rows. Each row has the time at which it was logged (`SavedRows.timed`)."""
+    final = run.path / FOLDER
+    temporary = Path(tempfile.mkdtemp(prefix=".tensorboard-", dir=run.path))
+    try:
+        temporary.chmod(0o755)  # mkdtemp lets only its owner read
+        writer = open_writer(temporary)
+        for (_, _, row), seconds in run.timed():
+            add_row(writer, row["global_step"], row, seconds)
+        writer.close()
+        if final.exists():
+            remove_directory(final)
+        temporary.rename(final)
+    finally:
+        if temporary.exists():
+            remove_directory(temporary)

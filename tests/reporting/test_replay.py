@@ -25,6 +25,7 @@ from linnaeus.reporting.csv_logger import CsvLogger
 from linnaeus.reporting.follower import Follower
 from linnaeus.reporting.replay_rows import main
 from linnaeus.reporting.rows import format_row
+from linnaeus.reporting.tensorboard_logger import TensorBoardLogger
 from linnaeus.rundir.lock import RunLock
 from linnaeus.rundir.saved_config import dump_yaml
 from linnaeus.train import outputs
@@ -265,6 +266,25 @@ def test_names_that_mlflow_refuses_have_underscores(run: Path) -> None:
     write_rows(run, [{"global_step": 1, "val/Rank (1=best)/top1": 0.5}])
     sent_to("mlflow", run)
     assert (1, "val/Rank _1_best_/top1", "0.5") in in_mlflow(run)
+
+
+def test_event_files_have_the_rows_of_launches_without_them(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches 2 and 4 write no event files; each launch ends at a checkpoint."""
+    names = pytest.importorskip("tensorboard.summary.writer.event_file_writer")
+    # names of one second end in this number, which TensorBoard sorts as text
+    monkeypatch.setattr(names, "_global_uid", names.AtomicCounter(0))
+    saved: dict[str, int] = {}
+    for launch in range(1, 7):
+        sinks = LogSinks(run, [] if launch in (2, 4) else [TensorBoardLogger(run)])
+        sinks.resume(saved, launch - 1)
+        sinks.log(launch, {"train/loss": 1 / launch})
+        sinks.log(launch, {"time/wall_seconds": float(launch)}, "timings")
+        saved = sinks.state_dict()
+        sinks.close()
+        if launch not in (2, 4):
+            assert in_tensorboard(run) == rounded(in_files(run))
+        files = len(list((run / "tensorboard").iterdir()))
+        assert files == {1: 1, 2: 1, 3: 2, 4: 2, 5: 2, 6: 3}[launch]  # launches 3 and 5 replace the earlier ones
 
 
 def test_a_disk_error_of_the_tables_is_one_line(tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,8 @@ class SweepFiles:
     def write(self, header: Mapping[str, Any], picture: str | None) -> None:
         """Write all files of the sweep. sweep.json contains the fields of `header` and the trials.
 
-        `picture`: content of sweep.svg; None: sweep.svg is not written. Raise `OSError` if a file cannot be written."""
+        `picture`: content of sweep.svg; None: without a picture. Delete means.txt and sweep.svg if they have no content: another sweep with
+        this name has left them. Raise `OSError` if a file cannot be written."""
         texts = {
             "sweep.json": to_json({**header, "trials": self.source.record()}),
             "trials.csv": self.rows(),
@@ -74,6 +75,8 @@ class SweepFiles:
         for name, text in texts.items():
             if text:
                 write_atomic(self.directory / name, text)
+            else:
+                (self.directory / name).unlink(missing_ok=True)
 
     def rows(self) -> str:
         """Return the text of trials.csv."""

@@ -37,7 +37,8 @@ class TrialSource:
         """Continue the sweep whose sweep.json contains `saved`; {} for a new sweep. `header`: result of `sweep_header` for the present
         command.
 
-        Raise `ConfigError` if `saved` belongs to another sweep than `header`."""
+        The default does nothing: the results of a grid are in its run directories, so another grid may have the same name. A subclass
+        raises `ConfigError` if its trials depend on `saved` and `saved` belongs to another sweep than `header`."""
 
     def next(self) -> Trial | None:
         """Return the next trial to run. Return None if all trials were returned, or if a running trial must end first."""

@@ -150,11 +150,18 @@ def test_the_table_and_the_picture_of_measured_trials(tmp_path):
     source.trials, source.metric = found, Metric("val/top1", "max", True)
     assert sweep_picture(parsed_request.parameters, source) is None
     source.results = {t.number: TrialResult("finished", t.number / 7, step=5) for t in found[:9]} | {10: TrialResult("failed")}
-    lines = SweepFiles(tmp_path, tmp_path, source, ["optimizer", "optimizer.lr", "seed"]).table().splitlines()
+    files = SweepFiles(tmp_path, tmp_path, source, ["optimizer", "optimizer.lr", "seed"])
+    lines = files.table().splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["*", "8", "7"] and "failed" in lines[10] and "waiting" in lines[11]
     picture = sweep_picture(parsed_request.parameters, source)
     assert picture is not None and picture.count("<circle") == 27 and picture.count("#D55E00") == 4
     assert "optimizer.lr (logarithmic)" in picture and ">sgd</text>" in picture
+    names = {"sweep.json", "trials.csv", "table.txt"}
+    files.write({}, picture)
+    assert {path.name for path in tmp_path.iterdir()} == names | {"means.txt", "sweep.svg"}
+    source.results = {}  # of another sweep with this name
+    files.write({}, None)
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_a_missing_optuna_is_a_mistake_with_its_fix(monkeypatch):

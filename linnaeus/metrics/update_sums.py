@@ -146,8 +146,8 @@ class UpdateSums:
         self.earlier_losses.zero_()
         for state in saved:
             rows, earlier = state["losses"].to(self.losses.device), state["earlier_losses"].to(self.losses.device)
-            width = rows.shape[1]
-            self.losses[: self.count, :width] += rows[: self.count]
-            self.earlier_losses[:width] += earlier + rows[self.count :].sum(0)
+            width = min(rows.shape[1], self.losses.shape[1])  # they differ if the weighting became fixed (`run.allow`)
+            self.losses[: self.count, :width] += rows[: self.count, :width]
+            self.earlier_losses[:width] += earlier[:width] + rows[self.count :, :width].sum(0)
             if "weighted_sums" in state:  # an older checkpoint has one total of the weighted losses
                 self.earlier_losses[width:] += state["weighted_sums"].to(self.losses.device)

@@ -64,6 +64,16 @@ def test_a_refused_change_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     assert runs.start(config) == 0
 
 
+def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:
+    """A run that is stopped between two rows of metrics has sums of weighted losses in its checkpoint."""
+    command = ["trainer.length=2epochs", "schedule.log=[2steps]"]
+    config = runs.configuration("vectors", tmp_path, *command, "weighting=gradnorm")
+    with watching.stopped_at(3):
+        assert runs.start(config) == 75
+    run = runs.run("vectors", tmp_path, *command, "run.allow=[weighting]")
+    assert [row["global_step"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row] == [2, 4, 6]
+
+
 def fail_by_exception(t: Any) -> None:
     raise RuntimeError("the start fails")
 

@@ -7,7 +7,7 @@ commits. A result that is damaged or unreadable is ignored, because its pass can
 import logging
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from linnaeus.checkpoint.format import step_name
@@ -74,3 +74,8 @@ class ValidationResults:
             match = _STEP.fullmatch(folder.name)
             if match and int(match[1]) > step:
                 remove_or_warn(folder)
+
+    def discard(self, step: int, keys: Iterable[str]) -> None:
+        """Delete the results of the validation passes `keys` at `step`, if there are any. Raise `OSError` if that fails."""
+        for key in keys:
+            self.path(step, key).unlink(missing_ok=True)

@@ -15,10 +15,11 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.files import read_or_refuse
 from linnaeus.reporting.changes import describe_changes
 from linnaeus.rundir import RunDirectory
+from linnaeus.rundir.identity import config_difference
 from linnaeus.train import saving
 from linnaeus.train.readings import start_reports
 from linnaeus.train.state import INTERRUPTED, Training
-from linnaeus.train.validation import run_pending_validations
+from linnaeus.train.validation import find_pass, run_pending_validations
 
 log = logging.getLogger("linnaeus")
 
@@ -109,6 +110,15 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
     start_reports(t, found.state["costs"] if found is not None and own else None)
     if t.context.is_master:
         t.output.results.discard_after(found.step if found is not None else -1)
+        if found is not None and _validates_differently(t, found):
+            t.output.results.discard(found.step, [find_pass(t, *key).key for key in t.progress.pending_validations])
+
+
+def _validates_differently(t: Training, found: LoadedCheckpoint) -> bool:
+    """Return True if the data or a setting that alters updates differs from those of the checkpoint `found`. A validation pass may then
+    have another result, although the weights are the same."""
+    before = found.state.get("run", {}).get("config", {})  # older checkpoints do not contain it
+    return bool(config_difference(before, t.output.directory.saved).altering) or found.state["data_fingerprint"] != t.workload.fingerprint
 
 
 def check_compatible(t: Training, found: LoadedCheckpoint) -> None:

@@ -74,6 +74,17 @@ def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:
     assert [row["global_step"] for row in runs.rows(run / "metrics.jsonl") if "train/loss" in row] == [2, 4, 6]
 
 
+def test_results_of_other_samples_are_not_used(tmp_path: Path) -> None:
+    """A run is killed between two passes of a step. All passes of the step are then run with the samples of the next launch."""
+    fewer = ["trainer.limit_validation_samples=5", "run.allow=[trainer.limit_validation_samples]"]
+    whole = runs.run("masked", tmp_path / "whole", fewer[0])
+    with runs.killed(sys.modules["linnaeus.train.validation"], "measure_pass", 2):
+        runs.run("masked", tmp_path / "killed")
+    assert (tmp_path / "killed/masked/run/validation/step-00000009/val.json").exists()
+    again = runs.run("masked", tmp_path / "killed", *fewer)
+    assert runs.summary(again)["final"] == runs.summary(whole)["final"]
+
+
 def fail_by_exception(t: Any) -> None:
     raise RuntimeError("the start fails")
 

@@ -112,6 +112,15 @@ def test_the_page_colours_significant_differences_alone(six: list[RunFiles]) -> 
     assert [line["name"] for line in charts_of(text)["Loss"]] == ["head.name=linear", "head.name=marginal", "head.name=deep"]
 
 
+def test_runs_that_did_not_finish_are_counted(six: list[RunFiles]) -> None:
+    """Means over seeds contain the newest values of such runs."""
+    assert "did not finish" not in comparison_page(six, six[0].path.parent)
+    for run, status in zip(six, ("stopped_early", "failed", "interrupted")):
+        write_summary(run.path / "summary.json", status, 3, final={"val/loss": 9.0})
+    text = comparison_page([RunFiles(run.path) for run in six], six[0].path.parent)
+    assert '<span class="status warning">unfinished</span>2 runs of 6 did not finish; the tables have the newest values.' in text
+
+
 def test_runs_without_tables_have_aggregate_differences_only(tmp_path: Path) -> None:
     made = [make_run(tmp_path, head, head, 0, skill, 60, tables=False) for head, skill in (("a", 0.2), ("b", 0.8))]
     text = comparison_page(made, tmp_path)

@@ -25,6 +25,7 @@ from linnaeus.reporting.report.metric_names import direction, is_share, meaning,
 from linnaeus.reporting.report.metric_tables import difference
 from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.rundir.finished_run import ENDED
 from linnaeus.rundir.saved_run import COMPARISON
 
 MOST_CURVES = 8  # groups in a chart
@@ -63,7 +64,7 @@ def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
     experiments = ", ".join(dict.fromkeys(run.path.resolve().parent.name for run in runs))
     groups = f" in {counted(len(compared.groups), 'configuration')}" if len(compared.groups) < len(runs) else ""
     warning = "" if same_data(runs) else '<span class="status warning">different data</span>The data of the runs differ. '
-    facts = f"{warning}{counted(len(runs), 'run')}{groups} · {escape(experiments)}"
+    facts = f"{warning}{_unfinished(runs)}{counted(len(runs), 'run')}{groups} · {escape(experiments)}"
     header = f'<header><h1>Comparison of {len(runs)} runs</h1><p class="sub">{facts}</p></header>'
     return sections_page(f"Comparison: {experiments}", header, [section for section in sections if section.body])
 
@@ -75,6 +76,15 @@ def _intervals_text(paired: bool, several: bool) -> str:
     found = "Paired by sample: both runs predict the same samples. " if paired else ""
     found += "They include the variation over the seeds. " if several else "They do not include the variation over seeds. "
     return found + "A difference is coloured only if its interval excludes 0."
+
+
+def _unfinished(runs: Sequence[RunFiles]) -> str:
+    """Return a warning, as HTML, about the runs that have not finished; "" if all have."""
+    number = sum(run.status not in ENDED for run in runs)
+    if not number:
+        return ""
+    text = f"{counted(number, 'run')} of {len(runs)} did not finish; the tables have the newest values. "
+    return f'<span class="status warning">unfinished</span>{text}'
 
 
 def _headline(compared: Compared) -> list[str]:

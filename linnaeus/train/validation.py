@@ -89,6 +89,9 @@ def run_pending_validations(t: Training) -> None:
     results: dict[str, float] = {}
     t.broadcast_buffers()
     weights = saving.weights_hash(t)
+    if t.tracker.last_step != step:  # a checkpoint between two passes: the results of the completed ones are not applied yet
+        for completed in t.progress.completed_validations:
+            results |= t.output.validation_result(step, find_pass(t, *completed).key, weights) or {}
     for stage, index in list(t.progress.pending_validations):
         pass_ = find_pass(t, stage, index)
         found = t.output.validation_result(step, pass_.key, weights)

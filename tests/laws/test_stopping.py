@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import itertools
 import json
 import os
 import signal
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from linnaeus.checkpoint import save_checkpoint, writer
 from linnaeus.distributed.signals import SAME_REQUEST, STOPPING, StoppedBeforeTraining, StopRequest
 from linnaeus.errors import ConfigError
 from linnaeus.train import step_end, validation
@@ -47,6 +50,25 @@ def test_a_signal_in_any_round_of_any_pass_interrupts_it(whole, tmp_path, worklo
         assert runs.start(config) == 0
     assert len(passes) == 15 - (round_ - 1) // 35 * 5 - done
     assert runs.differences(whole(workload), run) == []
+
+
+def test_a_checkpoint_between_two_passes_keeps_the_results_before_it(tmp_path, monkeypatch):
+    """A failed save before the passes of step 4 is made again when the run stops in the second pass. The plateau needs the first pass."""
+    plateau = ["lr_scheduler=plateau", "lr_scheduler.patience=0", "lr_scheduler.min_delta=9", *VALIDATING, *MASKED]
+    unbroken = runs.run("masked", tmp_path / "unbroken", *plateau)
+    config = runs.configuration("masked", tmp_path / "stopped", *plateau)
+    saves = itertools.count()
+
+    def save(*args, **more):
+        if not next(saves):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return save_checkpoint(*args, **more)
+
+    monkeypatch.setattr(writer, "save_checkpoint", save)
+    runs.interrupted(config, watching.signalled_in_validation(9))
+    assert json.loads((runs.newest(runs.run_path(config)).path / "state.json").read_text())["progress"]["completed_validations"]
+    assert runs.start(config) == 0
+    assert runs.differences(unbroken, runs.run_path(config)) == []
 
 
 def test_two_processes_stop_in_a_pass_or_for_data_that_one_of_them_cannot_read(tmp_path):

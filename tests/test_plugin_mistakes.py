@@ -208,6 +208,11 @@ NETWORK = [
         "    no_decay = {'hiden.weight'}\n\n    def shared",
         "Curves.no_decay names hiden.weight, .*; did you mean hidden.weight?",
     ),
+    (
+        "self.out = nn",
+        "self.module = nn.Linear(1, 1)\n        self.out = nn",
+        "Curves has a submodule called module, the name that DDP or torch.compile gives a wrapped model; rename it",
+    ),
     ("def forward(self, batch)", "def forward(self, x, y)", r"Curves.forward takes the arguments \(x, y\); it must take \(batch\)"),
 ]
 GROUPS = [

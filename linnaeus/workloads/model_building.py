@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from linnaeus.checkpoint.weight_files import WRAPPERS
 from linnaeus.config.contracts import check_arguments, check_members, class_name
 from linnaeus.config.schema import Config
 from linnaeus.errors import ConfigError
@@ -18,12 +19,14 @@ from linnaeus.workloads.base import Model, Workload, check_no_decay
 def build_model(config: Config, workload: Workload, device: torch.device) -> Model:
     """Return the workload's model, on `device` and in the dtype and memory format of the run.
 
-    torch's generators are seeded first. Raise `ConfigError` if the model does not implement `Model` or has an uninitialised parameter."""
+    torch's generators are seeded first. Raise `ConfigError` if the model does not implement `Model`, has an uninitialised parameter, or has
+    a submodule whose name a checkpoint would lose."""
     torch.manual_seed(key(config.seed, INIT) & 0x7FFFFFFFFFFFFFFF)
     with new_memory_is_nan():
         model = workload.build_model()
     check_members(model, Model, f"{class_name(type(workload))}.build_model returns")
     check_arguments(model.forward, ("batch",), f"{class_name(type(model))}.forward")
+    check_names(model)
     check_initialised(model)
     check_no_decay(model)
     model = model.to(device)
@@ -49,6 +52,15 @@ def new_memory_is_nan() -> Iterator[None]:
     finally:
         torch.set_deterministic_debug_mode(mode)
         settings.fill_uninitialized_memory = fill
+
+
+def check_names(model: torch.nn.Module) -> None:
+    """Raise `ConfigError` if a weight has a name that begins with a prefix of DDP or torch.compile, which checkpoints leave out. A run with
+    such a model could not be resumed."""
+    name = next((name for name in model.state_dict() if name.startswith(WRAPPERS)), None)
+    if name is not None:
+        owner, prefix = class_name(type(model)), name.partition(".")[0]
+        raise ConfigError(f"{owner} has a submodule called {prefix}, the name that DDP or torch.compile gives a wrapped model; rename it")
 
 
 def check_initialised(model: torch.nn.Module) -> None:

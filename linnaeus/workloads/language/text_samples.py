@@ -6,12 +6,14 @@ unigram_loss     loss of predicting every token with its frequency in the traini
 constant_top1    share of tokens that are the most frequent token of the training text
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from linnaeus.errors import ConfigError
 from linnaeus.files import to_json, write_atomic
 from linnaeus.workloads.language.generation import Sampling, generate
 from linnaeus.workloads.language.model.gpt import GPT
@@ -24,7 +26,8 @@ MOST_TOKENS = 20_000_000  # of a split, for frequencies
 
 
 def save_texts(folder: Path, store: TokenStore, model: GPT) -> None:
-    """Write texts.json to `folder`. Texts are left out if the store has no tokenizer, so that the meaning of the tokens is unknown."""
+    """Write texts.json to `folder`. Texts are left out if the store has no tokenizer, so that the meaning of the tokens is unknown;
+    continuations also if the model computes logits that are not finite."""
     training, validation = (split.read(np.arange(min(split.size, MOST_TOKENS))) for split in (store.train, store.validation))
     content: dict[str, Any] = unigram(training, validation, store.vocabulary_size)
     length, own = min(SHOWN, model.block), min(PROMPT, model.block)
@@ -32,12 +35,13 @@ def save_texts(folder: Path, store: TokenStore, model: GPT) -> None:
     if store.tokenizer is not None and room > 0:
         starts = np.linspace(0, room, TEXTS).astype(np.int64).tolist()
         prompts = [validation[start : start + own].tolist() for start in starts]
-        found = generate(model, prompts, NEW, SAMPLING)
         decode = store.tokenizer.decode
-        content["continuations"] = [
-            {"prompt": decode(p), "model": decode(new), "data": decode(validation[s + len(p) : s + len(p) + NEW].tolist())}
-            for s, p, new in zip(starts, prompts, found, strict=True)
-        ]
+        with contextlib.suppress(ConfigError):  # logits that are not finite, of a run that has diverged
+            found = generate(model, prompts, NEW, SAMPLING)
+            content["continuations"] = [
+                {"prompt": decode(p), "model": decode(new), "data": decode(validation[s + len(p) : s + len(p) + NEW].tolist())}
+                for s, p, new in zip(starts, prompts, found, strict=True)
+            ]
         content["windows"] = [_losses(model, validation[s : s + length + 1], decode) for s in starts]
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FILE, to_json(content, None))

@@ -201,6 +201,13 @@ def test_the_page_has_continuations_and_losses_of_validation_text(tmp_path):
     assert "The model continues" in page and 'class="hard"' in page and f"{texts['unigram_loss']:.3f} nats" in page
 
 
+def test_a_run_that_has_diverged_has_a_page_without_continuations(tmp_path):
+    run = runs.run("language", tmp_path, "logger.report=true", "trainer.length=3steps", "optimizer.lr=1e30", "lr_scheduler=constant")
+    texts = RunFiles(run).json("texts.json")
+    assert "continuations" not in texts and len(texts["windows"]) == 4
+    assert runs.summary(run)["status"] == "finished" and (run / "report.html").exists()
+
+
 def test_the_saved_weights_are_those_of_the_last_update(tmp_path):
     """A run of 8 steps stops after 6. Its last update, at step 5, is in the middle of a cross-fade."""
     phases = "schedule.phases={one: {start: 0%, end: 100%, dimensions: {calm: 3}}, two: {start: 25%, end: 100%}}"

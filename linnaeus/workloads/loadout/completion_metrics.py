@@ -76,7 +76,8 @@ class CompletionMetrics(Metrics):
         return torch.stack([(losses * batch["scored"]).sum(), batch["scored"].sum(dtype=torch.float64)])
 
     def count(self, outputs: Tensor, batch: Batch) -> None:
-        probabilities, real = outputs.double().sigmoid(), batch["weight"] > 0
+        # 0 in place of NaN, which has no bin: the loss of a model that has diverged shows the NaN
+        probabilities, real = outputs.double().sigmoid().nan_to_num(0.0), batch["weight"] > 0
         scored = batch["scored"]
         bins = (probabilities[scored] * BINS).long().clamp(max=BINS - 1)
         self.counts["tokens"] += torch.stack([bins.bincount(minlength=BINS), bins[batch["target"][scored]].bincount(minlength=BINS)])

@@ -24,7 +24,7 @@ from linnaeus.workloads.loadout.weapons import builtin_weapons
 CODE, WEAPONS = SlotsCode(), builtin_weapons()
 
 
-def computed(references: int):
+def computed(references: int, scale: float = 2.0):
     """Return (metrics of random logits for 10 validation builds, the batch, the probabilities, the added items)."""
     weapon, items = make_world(0, len(WEAPONS)).draw(0, 0, 60)
     split = split_builds(Builds(weapon % 3, items), WEAPONS, (0.3, 0.0), 0, ())
@@ -32,10 +32,10 @@ def computed(references: int):
     with mock.patch.object(completion_metrics, "REFERENCES", references):
         metrics = CompletionMetrics(CODE, split, dataset, Baselines(split.train, len(WEAPONS)), torch.device("cpu"))
     batch = dataset.__getitems__([SampleIndex(0, n, n, 0) for n in range(len(dataset))])
-    logits = 2 * torch.randn(len(dataset), len(CODE), generator=torch.Generator().manual_seed(0)) - 1
+    logits = scale * torch.randn(len(dataset), len(CODE), generator=torch.Generator().manual_seed(0)) - 1
     logits += 2 * batch["target"]
     metrics.count(logits, batch)
-    p = logits.double().sigmoid()
+    p = logits.double().sigmoid().nan_to_num(0.0)
     observed = batch["observed"].long()
     filled = fill(CODE.tails(p, observed), observed)
     return metrics.compute(metrics.sums(logits, batch), metrics.counts), batch, p, filled
@@ -95,6 +95,11 @@ def test_tokens_are_counted_where_the_gear_does_not_show_them():
     assert results["average_precision"] == pytest.approx(average, abs=0.01), "1000 bins of probability"
     loss = -np.where(truth, np.log(values), np.log1p(-values)).mean()
     assert results["loss"] == pytest.approx(loss)
+
+
+def test_logits_of_a_model_that_has_diverged_have_metrics():
+    results, *_ = computed(references=1, scale=np.nan)
+    assert np.isnan(results["loss"]) and results["recall"] == 0
 
 
 def test_a_bootstrap_of_many_rows_does_not_draw_all_at_once():

@@ -39,7 +39,7 @@ def density_chart(title: str, density: np.ndarray, places: int) -> str:
     density: [F], share of the places (tokens or pixels) where each feature is active. places: number of places, for the caption."""
     never = int((density == 0).sum())
     found = np.log10(density[density > 0])
-    low = max(LEAST, math.floor(found.min())) if len(found) else -3
+    low = min(-1, max(LEAST, math.floor(found.min()))) if len(found) else -3  # -1: all features may be active at every place
     edges = np.linspace(low, 0, PER_DECADE * -low + 1)
     counts = np.histogram(found.clip(low, -1e-9), edges)[0]
     x = Scale(low, 0, LEFT, WIDTH - RIGHT)

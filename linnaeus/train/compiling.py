@@ -68,7 +68,7 @@ class Compilation:
     """Graphs that torch.compile has made in this launch, and the cache in the run directory; on ranks other than 0 `cache` is only read.
 
     recompilations: number of graphs made for work that had been done in this launch before: an update with the same number of samples and
-    size of images, or the same validation pass."""
+    size of images, with or without an update of the task weights, or the same validation pass."""
 
     def __init__(self, cache: CompileCache, writes: bool) -> None:
         """`writes`: True on rank 0."""

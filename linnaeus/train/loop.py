@@ -48,7 +48,8 @@ def train_one_epoch(training: Training, epoch: int) -> None:
         train_one_step(t, window)
         if t.compilation is not None and not t.sync.data_unreadable:
             step = t.progress.global_step - 1
-            t.compilation.observe("update", t.sampler.samples_in(step), t.ops.get_image_size(step))
+            work = "update of the task weights" if t.ops.should_update_gradnorm(step + 1) else "update"  # famo: a forward without gradients
+            t.compilation.observe(work, t.sampler.samples_in(step), t.ops.get_image_size(step))
         t.clock.waiting, prefetcher.waited = t.clock.waiting + prefetcher.waited, 0.0
         times.moments.append(times.now())
         end_step(t)

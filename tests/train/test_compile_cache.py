@@ -80,6 +80,15 @@ def test_a_run_keeps_a_cache_and_counts_graphs(tmp_path, compiler, capsys):
     assert "torch.compile: 1 graph in " in text and "torch.compile: 4 graphs in " in text and ", 0 recompilations" in text
 
 
+def test_a_forward_pass_of_famo_is_not_a_recompilation(tmp_path, compiler):
+    """Each update of the task weights has a forward pass without gradients, which has a graph of its own."""
+    famo = ["weighting=famo", "weighting.every=[3steps]", "data.train_samples=96", "trainer.length=6steps"]
+    with compiled_with("eager"):
+        torch._dynamo.reset()
+        found = runs.run("vectors", tmp_path, *COMPILED, *famo, "data.validation_batch=13")
+    assert runs.summary(found)["compiled"] == {"graphs": 3, "recompilations": 0, "cached": False}
+
+
 def test_the_run_is_the_same_with_and_without_a_cache(tmp_path, compiler):
     with compiled_with("eager"):
         first = runs.run("vectors", tmp_path / "first", *COMPILED)

@@ -31,7 +31,7 @@ class Journal:
 
         Raise `ConfigError` if the file is from another command, in use by another command, or cannot be written."""
         path = out.with_name(f"{out.name}.journal")
-        identity = {**identity, "batch": batch}
+        identity = json.loads(to_json({**identity, "batch": batch}))  # as the first line is read: a tuple becomes a list
         self.path, self.batch, self.ends, self.started = path, batch, ends, now()
         try:
             self.file: IO[bytes] = open(path, "r+b" if path.exists() else "w+b", opener=no_follow)  # noqa: SIM115 (open until `__exit__`)

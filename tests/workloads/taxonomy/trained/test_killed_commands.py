@@ -13,6 +13,7 @@ import pytest
 from linnaeus import load_model
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.trained import journal
+from linnaeus.workloads.taxonomy.trained.answers import Asked
 from linnaeus.workloads.taxonomy.trained.embed import embed_cli
 from linnaeus.workloads.taxonomy.trained.embed.embedding import Embedded, from_rows, to_rows
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
@@ -75,6 +76,14 @@ def test_rows_of_a_journal_have_the_features_to_the_bit(tmp_path):
         written.append(to_rows(Embedded(names, features, [None, "no image", None])))
         (found,) = from_rows(written.rows(), 5, 3)
     assert found.features.tobytes() == features.tobytes() and list(found.errors) == [None, "no image", None] and list(found.names) == names
+
+
+def test_a_journal_of_prediction_sets_is_continued(tmp_path):
+    identity = {"asked": list(Asked(5, 0.95, 0.7, sets=(0.1, 0.2)))}
+    with journal.Journal(tmp_path / "x.csv", identity, 1) as written:
+        written.append([{"photograph": "a"}])
+    with journal.Journal(tmp_path / "x.csv", identity, 1) as continued:
+        assert continued.done == 1
 
 
 def test_a_full_disk_is_one_line(tmp_path):

@@ -125,7 +125,7 @@ class Cells:
             self.tally.add("every time is midnight, set to missing", known, "time")
             hour[known] = np.nan
         name = self.column("time")
-        if name is None or form is not None:
+        if name is None:
             return hour, moved
         column = self.table.columns[name]
         utc = np.array([is_utc(value) for value in column.values], dtype=bool)[column.codes] & ~np.isnan(hour)

@@ -109,6 +109,15 @@ def test_times_in_utc_become_local_solar_times(tmp_path):
         cleaned(tmp_path, [row(lon="", time="12:00Z")])
 
 
+@pytest.mark.parametrize("form", ["%d/%m/%Y %H:%MZ", "%d/%m/%Y %H:%M%z"])
+def test_times_in_utc_in_a_given_format_become_local_solar_times(tmp_path, form):
+    cells = [row(lon="179", date="27/04/2021 13:00Z"), row(lon="-75", date="27/04/2021 14:00Z")]
+    metadata, tally = cleaned(tmp_path, cells, time_column="date", date_format=form)
+    np.testing.assert_allclose(metadata.hour, [13 + 179 / 15 - 24, 9], rtol=1e-5)
+    np.testing.assert_allclose(metadata.day, [117 / 365, 116 / 365], rtol=1e-6)
+    assert "time in UTC, changed to local solar time by the longitude: 2 of 2 rows, first x.jpg" in tally.notes()
+
+
 def test_dates_in_utc_become_those_of_the_local_solar_time(tmp_path):
     cells = {  # date, time and longitude -> the local date and hour
         ("2024-02-29", "13:00Z", "179.5"): ("2024-03-01", 0.9667),

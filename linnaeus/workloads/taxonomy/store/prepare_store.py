@@ -140,6 +140,9 @@ def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -
         records.update(data)
     for array in (rows.sizes, rows.labels, rows.split, rows.weight, *vars(rows.metadata).values()):
         records.update(b"" if array is None else np.ascontiguousarray(array).data)
+    for name, column in rows.columns.items():
+        records.update(to_utf8(f"{name}\0"))
+        records.update(digests(column.values)[column.codes].data)
     return {"format": layout.FORMAT, "part": PART, "encoding": vars(encoding), "records": records.hexdigest()}
 
 

@@ -262,6 +262,15 @@ def test_the_group_column_of_a_preparation_is_that_of_training_unless_set(record
     assert "is a store with other settings or records" in capsys.readouterr().err
 
 
+def test_a_source_with_other_groups_is_another_source(records, tmp_path, capsys):
+    path = write_rows(records.folder / "moved.csv", [dict(row, site=f"site {i % 9}") for i, row in enumerate(records.rows)])
+    assert prepare(tmp_path / "store", records, path=path) == 0
+    write_rows(path, [dict(row, site=f"site {i % 8}") for i, row in enumerate(records.rows)])
+    with pytest.raises(SystemExit):
+        prepare(tmp_path / "store", records, path=path)
+    assert "is a store with other settings or records" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -80,16 +80,17 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
     """Return the photographs in the rows of a CSV or Parquet manifest, with the place and time in its columns. Labels are not read.
 
     `overrides`: settings of data=manifest, such as data.date_column=when. `components`: metadata components that the model reads.
-    `copied`: further columns, which are returned if the manifest has them. Impossible cells become null and are counted in `notes`.
-    Raise `ConfigError` for a table that cannot be read."""
+    `copied`: names of further columns, which are returned if the manifest has a column of the name, or of its `plain_name`. Impossible
+    cells become null and are counted in `notes`. Raise `ConfigError` for a table that cannot be read."""
     config = replace(
         manifest_configuration(path, overrides), components=list(components), split_column=None, weight_column=None, group_column=None
     )
-    wanted = {plain_name(name): name for name in copied}
     found: dict[str, str] = {}  # name in `copied` -> name in the manifest
 
     def more(header: Sequence[str]) -> list[str]:
-        found.update((wanted[plain_name(name)], name) for name in reversed(header) if plain_name(name) in wanted)
+        for name in copied:  # two of them may name one column
+            alike = [one for one in header if plain_name(one) == plain_name(name)]
+            found.update({name: name if name in header else alike[0]} if alike else {})
         return [*found.values()]
 
     records, columns = read_columns(config, more, labels=False)

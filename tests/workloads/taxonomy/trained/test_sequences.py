@@ -11,7 +11,7 @@ import pytest
 
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import column_of
-from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
+from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs, from_manifest
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.predict.sequences import in_sequences
@@ -88,6 +88,24 @@ def test_the_answer_is_the_normalised_product(finished, manifest, tmp_path, caps
             product = {key: np.exp(np.mean([one[key] for one in logs])) for key in found}
             total = sum(product.values())
             assert found == pytest.approx({key: value / total for key, value in product.items()}, rel=1e-4)
+
+
+def test_a_sequence_may_be_a_column_that_the_format_copies(finished, manifest, tmp_path):
+    rows = [row | {"occurrence_id": row["burst"]} for row in csv.DictReader(manifest.open(newline=""))]
+    other = manifest.with_name("occurrences.csv")
+    with other.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    assert predict(finished, other, tmp_path / "out.csv", "--format", "darwin_core", "--sequence", "occurrence_id") == 0
+    with (tmp_path / "out.csv").open(newline="") as file:
+        assert [row["occurrenceID"] for row in csv.DictReader(file)] == list(dict.fromkeys(row["burst"] for row in rows))
+
+
+def test_a_column_with_exactly_the_name_is_used(tmp_path):
+    (tmp_path / "m.csv").write_text("path,burst (day),burst (night)\na.jpg,d,n\n")
+    found = from_manifest(str(tmp_path / "m.csv"), [], (), ["burst (night)"])
+    assert found.columns["burst (night)"].text().tolist() == ["n"]
 
 
 def test_a_killed_command_goes_on_with_the_same_bytes(finished, manifest, tmp_path, monkeypatch):

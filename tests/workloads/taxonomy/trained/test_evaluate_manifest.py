@@ -146,6 +146,15 @@ def test_unknown_taxa_and_unreadable_photographs_are_counted(scored, finished):
     assert max(map(len, tables.splitlines())) <= 80
 
 
+def test_tables_of_an_earlier_evaluation_are_not_left_in_the_folder(finished, validated, tmp_path, capsys):
+    known = linnaeus.load_model(finished.bundle).tree.names[-1]
+    for only, there in ((False, True), (True, False)):
+        rows = [row for row in validated if not only or row["species"] in known]
+        printed = evaluated(capsys, finished.bundle, "--manifest", written(finished, "again.csv", rows), "--output", tmp_path)
+        assert (tmp_path / "unknown_taxa.csv").exists() == (tmp_path / "outside.csv").exists() == there
+        assert ("unknown_taxa.csv" in printed) == ("outside.csv" in printed) == there
+
+
 @pytest.mark.slow
 def test_the_difference_of_two_models(finished, validated, tmp_path, capsys, monkeypatch):
     load = manifest_evaluation.load_model

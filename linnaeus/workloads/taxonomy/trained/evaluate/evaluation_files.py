@@ -67,9 +67,9 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
         "groups.csv": _table(tables.parts),
         "classes.csv": to_csv(classes),
         "photographs.csv": to_csv(photograph_rows(measured, rows)),
-        **({"precisions.csv": _table(tables.precisions)} if tables.precisions else {}),
-        **({"outside.csv": _table(tables.outside)} if len(tables.outside) > 1 else {}),
-        **({"unknown_taxa.csv": to_csv(unknown)} if unknown else {}),
+        "precisions.csv": _table(tables.precisions) if tables.precisions else None,
+        "outside.csv": _table(tables.outside) if len(tables.outside) > 1 else None,
+        "unknown_taxa.csv": to_csv(unknown) if unknown else None,
     }
     return write_files(folder, files)
 
@@ -83,17 +83,20 @@ def write_comparison(folder: Path, compared: Sequence[Compared]) -> list[str]:
     )
 
 
-def write_files(folder: Path, files: Mapping[str, str]) -> list[str]:
+def write_files(folder: Path, files: Mapping[str, str | None]) -> list[str]:
     """Write `files`, name -> text, to a folder. Make the folder if it does not exist. Return the paths of the files.
 
-    Raise `ConfigError` if the files cannot be written."""
+    Delete a file whose text is None, which an earlier command may have written. Raise `ConfigError` if the files cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            write_atomic(folder / name, text)
+            if text is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                write_atomic(folder / name, text)
     except OSError as error:
         raise ConfigError(f"--output: {folder} cannot be written ({error.strerror}); choose another folder") from None
-    return [str(folder / name) for name in files]
+    return [str(folder / name) for name, text in files.items() if text is not None]
 
 
 def unreadable(measured: Measured, rows: LabelRows) -> list[tuple[str, str]]:

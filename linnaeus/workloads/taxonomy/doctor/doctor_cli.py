@@ -94,7 +94,7 @@ def title_of(source: str, records: Inspected) -> str:
 
 
 def findings_table(records: Inspected, findings: Sequence[Finding]) -> str:
-    """Return findings.csv as text, with a line for each row of each finding. Rows are numbered from 1."""
+    """Return findings.csv as text, with a line for each row of each finding. Rows have their numbers in the table of the source, from 1."""
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("row", "photograph", "severity", "check", "text", "cells"))
@@ -102,7 +102,7 @@ def findings_table(records: Inspected, findings: Sequence[Finding]) -> str:
         names = records.files.names[finding.rows].tolist()
         lines = finding.details or itertools.repeat(finding.text)
         for row, name, line in zip(finding.rows.tolist(), names, lines, strict=False):
-            table.writerow((row + 1, name, finding.severity, finding.check, line, cells_text(records, finding, row)))
+            table.writerow((records.row_numbers[row], name, finding.severity, finding.check, line, cells_text(records, finding, row)))
     return text.getvalue()
 
 

@@ -76,7 +76,7 @@ def _finding(number: int, finding: Finding, records: Inspected, most: int) -> st
         detail = escape(escaped(finding.details[i] if finding.details else cells_text(records, finding, row)))
         name = escape(escaped(str(records.files.names[row])))
         words = "<br>".join(filter(None, (name, _taxon(records, row), detail)))
-        shown.append(f'<figure>{pictures}<figcaption>row {row + 1}<span class="note">{words}</span></figcaption></figure>')
+        shown.append(f'<figure>{pictures}<figcaption>row {records.row_numbers[row]}<span class="note">{words}</span></figcaption></figure>')
     rest = len(finding.rows) - most
     more = f'<p class="sub">and {counted(rest, "more row")}, in findings.csv</p>' if rest else ""
     count = counted(len(finding.rows), "row")

@@ -167,9 +167,9 @@ def _found(
     other = rows[keys[own] & ((1 << _PLACE) - 1)]
     bits = keys[own] >> _PLACE
     names = records.files.names[other].tolist()
-    details = tuple(_detail(row, name, n) for row, name, n in zip(other.tolist(), names, bits.tolist(), strict=True))
+    details = tuple(_detail(row, name, n) for row, name, n in zip(records.row_numbers[other].tolist(), names, bits.tolist(), strict=True))
     return found(check, severity, rows[own], text, details=details, beside=other, leave_out=leave_out)
 
 
 def _detail(row: int, name: str, bits: int) -> str:
-    return f"row {row + 1}, {name}" + (f", {bits} of 64 bits differ" if bits else "")
+    return f"row {row}, {name}" + (f", {bits} of 64 bits differ" if bits else "")

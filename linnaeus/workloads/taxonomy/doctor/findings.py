@@ -5,6 +5,7 @@ A check is a function `check(records: Inspected) -> list[Finding]`. `checks.CHEC
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -61,6 +62,11 @@ class Inspected:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def row_numbers(self) -> np.ndarray:
+        """Return the number by which reports name each row, int64 [N]: that in its file, from 1, where the source is one table."""
+        return self.table.row_numbers()
 
 
 def found(check: str, severity: Severity, rows: np.ndarray, text: str, **remedy: Any) -> list[Finding]:

@@ -19,8 +19,8 @@ def repeated_photographs(records: Inspected) -> list[Finding]:
     same_text = "the photograph occurs in an earlier row with the same taxon"
     text = "the photograph occurs in an earlier row with another taxon; one of the two is wrong, or it shows both"
     return [
-        *found("photograph twice", "error", later[~differs], same_text, details=_earlier(first[~differs]), leave_out=True),
-        *found("photograph with two taxa", "error", later[differs], text, details=_earlier(first[differs])),
+        *found("photograph twice", "error", later[~differs], same_text, details=_earlier(records, first[~differs]), leave_out=True),
+        *found("photograph with two taxa", "error", later[differs], text, details=_earlier(records, first[differs])),
     ]
 
 
@@ -34,7 +34,7 @@ def repeated_ids(records: Inspected) -> list[Finding]:
         later, first = later_rows(number)
         if len(later) <= NEARLY_UNIQUE * (number >= 0).sum():
             text = f"the {quoted(name)} occurs in an earlier row"
-            findings += found(f"{name} twice", "warning", later, text, details=_earlier(first))
+            findings += found(f"{name} twice", "warning", later, text, details=_earlier(records, first))
     return findings
 
 
@@ -47,5 +47,5 @@ def later_rows(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rows[rows != first], first[rows != first]
 
 
-def _earlier(first: np.ndarray) -> tuple[str, ...]:
-    return tuple(f"first in row {row + 1}" for row in first.tolist())
+def _earlier(records: Inspected, first: np.ndarray) -> tuple[str, ...]:
+    return tuple(f"first in row {number}" for number in records.row_numbers[first].tolist())

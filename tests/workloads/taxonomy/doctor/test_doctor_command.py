@@ -53,6 +53,21 @@ def test_findings_are_printed_in_aligned_columns_and_written_row_by_row(call, ro
     assert call("--strict")[0] == 1
 
 
+def test_rows_have_their_numbers_in_the_file_after_a_row_that_the_reader_leaves_out(rows, inspected, tmp_path, capsys):
+    rows = rows[:60]
+    rows[8]["date"], rows[20]["path"] = "2999-01-02", rows[10]["path"]
+    inspected(rows)
+    manifest, out = tmp_path / "manifest.csv", tmp_path / "out"
+    header, first, *others = manifest.read_text().splitlines()
+    manifest.write_text("\n".join([header, first, "one,cell,too,few", *others]) + "\n")
+    assert doctor_cli.main(["manifest", f"data.path={manifest}", "--out", str(out), "--no-images"]) == 0
+    with (out / "findings.csv").open() as file:
+        table = {row["check"]: row for row in csv.DictReader(file)}
+    assert (table["date in the future"]["row"], table["photograph with two taxa"]["row"]) == ("10", "22")
+    assert table["photograph with two taxa"]["text"] == "first in row 12"
+    assert {"row 10", "row 22"} <= set(re.findall(r"<figcaption>(row \d+)", (out / "doctor.html").read_text()))
+
+
 def test_the_page_shows_photographs_and_makes_no_request(call, rows, tmp_path):
     for row in range(20):
         rows[row] |= {"date": f"2999-01-0{1 + row % 9}"}

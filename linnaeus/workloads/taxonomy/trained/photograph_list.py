@@ -18,7 +18,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageF
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES
+from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 from linnaeus.workloads.taxonomy.trained.manifest_configuration import manifest_configuration
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 
@@ -53,13 +53,14 @@ class Inputs:
 def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     """Return the photographs of `paths` (files, folders, and patterns such as `photos/*.jpg`), each once, in the order given.
 
-    Photographs of a folder are sorted by name. `given`: place and time of all photographs, name -> value, as for `metadata_of`. Raise
-    `ConfigError` for a path that does not exist, and if there are no photographs."""
+    Photographs of a folder and of the folders in it (`files_in`) are sorted by folder and name. `given`: place and time of all photographs,
+    name -> value, as for `metadata_of`. Raise `ConfigError` for a path that does not exist, for a folder that cannot be read, and if there
+    are no photographs."""
     found: dict[str, None] = {}
     others = 0
     for path in paths:
         if os.path.isdir(path):
-            inside = [os.path.join(folder, name) for folder, _, names in sorted(os.walk(path)) for name in sorted(names)]
+            inside = [os.path.join(path, name) for name in sorted(files_in(path, key="PHOTOS"), key=os.path.split)]
             chosen = [name for name in inside if name.rpartition(".")[2].lower() in SUFFIXES]
             others += len(inside) - len(chosen)
         elif os.path.exists(path):

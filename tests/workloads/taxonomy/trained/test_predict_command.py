@@ -13,6 +13,7 @@ import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.journal import Journal
+from linnaeus.workloads.taxonomy.trained.photograph_list import from_paths
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from tests import runs
@@ -92,6 +93,17 @@ def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, cap
         predict(finished, out)
     assert exit_.value.code == 2 and "is of another model or other photographs" in capsys.readouterr().err
     assert journal.path.read_bytes() == before
+
+
+def test_links_to_folders_are_followed_and_hidden_files_are_not_read(finished, tmp_path):
+    site, photos = tmp_path / "site", tmp_path / "photos"
+    for folder in (site, photos):
+        folder.mkdir()
+        shutil.copy(finished.photograph(0), folder / "1.jpg")
+    (photos / "._1.jpg").write_bytes(b"of a Mac")
+    (photos / "linked").symlink_to(site)
+    (site / "above").symlink_to(photos)
+    assert from_paths([str(photos)], {}).names == [f"{photos}/1.jpg", f"{photos}/linked/1.jpg"]
 
 
 def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, capsys):

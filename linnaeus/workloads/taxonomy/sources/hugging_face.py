@@ -31,6 +31,7 @@ from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column
 from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.image_folder import SPLITS, label_ranks, split_words
+from linnaeus.workloads.taxonomy.sources.local_files import files_in
 from linnaeus.workloads.taxonomy.sources.parquet_images import ParquetImages
 from linnaeus.workloads.taxonomy.text_arrays import strings
 
@@ -99,7 +100,7 @@ def find_parts(folder: Path) -> list[Part]:
         return [Part(path, split) for split in splits for path in _saved(folder / split)]
     if (folder / "state.json").is_file():
         return [Part(path, "") for path in _saved(folder)]
-    paths = sorted(path for path in folder.rglob("*.parquet") if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+    paths = sorted(folder / name for name in files_in(str(folder)) if name.endswith(".parquet"))
     if not paths:
         raise ConfigError(f"data.path: {quoted(str(folder), 160)} has neither dataset_dict.json, state.json nor a .parquet file")
     if others := [path for path in paths if not path.is_file()]:  # reading a pipe would never end

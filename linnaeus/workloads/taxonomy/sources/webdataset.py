@@ -34,6 +34,7 @@ from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, with_v
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.byte_ranges import ByteRanges
 from linnaeus.workloads.taxonomy.sources.image_folder import SUFFIXES, label_ranks, split_words
+from linnaeus.workloads.taxonomy.sources.local_files import files_in
 from linnaeus.workloads.taxonomy.sources.tar_index import Member, TarReader
 from linnaeus.workloads.taxonomy.text_arrays import repeats, strings
 from linnaeus.workloads.taxonomy.text_lines import TextLines
@@ -86,8 +87,8 @@ def shard_paths(pattern: str) -> list[str]:
     tar file is missing."""
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
-        names = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
-        found = sorted(name for name in names if re.search(r"\.(tar(\.\w+)?|tgz|tbz2?|txz)$", name) and not Path(name).name.startswith("."))
+        names = [os.path.join(path, name) for name in files_in(path)]
+        found = sorted(name for name in names if re.search(r"\.(tar(\.\w+)?|tgz|tbz2?|txz)$", name))
     elif os.path.exists(path):
         found = [path]
     else:

@@ -12,6 +12,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.sources import parquet_images
+from linnaeus.workloads.taxonomy.sources.hugging_face import find_parts
 from tests.workloads.taxonomy.sources.conftest import METADATA, photograph, read_in_process, same_as_manifest, source_of, trains
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -94,6 +95,15 @@ def test_splits_are_those_of_the_folders_or_of_the_names_of_shards(tmp_path):
         train_ids = set(source.ids[source.split == 0])
         assert train_ids == {f"{i}.png" for i in range(20)}
     assert len({source.split.tobytes() for source in sources}) == 1
+
+
+def test_shards_in_linked_folders_are_read(tmp_path):
+    for name in ("hub", "other"):
+        (tmp_path / name).mkdir()
+    pq.write_table(labelled(6), tmp_path / "hub/val.parquet")
+    pq.write_table(labelled(6), tmp_path / "other/train.parquet")
+    (tmp_path / "hub/linked").symlink_to(tmp_path / "other")
+    assert find_parts(tmp_path / "hub") == [(tmp_path / "hub/linked/train.parquet", "train"), (tmp_path / "hub/val.parquet", "val")]
 
 
 def test_paths_that_repeat_get_the_number_of_the_row(tmp_path):

@@ -146,6 +146,15 @@ def test_patterns_are_expanded_as_a_shell_does(tmp_path):
         names("{0..999}{0..999}{0..999}.tar")
 
 
+def test_shards_in_linked_folders_are_read(tmp_path):
+    for folder in ("shards", "other"):
+        (tmp_path / folder).mkdir()
+    write(tmp_path / "shards/val-0.tar", samples(1))
+    write(tmp_path / "other/train-0.tar", samples(1))
+    (tmp_path / "shards/linked").symlink_to(tmp_path / "other")
+    assert shard_paths(str(tmp_path / "shards")) == [f"{tmp_path}/shards/linked/train-0.tar", f"{tmp_path}/shards/val-0.tar"]
+
+
 def cut(path):
     path.write_bytes(path.read_bytes()[:1000])
 

@@ -32,6 +32,12 @@ def test_names_of_many_photographs_are_sorted():
     assert done.returncode == 0, f"{done.returncode} {done.stderr[-2000:]}"
 
 
+def test_strings_are_indexed_by_rows():
+    """numpy before 2.2 raises a MemoryError for an index of another type than int64, and strings of more than 15 bytes."""
+    names = [f"photographs/{i}.jpg" for i in range(10, 100)]
+    assert strings(names)[np.arange(89, -1, -1, dtype=np.int32)].tolist() == names[::-1]
+
+
 def test_unique_strings_and_positions():
     values = strings(["b", "a", "c" * 50, "b", ""])
     distinct, number = unique_strings(values)

@@ -101,14 +101,15 @@ def _parquet(out: Path, head: Head) -> Iterator[Append]:
         import pyarrow.parquet as pq
     except ImportError:
         raise ConfigError("--out: Parquet needs pyarrow (pip install pyarrow); choose an .npy file") from None
-    kind = pa.list_(pa.float32(), head.width)
+    kind = pa.list_(pa.float32())  # pyarrow 16 cannot write lists of a fixed size with a null, 17 to 23 cannot read them
     columns = [pa.field("photograph", pa.string()), pa.field("features", kind), pa.field("error", pa.string())]
     with replacing(out) as temporary, pq.ParquetWriter(temporary, pa.schema(columns, metadata={KEY: head.to_json()})) as table:
         held: list[pa.RecordBatch] = []
 
         def append(names: Sequence[str], features: np.ndarray, errors: Sequence[str | None]) -> None:
-            unread = pa.array([error is not None for error in errors])
-            rows = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), type=kind, mask=unread)
+            read = np.array([error is None for error in errors])
+            ends = np.append(0, np.cumsum(read * head.width)).astype(np.int32)
+            rows = pa.ListArray.from_arrays(pa.array(ends), pa.array(features[read].ravel()), type=kind, mask=pa.array(~read))
             texts = pa.array([to_utf8(name).decode() for name in names])
             held.append(pa.record_batch([texts, rows, pa.array(errors, pa.string())], schema=table.schema))
             if sum(map(len, held)) >= GROUP:

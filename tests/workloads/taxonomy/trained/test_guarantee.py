@@ -17,7 +17,7 @@ from benchmarks.guarantee import Truth, draw, synthetic
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
-from linnaeus.workloads.taxonomy.trained.predict import predict_cli
+from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
 
 PATHS = Paths(np.array([[0, 3, 7]]), np.array([[0.9, 0.6, 0.2]]))
@@ -185,6 +185,21 @@ def test_the_precision_of_the_answers_is_printed(finished, calibrated, tmp_path,
     printed = capsys.readouterr().out
     assert "no answers: no threshold reaches the precision 0.5 (calibrated for 0.1, 0.5)" in printed
     assert "1 of 1 photograph answered" in printed and "0 of them have a taxon with the stated precision" in printed
+
+
+def test_a_command_is_not_continued_with_another_calibration(finished, calibrated, tmp_path, monkeypatch, capsys):
+    """If no threshold reaches the precision, the thresholds of two calibrations are equal, but not their temperatures."""
+    words = [str(calibrated), str(finished.photograph(0)), str(finished.photograph(1)), "--threads", "1", "--batch-size", "1"]
+    words += ["--out", str(tmp_path / "out.csv")]
+    with monkeypatch.context() as patch:
+        patch.setattr(prediction_files, "write_file", lambda *arguments: None)  # as if the command were killed before this
+        assert predict_cli.main(words) == 0
+    path = calibrated / "calibration.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"temperature": [2 * t for t in content["temperature"]]}))
+    with pytest.raises(SystemExit):
+        predict_cli.main(words)
+    assert "out.csv.journal is of another model or other photographs" in capsys.readouterr().err
 
 
 def test_a_calibration_of_other_weights_is_not_used(calibrated):

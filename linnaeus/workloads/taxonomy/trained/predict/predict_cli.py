@@ -112,7 +112,8 @@ def predict(options: argparse.Namespace) -> list[str]:
     head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
     head |= {} if sequences is None else {"sequence": options.sequence}
     size, ends = options.batch_size, None if sequences is None else sequences.ends(options.batch_size)
-    with Journal(options.out, head | {"asked": list(asked)} | inputs.identity(), size, ends) as journal:
+    calibration = None if model.calibration is None else model.calibration.plain()
+    with Journal(options.out, head | {"asked": list(asked), "calibration": calibration} | inputs.identity(), size, ends) as journal:
         _write_unmatched(options.out, model)
         continued, start = journal.done, time.monotonic()
         for batch in predictions(model, inputs, journal.done, size, asked, threads, sequences):

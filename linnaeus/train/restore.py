@@ -19,7 +19,7 @@ from linnaeus.rundir.identity import config_difference
 from linnaeus.train import saving
 from linnaeus.train.readings import start_reports
 from linnaeus.train.state import INTERRUPTED, Training
-from linnaeus.train.validation import find_pass, run_pending_validations
+from linnaeus.train.validation import run_pending_validations
 
 log = logging.getLogger("linnaeus")
 
@@ -111,7 +111,8 @@ def resume_outputs(t: Training, found: LoadedCheckpoint | None) -> None:
     if t.context.is_master:
         t.output.results.discard_after(found.step if found is not None else -1)
         if found is not None and _validates_differently(t, found):
-            t.output.results.discard(found.step, [find_pass(t, *key).key for key in t.progress.pending_validations])
+            pending = t.progress.pending_validations
+            t.output.results.discard(found.step, [one.key for one in t.passes if (one.stage, one.partial_index) in pending])
 
 
 def _validates_differently(t: Training, found: LoadedCheckpoint) -> bool:

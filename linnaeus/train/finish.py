@@ -18,7 +18,7 @@ from linnaeus.reporting.console import RESULT
 from linnaeus.reporting.ending import describe_end
 from linnaeus.rundir.repeat import another_seed
 from linnaeus.train import readings, saving
-from linnaeus.train.outputs import log_write_errors
+from linnaeus.train.outputs import log_page_errors, log_write_errors
 from linnaeus.train.state import INTERRUPTED, Training
 from linnaeus.train.validation import run_pending_validations, schedule_final_validations
 
@@ -92,7 +92,7 @@ def show_result(t: Training) -> None:
         log.info("nothing was validated: schedule.validate is [] and schedule.validate_at_end is false")
     if final and not t.run.interrupted and t.config.logger.report:
         validated = t.ema.swapped_in(t.model) if t.ema is not None and t.config.trainer.ema_validate else contextlib.nullcontext()
-        with log_write_errors(path / "validation"), validated:
+        with log_page_errors(path / "validation"), validated:
             t.workload.save_examples(path, step, t.model)
     report = t.output.write_report()
     if t.run.interrupted:

@@ -181,7 +181,7 @@ class Outputs:
         """Write report.html from the files of the run, and return its path. Return None without `logger.report`, and after a failure, which
         is logged."""
         if self.config.logger.report:
-            with log_write_errors(self.directory.path / "report.html"):
+            with log_page_errors(self.directory.path / "report.html"):
                 run = RunFiles(self.directory.path)
                 return write_report(run, report_sections(self.config.workload.name, run), hide)
         return None
@@ -246,6 +246,20 @@ def log_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         log.error("%s could not be written (%s)", path, error.strerror or error)
+
+
+@contextlib.contextmanager
+def log_page_errors(path: Path) -> Iterator[None]:
+    """Return a context manager that logs any exception of its block instead of raising it, with its traceback in train.log. path: the file
+    or folder written, for the message.
+
+    For pages and examples that are made after summary.json is written: an error in them must not mark a finished run as failed."""
+    try:
+        with log_write_errors(path):
+            yield
+    except Exception as error:
+        log.error("%s is not complete (%s: %s); the results of the run are not affected", path, type(error).__name__, error)
+        log.debug("traceback", exc_info=True)
 
 
 # -- construction --------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,7 +14,9 @@ import torch
 from linnaeus import train
 from linnaeus.checkpoint import list_checkpoints
 from linnaeus.errors import ConfigError
+from linnaeus.train import outputs
 from tests import runs, watching
+from tests.vectors.workload import VectorsWorkload
 
 
 def log_of(run: Path) -> str:
@@ -214,3 +217,12 @@ def test_only_what_is_missing_is_made(lost: str, stops: str, tmp_path: Path, mon
     launches = len(list((run / "launches").iterdir()))
     runs.run("vectors", tmp_path / "again", *more)
     assert len(list((run / "launches").iterdir())) == launches == 2
+
+
+@pytest.mark.parametrize(("owner", "name"), [(VectorsWorkload, "save_examples"), (outputs, "write_report")])
+def test_an_error_in_the_examples_or_the_report_does_not_mark_the_run_as_failed(owner: Any, name: str, tmp_path: Path) -> None:
+    with mock.patch.object(owner, name, side_effect=RuntimeError("out of memory")):
+        run = runs.run("vectors", tmp_path, "logger.report=true")
+    assert runs.summary(run)["status"] == "finished"
+    assert "is not complete (RuntimeError: out of memory); the results of the run are not affected" in log_of(run)
+    assert (run / "report.html").exists() is (name == "save_examples")

@@ -96,6 +96,9 @@ def load_parts(t: Training, found: LoadedCheckpoint) -> None:
     check_compatible(t, found)
     t.model.load_state_dict(t.shards.own_state(found.model_state))
     for name, part in t.stateful().items():
+        if name == "early_stopping" and found.state["early_stop"]["patience"] is None:
+            log.info("schedule.early_stop.patience counts validations from step %d on; the checkpoint was written without it", found.step)
+            continue
         state = found.training_state[name]
         part.load_state_dict(t.shards.own_optimizer_state(state) if part is t.optimizers else state)
     if t.ema is not None:
@@ -136,9 +139,11 @@ def check_compatible(t: Training, found: LoadedCheckpoint) -> None:
             f"{found.path} is of another model: {counted(len(different), 'weight')} with another name or shape, "
             f"such as {different[0]}; check `model`"
         )
-    missing = [name for name in t.stateful() if name not in found.training_state]
+    new = ("early_stopping",) if found.state["early_stop"]["patience"] is None else ()  # it starts with the state of a new run
+    missing = [name for name in t.stateful() if name not in (*found.training_state, *new)]
     if missing:
-        raise ConfigError(f"{found.path} does not contain a state of {missing[0]}; it was written by another configuration")
+        setting = {"ema": "without trainer.ema_decay", "growth": "without growth"}.get(missing[0], "by another configuration")
+        raise ConfigError(f"{found.path} does not contain a state of {missing[0]}; it was written {setting}")
 
 
 def saved_stop_reason(t: Training, state: dict[str, Any]) -> str | None:

@@ -67,6 +67,18 @@ def test_a_refused_change_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     assert runs.start(config) == 0
 
 
+def test_patience_may_be_set_later(tmp_path: Path) -> None:
+    command = ["trainer.length=6epochs", "schedule.validate=[1epochs]"]
+    config = runs.configuration("vectors", tmp_path, *command)
+    with watching.stopped_at(4):
+        assert runs.start(config) == 75
+    patience = ["schedule.early_stop.patience=1", "schedule.early_stop.min_delta=1000", "run.allow=[schedule]"]
+    config = runs.configuration("vectors", tmp_path, *command, *patience)
+    assert runs.start(config) == 0
+    assert runs.summary(runs.run_path(config))["status"] == "stopped_early"
+    assert "schedule.early_stop.patience counts validations from step 4 on" in log_of(runs.run_path(config))
+
+
 def test_weights_that_moved_may_become_fixed(tmp_path: Path) -> None:
     """A run that is stopped between two rows of metrics has sums of weighted losses in its checkpoint."""
     command = ["trainer.length=2epochs", "schedule.log=[2steps]"]

@@ -36,7 +36,7 @@ from linnaeus.reporting.rows import read_rows
 BAR = 0.001  # of the run
 ON = ["schedule.log=[50steps]", "logger.csv=true", "logger.tensorboard=true", "logger.peak_tflops=0.1"]
 OFF = ["schedule.report=[]", "schedule.log=[]", "logger.alarms=false"]
-OVERHEAD = {"vit": (1.01, 14, 1), "mlp": (1.03, 400, 8)}  # bar, updates between two reports, slices of a round
+OVERHEAD = {"vit": (1.01, 14, 4), "mlp": (1.03, 400, 8)}  # bar, updates between two reports, slices of a round
 
 
 def main() -> int:

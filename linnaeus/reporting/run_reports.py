@@ -105,7 +105,7 @@ class RunReports:
     ) -> dict[str, float]:
         """Return {"time/eta_seconds": estimated seconds until the end of the run}, and the parts of these seconds for validation and for
         checkpoints: `time/eta_validation_seconds` and `time/eta_saving_seconds`. A part without an estimate is left out; it is 0 if no
-        event remains.
+        event remains. Updates count as 0 s until the time of an update is known.
 
         Before the first validation pass, a validation sample is estimated to take a third of the time of a training sample, because
         backward takes about twice as long as forward. After a resume, the mean seconds of a pass (or checkpoint) in the launch before count
@@ -117,7 +117,7 @@ class RunReports:
         earlier, samples_per_second = self.earlier, clocks.get("recent/samples_per_second")
         seconds_per_step = self.seconds_per_update(clocks)
         if seconds_per_step is None:
-            seconds_per_step = clocks["time/ms_per_step"] / 1000
+            seconds_per_step = clocks.get("time/ms_per_step", 0.0) / 1000
         left = {"time/eta_seconds": max(0, last_step - step) * seconds_per_step}
         first, (pass_steps, save_steps) = step + 1 if validated else step, self.planned
         validation = expected_seconds(pass_steps, first, validating, self.passes, earlier.validation)

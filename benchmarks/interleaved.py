@@ -2,8 +2,9 @@
 
 A round runs every variant once, or in several slices that alternate with those of the other variants. The order is rotated by one each
 time, so that a busy machine or a warm cache affects all variants alike. A ratio is taken within a round, and its median over the rounds;
-medians of different rounds are never divided. A bar is missed only if the whole 95 % interval of the median ratio lies above it, after at
-least `ROUNDS` rounds.
+medians of different rounds are never divided. With slices, the ratio is taken within each slice; its median over the rounds is computed for
+each place in a round, since a rare task may always fall into the same slice, and the mean over the places is reported. A bar is missed only
+if the whole 95 % interval of this ratio lies above it, after at least `ROUNDS` rounds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 from benchmarks.machine import describe_machine, write_numbers
 
 ROUNDS = 15
-Seconds = dict[str, list[float]]  # variant -> seconds of each round
+Seconds = dict[str, list[float]]  # variant -> seconds of each round, or of each slice of each round
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median over rounds of a ratio taken within each round, and its bootstrap interval (percentile, 95 %)."""
+    """Median over rounds of a ratio taken within each round, with slices the mean of these medians over the places in a round, and its
+    bootstrap interval (percentile, 95 %) over rounds."""
 
     median: float
     low: float
@@ -42,9 +44,9 @@ class Ratio:
 
 
 def measure(variants: Mapping[str, Callable[[int], float]], rounds: int, slices: int = 1) -> Seconds:
-    """Run every variant in every round and return the seconds. `variants`: name -> function that runs one slice and returns its seconds.
-    The argument of the function is the number of the slice, counted over all rounds. `slices`: number of slices in a round; short ones
-    that alternate cancel changes of the machine's speed.
+    """Run every variant in every round and return the seconds of each slice. `variants`: name -> function that runs one slice and returns
+    its seconds. The argument of the function is the number of the slice, counted over all rounds. `slices`: number of slices in a round,
+    even for two variants; short ones that alternate cancel changes of the machine's speed.
 
     Round 0 is a warm-up, whose seconds are discarded."""
     names, seconds = list(variants), {name: list[float]() for name in variants}
@@ -52,15 +54,18 @@ def measure(variants: Mapping[str, Callable[[int], float]], rounds: int, slices:
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             seconds[name].append(variants[name](number))
-    return {name: [sum(taken[at : at + slices]) for at in range(slices, len(taken), slices)] for name, taken in seconds.items()}
+    return {name: taken[slices:] for name, taken in seconds.items()}
 
 
-def ratio(seconds: Seconds, variant: str, peer: str, resamples: int = 10_000) -> Ratio:
-    """Return the ratio of `variant` to `peer`. The bootstrap uses a fixed seed, so the same seconds give the same interval."""
-    ratios = np.array(seconds[variant]) / np.array(seconds[peer])
+def ratio(seconds: Seconds, variant: str, peer: str, resamples: int = 10_000, slices: int = 1) -> Ratio:
+    """Return the ratio of `variant` to `peer`. The bootstrap uses a fixed seed, so the same seconds give the same interval.
+
+    `slices`: number of slices in a round."""
+    ratios = (np.array(seconds[variant]) / np.array(seconds[peer])).reshape(-1, slices)
     draws = np.random.default_rng(0).integers(0, len(ratios), (resamples, len(ratios)))
-    low, high = np.quantile(np.median(ratios[draws], axis=1), [0.025, 0.975])
-    return Ratio(float(np.median(ratios)), float(low), float(high))
+    medians = np.mean([np.median(place[draws], axis=1) for place in ratios.T], axis=0)
+    low, high = np.quantile(medians, [0.025, 0.975])
+    return Ratio(float(np.median(ratios, axis=0).mean()), float(low), float(high))
 
 
 def verdict(found: Ratio, bar: Bar, rounds: int) -> str:
@@ -73,28 +78,29 @@ def verdict(found: Ratio, bar: Bar, rounds: int) -> str:
 
 
 def report(
-    title: str, seconds: Seconds, base: str, bars: Sequence[Bar], unit: tuple[float, str], notes: Mapping[str, str]
+    title: str, seconds: Seconds, base: str, bars: Sequence[Bar], unit: tuple[float, str], notes: Mapping[str, str], slices: int = 1
 ) -> dict[str, Any]:
-    """Print the table of one comparison and return it for `--json`.
+    """Print the table of one comparison and return it for `--json`. Medians and lowest seconds are of slices if a round has several.
 
-    `base`: the variant to which ratios are computed. `unit`: (factor on seconds, name). `notes`: variant -> text at the end of its row."""
+    `base`: the variant to which ratios are computed. `unit`: (factor on seconds, name). `notes`: variant -> text at the end of its row.
+    `slices`: number of slices in a round."""
     factor, name = unit
     print(f"\n{title}\n{'':34}{'median ' + name:>14}{'lowest':>10}{'over ' + base:>16}{'95 % interval':>18}")
     rows = {}
     for variant, times in seconds.items():
-        found = ratio(seconds, variant, base)
+        found = ratio(seconds, variant, base, slices=slices)
         print(
             f"{variant:34}{statistics.median(times) * factor:14.3f}{min(times) * factor:10.3f}{found.median:16.3f}"
             f"{f'{found.low:.3f} to {found.high:.3f}':>18}  {notes.get(variant, '')}".rstrip()
         )
         rows[variant] = {"seconds": times, "ratio": asdict(found), "note": notes.get(variant, "")}
-    checked = [_check(seconds, bar) for bar in bars]
+    checked = [_check(seconds, bar, slices) for bar in bars]
     return {"title": title, "base": base, "variants": rows, "bars": checked}
 
 
-def _check(seconds: Seconds, bar: Bar) -> dict[str, Any]:
-    found = ratio(seconds, bar.variant, bar.peer)
-    said = verdict(found, bar, len(seconds[bar.variant]))
+def _check(seconds: Seconds, bar: Bar, slices: int) -> dict[str, Any]:
+    found = ratio(seconds, bar.variant, bar.peer, slices=slices)
+    said = verdict(found, bar, len(seconds[bar.variant]) // slices)
     print(f"  {bar.variant} / {bar.peer}: {found.median:.3f} ({found.low:.3f} to {found.high:.3f}), bar {bar.at_most:.2f}: {said}")
     return {**asdict(bar), **asdict(found), "verdict": said}
 

@@ -69,9 +69,9 @@ def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Ca
         seconds = measure(drivers, rounds, slices)
         notes = {name: f"loss after it {loss_after(driver, ours.workload):.2f}" for name, driver in drivers.items()}
         ours.close()
-    per_update = {name: [s / updates for s in times] for name, times in seconds.items()}
+    per_update = {name: [s * slices / updates for s in times] for name, times in seconds.items()}
     title = f"{model}, batch {batch}, {rounds} rounds of {updates} updates, 1 thread, CPU time of an update"
-    return report(title, per_update, "plain loop", BARS if peers == PLAIN_TORCH else [], (1000, "ms"), notes)
+    return report(title, per_update, "plain loop", BARS if peers == PLAIN_TORCH else [], (1000, "ms"), notes, slices)
 
 
 def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str) -> Config:

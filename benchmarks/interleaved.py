@@ -45,8 +45,8 @@ class Ratio:
 
 def measure(variants: Mapping[str, Callable[[int], float]], rounds: int, slices: int = 1) -> Seconds:
     """Run every variant in every round and return the seconds of each slice. `variants`: name -> function that runs one slice and returns
-    its seconds. The argument of the function is the number of the slice, counted over all rounds. `slices`: number of slices in a round,
-    even for two variants; short ones that alternate cancel changes of the machine's speed.
+    its seconds. The argument of the function is the number of the slice, counted over all rounds. `slices`: number of slices in a round;
+    short ones that alternate cancel changes of the machine's speed.
 
     Round 0 is a warm-up, whose seconds are discarded."""
     names, seconds = list(variants), {name: list[float]() for name in variants}

@@ -10,15 +10,18 @@ depend on the model, so the shortest run that stays under the bar is printed too
 With `--overhead` two runs are compared by the CPU time of their updates, in interleaved rounds: `ON` (rows, reports, alarms, CSV,
 TensorBoard, MFU) and `OFF` (none of these). A report is made every 10 updates of the ViT and every 400 of the MLP, as often as one of 100
 in a run of a minute, and a row every 50 updates. Rounds have 50 and 400 updates in slices of 2 and 50, so reports and rows always fall into
-the same slices. Bars: at most 1.01 on the small ViT, 1.03 on the MLP.
+the same slices. Two runs in one process differ by up to 1 % for no other reason than the places of their tensors in memory, so several
+pairs of runs are measured at once, and the interval is Student's t over the pairs. Bars: at most 1.01 on the small ViT, 1.03 on the MLP.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +29,18 @@ import torch
 
 import main as program
 from benchmarks.drivers import Ours
-from benchmarks.interleaved import ROUNDS, Bar, conclude, report
+from benchmarks.interleaved import ROUNDS, Bar, Ratio, conclude, ratio, verdict
 from benchmarks.interleaved import measure as interleaved
 from benchmarks.loop_overhead import CONF, MODELS, configure
 from benchmarks.machine import describe_machine, write_numbers
 from linnaeus.config.load import compose
 from linnaeus.distributed import DistributedContext
+from linnaeus.reporting.report.comparison.seed_variation import QUANTILES
 from linnaeus.reporting.rows import read_rows
 
 BAR = 0.001  # of the run
 ON = ["schedule.log=[50steps]", "logger.csv=true", "logger.tensorboard=true", "logger.peak_tflops=0.1"]
+PAIRS = 6  # of runs with and without
 OFF = ["schedule.report=[]", "schedule.log=[]", "logger.alarms=false"]
 OVERHEAD = {"vit": (1.01, 50, 10, 25), "mlp": (1.03, 400, 400, 8)}  # bar, updates of a round and between two reports, slices of a round
 
@@ -79,22 +84,29 @@ def measure(updates: int) -> dict[str, Any]:
 
 
 def overhead(model: str, rounds: int) -> dict[str, Any]:
-    """Time the updates of a run with `ON` and of one with `OFF`. Return the table with its bar."""
+    """Time the updates of `PAIRS` runs with `ON` and as many with `OFF`. Print and return the table with its bar."""
     batch, _, overrides = MODELS[model]
     context = DistributedContext().initialize(device="cpu")
     with tempfile.TemporaryDirectory() as root:
         bar, updates, every, slices = OVERHEAD[model]
         variants = {"on": [*ON, f"schedule.report=[{every}steps]"], "off": OFF}
         drivers = {}
-        for name, settings in variants.items():
-            chosen = [*overrides, *settings, f"run.name={name}"]
-            drivers[name] = Ours(configure(chosen, batch, updates // slices, (rounds + 1) * slices, root), context)
+        for pair in range(PAIRS):
+            for name in sorted(variants, reverse=pair % 2 == 0):  # which of the two is made first alternates
+                chosen = [*overrides, *variants[name], f"run.name={name}{pair}"]
+                drivers[f"{name}{pair}"] = Ours(configure(chosen, batch, updates // slices, (rounds + 1) * slices, root), context)
         seconds = interleaved(drivers, rounds, slices)
         for driver in drivers.values():
             driver.close()
-    per_update = {name: [s * slices / updates for s in times] for name, times in seconds.items()}
-    title = f"{model}, batch {batch}, {rounds} rounds of {updates} updates, 1 thread, CPU time of an update"
-    return report(title, per_update, "off", [Bar("on", "off", bar)], (1000, "ms"), {}, slices)
+    ratios = [ratio(seconds, f"on{pair}", f"off{pair}", slices=slices).median for pair in range(PAIRS)]
+    mean, half = statistics.mean(ratios), QUANTILES[PAIRS - 1] * statistics.stdev(ratios) / PAIRS**0.5
+    found = Ratio(mean, mean - half, mean + half)
+    ms = 1000 * slices / updates * statistics.median(time for pair in range(PAIRS) for time in seconds[f"off{pair}"])
+    said = verdict(found, Bar("on", "off", bar), rounds)
+    print(f"\n{model}, batch {batch}, {PAIRS} pairs, {rounds} rounds of {updates} updates, 1 thread, CPU time; off: {ms:.2f} ms an update")
+    print(f"  pairs: {', '.join(f'{one:.3f}' for one in ratios)}")
+    print(f"  on / off: {mean:.3f} ({found.low:.3f} to {found.high:.3f}), bar {bar:.2f}: {said}")
+    return {"title": model, "pairs": ratios, "seconds": seconds, "bars": [{**asdict(found), "at_most": bar, "verdict": said}]}
 
 
 if __name__ == "__main__":

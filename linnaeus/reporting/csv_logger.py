@@ -26,21 +26,20 @@ class CsvTable:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.columns: list[str] = []
-        self._written: os.stat_result | None = None  # the file that `replace` wrote
+        self._written: tuple[int, int, int] | None = None  # `_identity` of the file after the last row
 
     def replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Replace the file by a file that contains only `rows`."""
         self.columns = list(dict.fromkeys(["global_step", *(name for row in rows for name in row)]))
         self.path.parent.mkdir(exist_ok=True)
         write_atomic(self.path, _lines([self.columns, *(self._cells(row) for row in rows)]))
-        self._written = os.stat(self.path)
+        self._written = _identity(os.stat(self.path))
 
     def is_foreign(self) -> bool:
-        """Return True if another program, such as a replay, has replaced the file since `replace`, or if the file was deleted."""
+        """Return True if another program, such as a replay, has replaced or changed the file since its last row, or if the file was
+        deleted."""
         try:
-            with open(self.path, encoding="utf-8", errors="replace", newline="") as file:
-                same = self._written is not None and os.path.samestat(os.fstat(file.fileno()), self._written)
-                return not same or next(csv.reader(file), None) != self.columns  # the columns: a later file may have the same inode
+            return _identity(os.stat(self.path)) != self._written
         except FileNotFoundError:
             return True
 
@@ -49,6 +48,8 @@ class CsvTable:
         if row.keys() <= set(self.columns):
             with open(self.path, "ab") as file:
                 file.write(_lines([self._cells(row)]).encode())
+                file.flush()
+                self._written = _identity(os.fstat(file.fileno()))
             return
         with open(self.path, encoding="utf-8", newline="") as file:
             earlier = [{name: text for name, text in found.items() if text != ""} for found in csv.DictReader(file)]
@@ -101,6 +102,11 @@ def write_tables(tables: Mapping[str, CsvTable], rows: Iterable[Row]) -> None:
         found[stream].append(row)
     for name, table in tables.items():
         table.replace(found[name])
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    """Return device, inode and size. The size is part of it because a later file may have the same inode."""
+    return status.st_dev, status.st_ino, status.st_size
 
 
 def _lines(rows: Sequence[Sequence[Any]]) -> str:

@@ -125,9 +125,12 @@ def _date(text: str) -> datetime.date | str:
 
 
 def _complete_end(start: str, end: str) -> str:
-    """Return the full end date of an interval. In ISO 8601, the end may omit the part that equals the start, as in 2021-04-27/30."""
-    start = re.split(r"[T ]", start, maxsplit=1)[0]
-    return start[: len(start) - len(end)] + end if re.match(r"\d{1,2}(-\d{1,2})?$", end) else end
+    """Return the full end date of an interval. In ISO 8601, the end may omit the part that equals the start, as in 2021-04-27/30 and in
+    2021-04-27T10:00/12:00."""
+    start, day = (re.split(r"[T ]", text, maxsplit=1)[0] for text in (start, end))
+    if _TIME.match(end.lstrip("Tt")):
+        return start
+    return start[: len(start) - len(day)] + day if re.match(r"\d{1,2}(-\d{1,2})?$", day) else end
 
 
 def _fraction_of_year(date: datetime.date) -> float:

@@ -4,14 +4,16 @@
     python -m benchmarks.vision --networks vit_small       one network
     python -m benchmarks.vision --part heads               metadata, hierarchical heads and GradNorm, compared with a plain classifier
     python -m benchmarks.vision --part data                from photographs of a prepared store, compared with device tensors
+    python -m benchmarks.vision --part checkpointing       2.5 times the batch of ViT-L with trainer.activation_checkpointing=blocks
     python -m benchmarks.vision --part starts --compile whole blocks    from the start to the first update, and from SIGTERM to the exit
     python -m benchmarks.vision --rounds 1 --updates 2     fills the caches of the compiler
 
 Part `loops`: 224 pixels, bf16, compiled, one softmax over 10,000 species; photographs are on the device already. The bare loop is the
 network of timm with its classifier and loss compiled as one, and fused AdamW: no normalisation, clipping, metrics or rows. Part `heads`:
 ViT-S/16 with seven ranks, metadata, half of them masked, and GradNorm at every update or every tenth, compared with the plain classifier of
-the first part. Part `data`: photographs with a short side of 256 pixels in a store, cropped, mirrored and recoloured on the device. Seconds
-are of the wall clock until the device has finished, in interleaved rounds. Part `starts`: runs of `python main.py`, each launched, stopped
+the first part. Part `data`: photographs with a short side of 256 pixels in a store, cropped, mirrored and recoloured on the device. Part
+`checkpointing`: our loop with all activations stored, and with 2.5 times the batch and the activations of blocks recomputed. Seconds are of
+the wall clock until the device has finished, in interleaved rounds. Part `starts`: runs of `python main.py`, each launched, stopped
 by SIGTERM 2 seconds after its first update, and launched again.
 """
 
@@ -28,9 +30,11 @@ from torch import Tensor, nn
 
 from benchmarks.interleaved import Bar, Seconds, arguments, conclude, measure, report
 from benchmarks.vision import data_path
+from benchmarks.vision.checkpointed import measure_checkpointing
 from benchmarks.vision.loops import BareLoop, OursOnDevice, TimmLoop
 from benchmarks.vision.settings import METADATA, NETWORKS, PLAIN, configure, settings
 from benchmarks.vision.starts import measure_starts
+from benchmarks.vision.step_memory import StepMemory
 from linnaeus.distributed import DistributedContext
 from linnaeus.reporting.throughput import peak_flops
 from linnaeus.train.model_flops import count_flops
@@ -79,7 +83,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device here; --device cpu --networks test tries the benchmark on a CPU")
     context = DistributedContext().initialize(device=options.device)
-    names = options.networks or (["vit_small"] if options.part != "loops" else [name for name in NETWORKS if name != "test"])
+    every = [name for name in NETWORKS if name != "test"]
+    names = options.networks or {"loops": every, "checkpointing": ["vit_large"]}.get(options.part, ["vit_small"])
     part = PARTS[options.part]
     return conclude([table for name in names for table in part(name, options, context)], options.json)
 
@@ -179,39 +184,11 @@ def rate_note(rate: float, flops: float, peak: float | None) -> str:
     return f"{rate:,.0f} images/s" + (f", MFU {100 * rate * flops / peak:.1f} %" if peak else "")
 
 
-class StepMemory:
-    """A driver that also records memory, and the seconds of the first round, which compiles. It prints these seconds at once, to stderr.
-
-    The memory is the largest CUDA memory of a later round, minus the memory allocated before that round, in bytes; 0 on a CPU."""
-
-    def __init__(self, variant: str, driver: Callable[[int], float], device: torch.device) -> None:
-        self.variant, self.driver, self.device, self.most, self.first = variant, driver, device, 0, 0.0
-
-    def __call__(self, number: int) -> float:
-        if self.device.type != "cuda":
-            return self._timed(number)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
-        seconds = self._timed(number)
-        self.most = max(self.most, torch.cuda.max_memory_allocated(self.device) - before) if number else 0
-        return seconds
-
-    def _timed(self, number: int) -> float:
-        seconds = self.driver(number)
-        if not self.first:
-            self.first = seconds
-            print(f"{self.variant}: first round {seconds:.1f} s", file=sys.stderr, flush=True)
-        return seconds
-
-    def note(self) -> str:
-        memory = f", {self.most / 2**30:.1f} GiB" if self.most else ""
-        return f"{memory}, first round {self.first:.1f} s"
-
-
 PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
     "loops": loops,
     "heads": heads,
     "data": data_path.measure_store,
+    "checkpointing": measure_checkpointing,
     "starts": lambda name, options, context: measure_starts(name, options),
 }
 

@@ -36,8 +36,8 @@ def traced():
     [
         ("linear", "label_smoothing", False, False),
         ("marginal", "marginal", False, True),
+        ("conditional", "conditional", True, False),
         pytest.param("conditional", "logit_adjusted", False, True, marks=pytest.mark.slow),
-        pytest.param("conditional", "conditional", True, False, marks=pytest.mark.slow),
         pytest.param("hierarchical_softmax", "cross_entropy", False, False, marks=pytest.mark.slow),
     ],
 )

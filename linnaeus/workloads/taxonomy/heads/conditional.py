@@ -65,7 +65,8 @@ class SiblingScores(Scores):
         layout = self.layout
         level = torch.where(nodes >= 0, layout.level[nodes], -1)
         own, siblings = layout.position[nodes], layout.siblings[nodes]
-        present, ranges = list[Tensor](), list[tuple[int, Tensor, Tensor]]()
+        present: list[Tensor] = []
+        ranges: list[tuple[int, Tensor, Tensor]] = []  # `list[...]()` would divide the compiled loss into two graphs
         for number in range(len(self.logits)):
             if not layout.level_sizes[number]:
                 continue

@@ -47,6 +47,8 @@ def measure_starts(name: str, options: Any) -> list[dict[str, Any]]:
                     starts[variant], notes[variant] = [float(line[1])], line[2]
                     time.sleep(SETTLED)
                     exits[variant] = [seconds_to_exit(process)]
+                found = f"first update {line[1]} s ({line[2]}), exit {exits[variant][0]:.1f} s"
+                print(f"{variant}: {found}", file=sys.stderr, flush=True)  # at once, since a lent GPU may be taken away
     title = f"{name}, {options.device}, batch {batch}"
     first = next(iter(starts))
     bars = [Bar(f"{choice}, second launch", f"{choice}, first launch", SECOND_OF_FIRST) for choice in options.compile]

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import describe_machine, write_numbers
+from linnaeus.metrics.student import t_quantile
 
 ROOT = Path(__file__).resolve().parents[1]
 BASELINE = "linear"
@@ -64,8 +65,6 @@ MEASURES = {
 }
 CRM = {"hd1": "crm_hd1", "species/top1": "crm_top1", "hd5": "crm_hd5", "hd20": "crm_hd20", "severity": "crm_severity"}
 TOP1_LOST = 0.005  # at most
-# 97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 Results = dict[str, list[dict[str, float]]]  # variant -> measures by name in `final`, one entry per seed
 
 
@@ -82,7 +81,7 @@ class Difference:
         d = np.array(ours) - np.array(theirs)
         if len(d) < 2:
             return cls(float(d.mean()), float("nan"), float("nan"))
-        half = T975[min(len(d) - 1, len(T975)) - 1] * d.std(ddof=1) / np.sqrt(len(d))
+        half = t_quantile(len(d) - 1) * d.std(ddof=1) / np.sqrt(len(d))
         return cls(float(d.mean()), float(d.mean() - half), float(d.mean() + half))
 
 

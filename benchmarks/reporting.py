@@ -35,12 +35,12 @@ from benchmarks.loop_overhead import CONF, MODELS, configure
 from benchmarks.machine import describe_machine, write_numbers
 from linnaeus.config.load import compose
 from linnaeus.distributed import DistributedContext
-from linnaeus.reporting.report.comparison.seed_variation import QUANTILES
+from linnaeus.metrics.student import t_quantile
 from linnaeus.reporting.rows import read_rows
 
 BAR = 0.001  # of the run
 ON = ["schedule.log=[50steps]", "logger.csv=true", "logger.tensorboard=true", "logger.peak_tflops=0.1"]
-PAIRS = 6  # of runs with and without
+PAIRS = 6
 OFF = ["schedule.report=[]", "schedule.log=[]", "logger.alarms=false"]
 OVERHEAD = {"vit": (1.01, 50, 10, 25), "mlp": (1.03, 400, 400, 8)}  # bar, updates of a round and between two reports, slices of a round
 
@@ -51,11 +51,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there")
     parser.add_argument("--overhead", action="store_true", help="compare everything on with everything off")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved rounds of --overhead")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of runs of --overhead, at least 2")
     parser.add_argument("--models", nargs="+", choices=[*OVERHEAD], default=[*OVERHEAD], help="models of --overhead")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.overhead:
-        return conclude([overhead(name, options.rounds) for name in options.models], options.json)
+        return conclude([overhead(name, options.rounds, options.pairs) for name in options.models], options.json)
     found = measure(options.updates)
     each = found["reporting_seconds"] / found["reports"]
     said = "held" if found["share"] <= BAR else "MISSED"
@@ -83,27 +84,27 @@ def measure(updates: int) -> dict[str, Any]:
     return {"updates": updates, "reports": reports, "reporting_seconds": seconds, "run_seconds": whole, "share": seconds / whole}
 
 
-def overhead(model: str, rounds: int) -> dict[str, Any]:
-    """Time the updates of `PAIRS` runs with `ON` and as many with `OFF`. Print and return the table with its bar."""
+def overhead(model: str, rounds: int, pairs: int) -> dict[str, Any]:
+    """Time the updates of `pairs` runs with `ON` and as many with `OFF`. Print and return the table with its bar."""
     batch, _, overrides = MODELS[model]
     context = DistributedContext().initialize(device="cpu")
     with tempfile.TemporaryDirectory() as root:
         bar, updates, every, slices = OVERHEAD[model]
         variants = {"on": [*ON, f"schedule.report=[{every}steps]"], "off": OFF}
         drivers = {}
-        for pair in range(PAIRS):
+        for pair in range(pairs):
             for name in sorted(variants, reverse=pair % 2 == 0):  # which of the two is made first alternates
                 chosen = [*overrides, *variants[name], f"run.name={name}{pair}"]
                 drivers[f"{name}{pair}"] = Ours(configure(chosen, batch, updates // slices, (rounds + 1) * slices, root), context)
         seconds = interleaved(drivers, rounds, slices)
         for driver in drivers.values():
             driver.close()
-    ratios = [ratio(seconds, f"on{pair}", f"off{pair}", slices=slices).median for pair in range(PAIRS)]
-    mean, half = statistics.mean(ratios), QUANTILES[PAIRS - 1] * statistics.stdev(ratios) / PAIRS**0.5
+    ratios = [ratio(seconds, f"on{pair}", f"off{pair}", slices=slices).median for pair in range(pairs)]
+    mean, half = statistics.mean(ratios), t_quantile(pairs - 1) * statistics.stdev(ratios) / pairs**0.5
     found = Ratio(mean, mean - half, mean + half)
-    ms = 1000 * slices / updates * statistics.median(time for pair in range(PAIRS) for time in seconds[f"off{pair}"])
+    ms = 1000 * slices / updates * statistics.median(time for pair in range(pairs) for time in seconds[f"off{pair}"])
     said = verdict(found, Bar("on", "off", bar), rounds)
-    print(f"\n{model}, batch {batch}, {PAIRS} pairs, {rounds} rounds of {updates} updates, 1 thread, CPU time; off: {ms:.2f} ms an update")
+    print(f"\n{model}, batch {batch}, {pairs} pairs, {rounds} rounds of {updates} updates, 1 thread, CPU time; off: {ms:.2f} ms an update")
     print(f"  pairs: {', '.join(f'{one:.3f}' for one in ratios)}")
     print(f"  on / off: {mean:.3f} ({found.low:.3f} to {found.high:.3f}), bar {bar:.2f}: {said}")
     return {"title": model, "pairs": ratios, "seconds": seconds, "bars": [{**asdict(found), "at_most": bar, "verdict": said}]}

@@ -130,7 +130,8 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
 
     `valid`: number of valid labels of each task in the global batch, float64 [T] on the host."""
     step = t.progress.global_step
-    accumulate_gradients(t, window, valid, step, t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1))
+    gradnorm, conflict = t.ops.should_update_gradnorm(step + 1), t.ops.resolved.conflict.due(step + 1)
+    accumulate_gradients(t, window, valid, step, gradnorm=gradnorm, conflict=conflict)
     if step + 1 >= t.next_due and t.config.logger.alarms and t.ops.should_measure_update_ratio(step + 1):
         t.update_ratio.start()
     if t.output.writer is not None and t.output.writer.copying:
@@ -141,7 +142,7 @@ def update_on_window(t: Training, window: Window, valid: Tensor) -> None:
     t.progress.update_window(samples, len(window), count_units(t, samples, valid))
 
 
-def accumulate_gradients(t: Training, window: Window, valid: Tensor, step: int, gradnorm: bool, conflict: bool) -> None:
+def accumulate_gradients(t: Training, window: Window, valid: Tensor, step: int, *, gradnorm: bool, conflict: bool) -> None:
     """Set the gradients to zero, run forward and backward for each micro-batch of `window`, and reduce the gradients over the processes.
 
     valid: as in `update_on_window`. step: number of updates before this one. gradnorm: True to also measure the gradients that the task

@@ -146,7 +146,7 @@ def make_update(t: Training, window: Window) -> None:
     """Make an update on `window`, with every measurement that an update of this run can have."""
     valid = sum((t.workload.valid_counts(host) for host, _ in window), torch.zeros(len(t.workload.tasks), dtype=torch.float64))
     resolved = t.ops.resolved
-    accumulate_gradients(t, window, valid, 0, resolved.weighting.ever_due, resolved.conflict.ever_due)
+    accumulate_gradients(t, window, valid, 0, gradnorm=resolved.weighting.ever_due, conflict=resolved.conflict.ever_due)
     apply_update(t, window, 0)
 
 

@@ -5,6 +5,7 @@ bytes of any file, tensors, or places: links and names of files that lead out of
 and pickles with code. In most cases the checksums are then written again, so that `linnaeus` has to find the damage itself.
 """
 
+import atexit
 import contextlib
 import csv
 import functools
@@ -79,7 +80,8 @@ class Case:
 @functools.cache
 def original() -> Path:
     """Write a bundle of a network that was not trained, its photograph and its table, once for all cases. Return their folder."""
-    folder = Path(tempfile.mkdtemp(prefix="bundle-"))
+    folder, owner = Path(tempfile.mkdtemp(prefix="bundle-")), os.getpid()
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))  # not in forks
     rows = [[f"F{i // 6}{NAMES[0]}", f"G{i // 2}{NAMES[i // 2]}", f"{i}{NAMES[i]}"] for i in range(len(NAMES))]
     tree, _ = TaxonomyTree.from_lineages(("family", "genus", "species"), np.array(rows))
     model = MformerConfig(name="mformer", dropout=0.0, drop_path=0.0, meta_width=4, size="micro")

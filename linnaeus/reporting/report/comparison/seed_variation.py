@@ -4,11 +4,7 @@ import math
 from collections.abc import Sequence
 from statistics import variance
 
-import numpy as np
-
-# 97.5 % quantiles of Student's t, by degrees of freedom; interpolated between these
-QUANTILES = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 15: 2.131, 20: 2.086}
-QUANTILES |= {30: 2.042, 60: 2.0, 120: 1.98}
+from linnaeus.metrics.student import t_quantile
 
 
 def seed_half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
@@ -23,5 +19,4 @@ def seed_half_width(first: Sequence[float], other: Sequence[float]) -> float | N
     if a + b == 0:
         return None
     freedom = (a + b) ** 2 / (a**2 / (len(first) - 1) + b**2 / (len(other) - 1))
-    inverse, quantiles = zip(*((1 / known, quantile) for known, quantile in sorted(QUANTILES.items(), reverse=True)), strict=True)
-    return float(np.interp(1 / max(freedom, 1), inverse, quantiles)) * math.sqrt(a + b)
+    return t_quantile(freedom) * math.sqrt(a + b)

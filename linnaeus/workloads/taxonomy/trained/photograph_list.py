@@ -53,10 +53,11 @@ class Inputs:
 def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     """Return the photographs of `paths` (files, folders, and patterns such as `photos/*.jpg`), each once, in the order given.
 
-    Photographs of a folder and of the folders in it (`files_in`) are sorted by folder and name. `given`: place and time of all photographs,
-    name -> value, as for `metadata_of`. Raise `ConfigError` for a path that does not exist, for a folder that cannot be read, and if there
+    Photographs of a folder and of the folders in it (`files_in`) are sorted by folder and name. `notes` names the folders and patterns
+    without photographs. `given`: place and time of all photographs, name -> value, as for `metadata_of`. Raise `ConfigError` for a path that does not exist, for a folder that cannot be read, and if there
     are no photographs."""
     found: dict[str, None] = {}
+    empty: list[str] = []
     others = 0
     for path in paths:
         if os.path.isdir(path):
@@ -70,11 +71,13 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
         else:
             raise ConfigError(f"PHOTOS: {quoted(path, 200)} does not exist; give files, folders or patterns such as 'photos/*.jpg'")
         found |= dict.fromkeys(chosen)
+        empty += [] if chosen else [path]
     if not found:
         raise ConfigError("PHOTOS: no photograph was found; give files, folders with photographs, or --manifest")
     names = list(found)
-    notes = (f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders",) if others else ()
-    return Inputs(names, FolderFiles("", names), metadata_of(len(names), given), notes)
+    notes = [f"no photograph in {quoted(path, 200)}" for path in empty]
+    notes += [f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders"] if others else []
+    return Inputs(names, FolderFiles("", names), metadata_of(len(names), given), tuple(notes))
 
 
 def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:

@@ -106,6 +106,14 @@ def test_links_to_folders_are_followed_and_hidden_files_are_not_read(finished, t
     assert from_paths([str(photos)], {}).names == [f"{photos}/1.jpg", f"{photos}/linked/1.jpg"]
 
 
+def test_folders_and_patterns_without_photographs_are_named(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "1.jpg").touch()
+    found = from_paths([f"{tmp_path}/*.jpg", f"{tmp_path}/*.png", f"{tmp_path}/empty"], {})
+    assert found.names == [f"{tmp_path}/1.jpg"]
+    assert found.notes == (f"no photograph in '{tmp_path}/*.png'", f"no photograph in '{tmp_path}/empty'")
+
+
 def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, capsys):
     folder = tmp_path / "photos"
     (folder / "deep").mkdir(parents=True)

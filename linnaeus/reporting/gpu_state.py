@@ -28,13 +28,14 @@ class GpuState:
         self._nvml, self._handle = nvml, handle
 
     def read(self) -> dict[str, float]:
-        """Return `gpu/utilisation` (0 to 1), `gpu/sm_clock_MHz`, `gpu/power_W`, `gpu/temperature_C` and `gpu/throttling`, the sum of the
-        bits in `THROTTLING` that are set. A value that the GPU does not support is left out."""
+        """Return `gpu/utilisation` (0 to 1), `gpu/sm_clock_MHz`, its maximum `gpu/sm_clock_max_MHz`, `gpu/power_W`, `gpu/temperature_C` and
+        `gpu/throttling`, the sum of the bits in `THROTTLING` that are set. A value that the GPU does not support is left out."""
         n, h = self._nvml, self._handle
         reasons = getattr(n, "nvmlDeviceGetCurrentClocksEventReasons", None) or n.nvmlDeviceGetCurrentClocksThrottleReasons
         readers = {
             "gpu/utilisation": lambda: n.nvmlDeviceGetUtilizationRates(h).gpu / 100,
             "gpu/sm_clock_MHz": lambda: float(n.nvmlDeviceGetClockInfo(h, n.NVML_CLOCK_SM)),
+            "gpu/sm_clock_max_MHz": lambda: float(n.nvmlDeviceGetMaxClockInfo(h, n.NVML_CLOCK_SM)),
             "gpu/power_W": lambda: n.nvmlDeviceGetPowerUsage(h) / 1000,
             "gpu/temperature_C": lambda: float(n.nvmlDeviceGetTemperature(h, n.NVML_TEMPERATURE_GPU)),
             "gpu/throttling": lambda: float(reasons(h) & sum(THROTTLING)),

@@ -29,7 +29,8 @@ COMPUTE, HOST = ("forward", "loss", "backward"), ("inputs", "update", "rest")
 TIMES = ("data", "compute", "host")  # seconds of an update; NaN before the first timed update
 MEMORY = ("memory/host_now_MiB", "memory/host_private_MiB", "memory/workers_MiB")
 GPU_MEMORY = ("memory/device_now_MiB", "memory/device_reserved_MiB", "memory/device_MiB")
-GPU = ("gpu/utilisation", "gpu/sm_clock_MHz", "gpu/power_W", "gpu/temperature_C", "gpu/throttling")
+GPU = ("gpu/utilisation", "gpu/sm_clock_MHz", "gpu/sm_clock_max_MHz", "gpu/power_W", "gpu/temperature_C", "gpu/throttling")
+SLOW_CLOCK = 0.9  # of the maximum; at full load the power limit often takes a few per cent, which is normal
 FACTS = (*TIMES, *MEMORY, *GPU_MEMORY, *GPU)
 
 
@@ -130,18 +131,26 @@ class RankReport:
         return [line for line in (*lines, self._throttling(step)) if line is not None]
 
     def _throttling(self, step: int) -> str | None:
-        """Return a warning if each of the last two reports has a throttled GPU, not necessarily the same one; otherwise None.
-
-        A launch has at most one such warning."""
-        held = [(rank, row["gpu/throttling"]) for rank, row in enumerate(self.table) if row["gpu/throttling"] > 0]
+        """Return a warning if each of the last two reports has a GPU that is throttled to less than `SLOW_CLOCK`, not necessarily the same
+        one; otherwise None. A launch has at most one such warning."""
+        held = [(rank, row["gpu/throttling"]) for rank, row in enumerate(self.table) if is_throttled(row)]
         self._throttled[0] = self._throttled[0] + 1 if held else 0
         if self._throttled[0] < 2 or self._throttled[1]:
             return None
         self._throttled[1] = True
         rank, bits = held[0]
         row = self.table[rank]
-        facts = f"{row['gpu/sm_clock_MHz']:.0f} MHz, {row['gpu/power_W']:.0f} W, {row['gpu/temperature_C']:.0f} °C"
+        most = row["gpu/sm_clock_max_MHz"]
+        clock = f"{row['gpu/sm_clock_MHz']:.0f}" + ("" if math.isnan(most) else f" of {most:.0f}")
+        facts = f"{clock} MHz, {row['gpu/power_W']:.0f} W, {row['gpu/temperature_C']:.0f} °C"
         return f"the GPU{self._of[rank]} is throttled at step {step:,} ({', '.join(throttling_reasons(bits))}): {facts}"
+
+
+def is_throttled(row: dict[str, float]) -> bool:
+    """Return True if a GPU states a reason for throttling and its clock is below `SLOW_CLOCK` of the maximum, or the maximum is unknown.
+
+    row: values of a rank in `RankReport.table`."""
+    return row["gpu/throttling"] > 0 and not row["gpu/sm_clock_MHz"] >= SLOW_CLOCK * row["gpu/sm_clock_max_MHz"]
 
 
 def memory_facts(t: Training) -> dict[str, float]:

@@ -25,6 +25,7 @@ def fake(**more: Any) -> SimpleNamespace:
         "nvmlDeviceGetHandleByUUID": by_uuid,
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=87, memory=40),
         "nvmlDeviceGetClockInfo": lambda handle, clock: 1410,
+        "nvmlDeviceGetMaxClockInfo": lambda handle, clock: 1980,
         "nvmlDeviceGetPowerUsage": lambda handle: 701_500,
         "nvmlDeviceGetTemperature": lambda handle, sensor: 71,
         "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x04 | 0x01 | 0x20,
@@ -39,7 +40,8 @@ def test_all_values_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         assert gpu is not None
         found = gpu.read()
     assert found.pop("gpu/throttling") == 0x24 and throttling_reasons(0x24) == ["power limit", "temperature (software)"]
-    assert found == {"gpu/utilisation": 0.87, "gpu/sm_clock_MHz": 1410.0, "gpu/power_W": 701.5, "gpu/temperature_C": 71.0}
+    clocks = {"gpu/sm_clock_MHz": 1410.0, "gpu/sm_clock_max_MHz": 1980.0}
+    assert found == {"gpu/utilisation": 0.87, **clocks, "gpu/power_W": 701.5, "gpu/temperature_C": 71.0}
 
 
 def test_a_value_that_the_gpu_does_not_give_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

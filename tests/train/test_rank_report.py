@@ -72,9 +72,13 @@ def report_of(facts: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_throttled_gpu_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = dict(zip(GPU, (0.9, 1100.0, 699.0, 84.0, float(0x24)), strict=True))
+    held = dict(zip(GPU, (0.9, 1100.0, 1980.0, 699.0, 84.0, float(0x24)), strict=True))
     lines = report_of([held | {"gpu/throttling": 0.0}, held, held, held], monkeypatch)
-    assert lines == [[], [], ["the GPU is throttled at step 30 (power limit, temperature (software)): 1100 MHz, 699 W, 84 °C"], []]
+    assert lines == [[], [], ["the GPU is throttled at step 30 (power limit, temperature (software)): 1100 of 1980 MHz, 699 W, 84 °C"], []]
+    normal = held | {"gpu/sm_clock_MHz": 1965.0}
+    assert report_of([normal, normal, normal, held, normal], monkeypatch) == [[]] * 5, "the clock of a GPU at full load"
+    unknown = normal | {"gpu/sm_clock_max_MHz": float("nan")}
+    assert report_of([unknown, unknown], monkeypatch)[1][0].endswith("1965 MHz, 699 W, 84 °C")
 
 
 def test_a_leak_on_the_gpu_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:

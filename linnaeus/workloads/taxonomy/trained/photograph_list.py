@@ -53,9 +53,9 @@ class Inputs:
 def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     """Return the photographs of `paths` (files, folders, and patterns such as `photos/*.jpg`), each once, in the order given.
 
-    Photographs of a folder and of the folders in it (`files_in`) are sorted by folder and name. `notes` names the folders and patterns
-    without photographs. `given`: place and time of all photographs, name -> value, as for `metadata_of`. Raise `ConfigError` for a path that does not exist, for a folder that cannot be read, and if there
-    are no photographs."""
+    Photographs of a folder and of the folders in it (`files_in`) are sorted by folder and name. `notes` of the result names the folders and
+    patterns without photographs. `given`: place and time of all photographs, name -> value, as for `metadata_of`. Raise `ConfigError` for a
+    path that does not exist, for a folder that cannot be read, and if there are no photographs."""
     found: dict[str, None] = {}
     empty: list[str] = []
     others = 0

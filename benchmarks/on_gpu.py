@@ -1,6 +1,6 @@
 """Run everything that needs a GPU, one step after the other, each with a time limit: the tests marked `gpu`, and the benchmarks.
 
-    python -m benchmarks.on_gpu --out FOLDER                   all steps, in the order of STEPS; their limits add up to 36 minutes
+    python -m benchmarks.on_gpu --out FOLDER                   all steps, in the order of STEPS; their limits add up to 38 minutes
     python -m benchmarks.on_gpu --out FOLDER --steps tests vit_small heads
     python -m benchmarks.on_gpu --out FOLDER --limit 500       stop after 500 seconds; steps that are left out are named
 
@@ -53,6 +53,7 @@ STEPS = {
     "vit_base": vision("--networks", "vit_base", "--updates", "6", limit=100),
     "heads_100000": vision("--part", "heads", "--updates", "20", "--species", "100000", "--variants", *HEADS[1:], limit=150),
     "data": vision("--part", "data", "--photographs", "8192", limit=200),
+    "deterministic": vision("--part", "deterministic", "--updates", "10", limit=120),
     "resnet50": vision("--networks", "resnet50", "--updates", "20", limit=150),
     "language": Step(("-m", "benchmarks.language", "--only", "gpu"), 150),
     "checkpoint": Step(("-m", "benchmarks.checkpoint", "--device", "cuda", "--bar"), 150),

@@ -5,6 +5,7 @@
     python -m benchmarks.vision --part heads               metadata, hierarchical heads and GradNorm, compared with a plain classifier
     python -m benchmarks.vision --part data                from photographs of a prepared store, compared with device tensors
     python -m benchmarks.vision --part checkpointing       2.5 times the batch of ViT-L with trainer.activation_checkpointing=blocks
+    python -m benchmarks.vision --part deterministic       the same bits: each value of trainer.deterministic, on one process
     python -m benchmarks.vision --part starts --compile whole blocks    from the start to the first update, and from SIGTERM to the exit
     python -m benchmarks.vision --rounds 1 --updates 2     fills the caches of the compiler
 
@@ -31,6 +32,7 @@ from torch import Tensor, nn
 from benchmarks.interleaved import Bar, Seconds, arguments, conclude, measure, report
 from benchmarks.vision import data_path
 from benchmarks.vision.checkpointed import measure_checkpointing
+from benchmarks.vision.deterministic import measure_deterministic
 from benchmarks.vision.loops import BareLoop, OursOnDevice, TimmLoop
 from benchmarks.vision.settings import METADATA, NETWORKS, PLAIN, configure, settings
 from benchmarks.vision.starts import measure_starts
@@ -96,7 +98,7 @@ def loops(name: str, options: Any, context: DistributedContext) -> list[dict[str
         ours = OursOnDevice(configured(name, options, Path(root), *PLAIN), context)
         drivers: dict[str, Any] = {OURS: ours}
         for choice in options.compile[1:]:
-            more = *PLAIN, f"trainer.compile={choice}", f"run.name={choice}"
+            more = *PLAIN, f"trainer.compile={choice}", f"run.name=compile-{choice}"
             drivers[f"{OURS}, {choice}"] = OursOnDevice(configured(name, options, Path(root), *more), context)
         drivers |= {peer: kind(plain_network(name, ours), ours) for peer, kind in PEERS.items() if peer not in options.without}
         title, notes, seconds = timed_updates(name, drivers, options, context)
@@ -189,6 +191,7 @@ PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
     "heads": heads,
     "data": data_path.measure_store,
     "checkpointing": measure_checkpointing,
+    "deterministic": measure_deterministic,
     "starts": lambda name, options, context: measure_starts(name, options),
 }
 

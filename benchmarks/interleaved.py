@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ import numpy as np
 from benchmarks.machine import describe_machine, write_numbers
 
 ROUNDS = 15
+LONG = 20.0  # seconds
 Seconds = dict[str, list[float]]  # variant -> seconds of each round, or of each slice of each round
 
 
@@ -48,12 +51,17 @@ def measure(variants: Mapping[str, Callable[[int], float]], rounds: int, slices:
     its seconds. The argument of the function is the number of the slice, counted over all rounds. `slices`: number of slices in a round;
     short ones that alternate cancel changes of the machine's speed.
 
-    Round 0 is a warm-up, whose seconds are discarded."""
+    Round 0 is a warm-up, whose seconds are discarded. The end of a round that takes more than `LONG` is printed to stderr."""
     names, seconds = list(variants), {name: list[float]() for name in variants}
+    start = time.monotonic()
     for number in range((rounds + 1) * slices):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             seconds[name].append(variants[name](number))
+        if (number + 1) % slices == 0:
+            start, before = time.monotonic(), start
+            if start - before > LONG:
+                print(f"round {number // slices} of {rounds}: {start - before:.0f} s", file=sys.stderr, flush=True)
     return {name: taken[slices:] for name, taken in seconds.items()}
 
 

@@ -35,7 +35,8 @@ def measure_deterministic(name: str, options: Any, context: DistributedContext) 
     with tempfile.TemporaryDirectory() as root:
         loops = {}
         for choice in CHOICES:
-            more = *PLAIN, f"trainer.deterministic={choice}", f"run.name=with-{choice}", f"trainer.micro_batch_size={batch // MICRO_BATCHES}"
+            more = [*PLAIN, f"trainer.deterministic={choice}", f"run.name=with-{choice}"]
+            more.append(f"trainer.micro_batch_size={batch // MICRO_BATCHES}")
             words = settings(name, batch, options.updates, options.rounds + 1, Path(root), options.device, options.compile[0], *more)
             loops[choice] = OursOnDevice(configure(words), context)
         drivers = {choice: StepMemory(choice, WithChoice(choice, loop), context.device) for choice, loop in loops.items()}

@@ -1,6 +1,7 @@
 """Format progress reports in a short form for the console, 80 columns wide including the time stamp. train.log contains the full form."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from linnaeus.errors import counted
 from linnaeus.reporting.formatting import (
@@ -49,20 +50,22 @@ def brief_validation(step: int, key: str, metrics: Mapping[str, float], tasks: S
     return f"{start}:  {fit(texts, max(WIDTH - len(start) - 3, len(texts[0]) if texts else 0))}"
 
 
-def brief_numbers(report: ReportData) -> list[str]:
-    """Return the main numbers of a report as texts (loss, samples per second, learning rate, ...), the most important first."""
+def brief_numbers(report: ReportData, curves: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Return the main numbers of a report as texts (loss, samples per second, learning rate, ...), the most important first.
+
+    curves: name in the row -> text that is appended to its number; for `train/grad_norm` and `train/alarms` only."""
     row, clocks = report.row, report.clocks
     first, *smoothed = [part.text for part in loss(report)] or [""]
     texts = [first] if first else []
     if "recent/samples_per_second" in clocks:
         texts.append(f"{format_rate(clocks['recent/samples_per_second'])} samples/s")
     if row.get("train/alarms"):
-        texts.append(counted(round(row["train/alarms"]), "alarm"))
-    texts += smoothed
+        texts.append(counted(round(row["train/alarms"]), "alarm") + curves.get("train/alarms", ""))
+    gradient = [f"gradient {row['train/grad_norm']:.3g}" + curves.get("train/grad_norm", "")] if "train/grad_norm" in row else []
+    texts += [*gradient, *smoothed] if curves else smoothed  # a chart of the losses stands above
     if "train/lr" in row:
         texts.append(f"lr {row['train/lr']:.3g}")
-    if "train/grad_norm" in row:
-        texts.append(f"gradient {row['train/grad_norm']:.3g}")
+    texts += [] if curves else gradient
     if "recent/ms_per_step" in clocks:
         texts.append(f"{format_seconds(clocks['recent/ms_per_step'] / 1000)}/step")
     return texts + [part.text for part in memory(report)]

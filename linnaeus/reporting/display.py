@@ -25,7 +25,7 @@ from linnaeus.reporting.progress_report import ReportData
 log = logging.getLogger("linnaeus")
 
 ALARM_REPORTS = 5  # reports that show an alarm in the panel
-MOST_LOSSES = 1000  # reports whose losses are drawn
+MOST_VALUES = 1000  # reports whose values are drawn
 LONG_PASS = 60.0  # seconds between two lines about a validation pass without a panel
 
 
@@ -40,7 +40,7 @@ class View:
     accuracy: task -> newest top-1 accuracy on the validation data, 0 to 1.
     notice: a line for the reader, such as that a request to stop was received.
     validated: (step, text such as `loss 0.9100`) of the newest validation; None before the first one.
-    losses: name, such as `train/loss` -> values in the last `MOST_LOSSES` reports of this launch, the oldest first.
+    curves: name in a row, such as `train/loss` -> values in the last `MOST_VALUES` reports of this launch, the oldest first.
     alarm: text of the newest alarm; "" if more than `ALARM_REPORTS` reports have followed it."""
 
     total_steps: int
@@ -52,7 +52,7 @@ class View:
     accuracy: Mapping[str, float] = field(default_factory=dict)
     notice: str = ""
     validated: tuple[int, str] | None = None
-    losses: dict[str, list[float]] = field(default_factory=dict)
+    curves: dict[str, list[float]] = field(default_factory=dict)
     alarm: str = ""
 
 
@@ -121,10 +121,10 @@ class ProgressDisplay:
         self._news -= 1
         if self._news < 0:
             self._view.alarm = ""
-        for name in ("train/loss", *(f"train/{task}/loss" for task in data.tasks)):
+        for name in ("train/loss", "train/grad_norm", "train/alarms", *(f"train/{task}/loss" for task in data.tasks)):
             if name in data.row:
-                self._view.losses.setdefault(name, []).append(data.row[name])
-                del self._view.losses[name][:-MOST_LOSSES]
+                self._view.curves.setdefault(name, []).append(data.row[name])
+                del self._view.curves[name][:-MOST_VALUES]
 
     def alarm(self, text: str) -> None:
         """Show the alarm `text` in the panel instead of the numbers of the report, until `ALARM_REPORTS` more reports have been made."""

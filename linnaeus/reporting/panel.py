@@ -1,8 +1,8 @@
 """Draw the panel of a run on a terminal: at most ten rows, fitted to the width.
 
 It has bars for the run, for the validation pass in progress and for the time not spent waiting for data; without a pass in progress, a
-chart of the losses; the numbers of the last report, or the newest alarm; and a table of the tasks. Only the named colours of the terminal
-are used, so the panel can be read on light and dark backgrounds.
+chart of the losses; the numbers of the last report, with charts of the gradient norm and of the alarms, or the newest alarm; and a table of
+the tasks. Only the named colours of the terminal are used, so the panel can be read on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from linnaeus.reporting.display import View
 
 NAME, NUMBER, GAP = 11, 10, 2  # columns of the names of rows, of a number in the table of tasks, and between two columns
+CURVE = 8  # columns of a chart beside a number
 LEFT_OUT = 6  # columns of the number of tasks that are not shown, such as `  +31`
 
 
@@ -33,7 +34,7 @@ def render(view: View, width: int) -> Group:
         if view.alarm:
             rows.append(Text(f"{'alarm':<{NAME + GAP}}{view.alarm}", style="bold yellow", no_wrap=True, overflow="ellipsis"))
         else:
-            rows.append(Text(" " * (NAME + GAP) + fit(brief_numbers(view.report), width - NAME - GAP), no_wrap=True, overflow="ellipsis"))
+            rows.append(Text(" " * (NAME + GAP) + fit(_numbers(view, view.report), width - NAME - GAP), no_wrap=True, overflow="ellipsis"))
         rows += _tasks(view, view.report, width)
     if view.notice:
         rows.append(Text(view.notice, style="bold", no_wrap=True, overflow="ellipsis"))
@@ -71,7 +72,7 @@ def _bars(view: View, width: int) -> Table:
         grid.add_row("validation", *_bar(done / max(total, 1)), text)
     else:
         column = max(0, width - NAME - 5 - min(46, width // 2) - 3 * GAP)
-        trend = sparkline(view.losses.get("train/loss", []), column)
+        trend = sparkline(view.curves.get("train/loss", []), column)
         name, text = ("loss", f"validation: {_last_validation(view)}") if trend else ("validation", _last_validation(view))
         grid.add_row(Text(name, style="dim"), Text(trend, style="cyan", no_wrap=True), "", Text(text, style="dim"))
     waiting = view.report.clocks.get("recent/waiting_for_data") if view.report is not None else None
@@ -104,6 +105,12 @@ def _last_validation(view: View) -> str:
 # -- the table of tasks --------------------------------------------------------------------------------------------------------
 
 
+def _numbers(view: View, report: ReportData) -> list[str]:
+    """Return the main numbers of the report, with a chart of the gradient norms and, after an alarm, of the number of alarms."""
+    curves = {name: f" {sparkline(view.curves[name], CURVE)}" for name in ("train/grad_norm", "train/alarms") if name in view.curves}
+    return brief_numbers(report, curves)
+
+
 def _tasks(view: View, report: ReportData, width: int) -> list[Text]:
     """Return the lines of the table of tasks, with a column for each task that fits, the finest task first.
 
@@ -121,7 +128,7 @@ def _tasks(view: View, report: ReportData, width: int) -> list[Text]:
     }
     if all(report.row.get(f"train/{name}/weight", 1.0) == 1 for name in report.tasks) and len(report.tasks) > 1:
         del rows["weight"]
-        rows = {"loss": rows["loss"], "trend": [sparkline(view.losses.get(f"train/{name}/loss", []), NUMBER) for name in names], **rows}
+        rows = {"loss": rows["loss"], "trend": [sparkline(view.curves.get(f"train/{name}/loss", []), NUMBER) for name in names], **rows}
     shown = {title: cells for title, cells in rows.items() if any(cells)}
     left_out = len(all_names) - len(names)
     head = _row("task", names) + (f"  +{left_out}" if left_out else "")

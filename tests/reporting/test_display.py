@@ -65,13 +65,22 @@ def test_the_panel_draws_losses_and_shows_an_alarm_without_further_rows() -> Non
     losses = {"train/loss": [4.0, 3.0, 2.0, 1.0], "train/species/loss": [1.0, 8.0]}
     report = dataclasses.replace(REPORT, row={**ROW, **even})
     before = panel(80, View(400, 110, 185.0, report=REPORT, accuracy={"species": 0.5}))  # the weights differ: shown, as a row
-    view = View(400, 110, 185.0, report=report, accuracy={"species": 0.5}, losses=losses, validated=(100, "loss 2.4"))
+    view = View(400, 110, 185.0, report=report, accuracy={"species": 0.5}, curves=losses, validated=(100, "loss 2.4"))
     after = panel(80, dataclasses.replace(view, alarm="step 103: the loss is 9.1, 3.8 x the usual 2.4"))
     assert after[1].split() == ["loss", "█▆▃▁", "validation:", "step", "100:", "loss", "2.4"]
     assert after[3].split() == ["alarm", "step", "103:", "the", "loss", "is", "9.1,", "3.8", "x", "the", "usual", "2.4"]
     assert after[6].split() == ["trend", "▁█"] and len(after) == len(before)
     assert "weight" in panel(80, dataclasses.replace(view, report=REPORT))[-1], "weights that differ are shown instead"
     assert "1 alarm" in " ".join(panel(120, dataclasses.replace(view, report=dataclasses.replace(report, row={**ROW, "train/alarms": 1}))))
+
+
+def test_charts_of_the_gradient_and_the_alarms_are_in_the_row_of_numbers() -> None:
+    report = dataclasses.replace(REPORT, row={**ROW, "train/alarms": 2.0})
+    view = View(400, 110, 185.0, report=report, curves={"train/grad_norm": [1.0, 8.0, 1.5], "train/alarms": [0.0, 0.0, 2.0]})
+    lines = panel(80, view)
+    assert lines[3].strip() == "loss 2.5000  640 samples/s  2 alarms ▁▁█  gradient 1.5 ▁█▁"
+    assert len(lines) == len(panel(80, dataclasses.replace(view, curves={})))
+    assert "lr 0.0005" in panel(120, view)[3]
 
 
 def test_the_panel_shows_an_alarm_for_a_few_reports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +91,7 @@ def test_the_panel_shows_an_alarm_for_a_few_reports(monkeypatch: pytest.MonkeyPa
     for _ in range(7):
         display.report(REPORT)
         shown.append(bool(display._view.alarm))
-    assert shown == [True] * 5 + [False] * 2 and display._view.losses["train/loss"] == [2.5] * 7
+    assert shown == [True] * 5 + [False] * 2 and display._view.curves["train/loss"] == [2.5] * 7
 
 
 def test_sparkline() -> None:

@@ -107,8 +107,8 @@ def _last_validation(view: View) -> str:
 
 def _numbers(view: View, report: ReportData) -> list[str]:
     """Return the main numbers of the report, with a chart of the gradient norms and, after an alarm, of the number of alarms."""
-    curves = {name: f" {sparkline(view.curves[name], CURVE)}" for name in ("train/grad_norm", "train/alarms") if name in view.curves}
-    return brief_numbers(report, curves)
+    drawn = {name: f" {sparkline(values, CURVE)}" for name, values in view.curves.items() if not name.endswith("loss")}
+    return brief_numbers(report, drawn)
 
 
 def _tasks(view: View, report: ReportData, width: int) -> list[Text]:

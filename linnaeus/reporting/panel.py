@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from linnaeus.reporting.display import View
 
 NAME, NUMBER, GAP = 11, 10, 2  # columns of the names of rows, of a number in the table of tasks, and between two columns
-CURVE = 8  # columns of a chart beside a number
+CURVE = 6  # columns of a chart beside a number
 LEFT_OUT = 6  # columns of the number of tasks that are not shown, such as `  +31`
 
 

@@ -66,7 +66,7 @@ class SiblingScores(Scores):
         level = torch.where(nodes >= 0, layout.level[nodes], -1)
         own, siblings = layout.position[nodes], layout.siblings[nodes]
         present: list[Tensor] = []
-        ranges: list[tuple[int, Tensor, Tensor]] = []  # `list[...]()` would divide the compiled loss into two graphs
+        ranges: list[tuple[int, Tensor, Tensor]] = []  # `list[...]()` would break the compiled loss into several graphs
         for number in range(len(self.logits)):
             if not layout.level_sizes[number]:
                 continue

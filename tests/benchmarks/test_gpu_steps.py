@@ -1,4 +1,4 @@
-"""`benchmarks.on_gpu`: every step is killed at its limit with all of its processes, and the commands of the steps exist."""
+"""`benchmarks.on_gpu`: a step is killed at its limit with all of its processes, and the commands of the steps exist."""
 
 from __future__ import annotations
 
@@ -28,17 +28,26 @@ def start(monkeypatch: pytest.MonkeyPatch, out: Path, steps: dict[str, Step], *w
     return on_gpu.main()
 
 
-def test_a_step_is_killed_at_its_limit_with_its_processes(monkeypatch, tmp_path, capsys):
-    steps = {"hangs": Step(("-c", STARTS_ANOTHER), 3, False), "fails": Step(("-c", "print(1); 1 / 0"), 60, False)}
-    steps["works"] = Step(("-c", "print('done')"), 60, False)
+def test_a_process_is_killed_with_its_processes(tmp_path):
+    log, deadline = tmp_path / "log", time.monotonic() + 120
+    process = on_gpu.start_group(["-c", STARTS_ANOTHER], log)
+    while not log.read_text().endswith("\n"):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    on_gpu.kill_group(process)
+    child = int(log.read_text())
+    while Path(f"/proc/{child}").exists() and "\nState:\tZ" not in Path(f"/proc/{child}/status").read_text():
+        assert time.monotonic() < deadline, "the process of the process is alive"
+        time.sleep(0.05)
+
+
+def test_steps_that_fail_or_reach_their_limit_are_named(monkeypatch, tmp_path, capsys):
+    steps = {"hangs": Step(("-c", "import time; time.sleep(600)"), 1, False), "fails": Step(("-c", "print(1); 1 / 0"), 120, False)}
+    steps["works"] = Step(("-c", "print('done')"), 120, False)
     assert start(monkeypatch, tmp_path, steps) == 1
     said = capsys.readouterr().out
     assert "hangs: stopped by its limit" in said and "fails: status 1" in said and "ZeroDivisionError" in said
     assert "works: status 0" in said and said.endswith("failed or stopped: hangs, fails; left out: none\n")
-    child, deadline = int((tmp_path / "hangs.log").read_text()), time.monotonic() + 60
-    while Path(f"/proc/{child}").exists() and "\nState:\tZ" not in Path(f"/proc/{child}/status").read_text():
-        assert time.monotonic() < deadline, "the process of the process is alive"
-        time.sleep(0.05)
 
 
 def test_steps_without_time_are_named(monkeypatch, tmp_path, capsys):

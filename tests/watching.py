@@ -268,6 +268,23 @@ def slow_forward(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def leak(folder: Path) -> Iterator[None]:
+    """Let rank 1 keep 64 MiB more in each update from the 15th on."""
+    from tests.vectors.workload import MLP
+
+    forward, updates, kept = MLP.forward, {"number": 0}, list[bytes]()
+
+    def leaks(model: Any, batch: Any) -> Any:
+        updates["number"] += model.training
+        if model.training and updates["number"] >= 15 and get_rank_safely() == 1:
+            kept.append(b"x" * (64 << 20))
+        return forward(model, batch)
+
+    with mock.patch.object(MLP, "forward", leaks):
+        yield
+
+
+@contextlib.contextmanager
 def waits_apart(folder: Path) -> Iterator[None]:
     """Let rank 1 compute its gradients only after rank 0 has begun to wait for them: the part "exchange" of its backward.
 

@@ -37,6 +37,22 @@ def test_a_fast_leak_is_named_in_the_eleventh_report_at_the_latest(share: float,
     assert found is not None and found[0] <= 110
 
 
+@pytest.mark.parametrize("begin", [100, 105, 300, 777])
+@pytest.mark.parametrize("share", [0.1, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leak_that_begins_in_a_run_is_named_in_its_second_or_third_report(begin: int, share: float, seed: int) -> None:
+    found = first_line(lambda step: 800 * (1 + share * max(0, step - begin) / 10), seed=seed)
+    second = 10 * (begin // 10 + 2)
+    assert found is not None and found[0] <= second + 10 * (begin % 10 > 0)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_leak_from_the_first_update_that_adds_a_quarter_per_report_is_named_in_the_fourth_report(share: float, seed: int) -> None:
+    found = first_line(lambda step: 800 * (1 + share * (step - 10) / 10), seed=seed)
+    assert found is not None and found[0] <= 40, "the first report is before the first update"
+
+
 def test_a_sawtooth_that_rises_is_a_leak() -> None:
     assert first_line(lambda step: 800 + step + 40 * (step // 10 % 3)) is not None
 
@@ -53,6 +69,9 @@ def test_a_sawtooth_that_rises_is_a_leak() -> None:
         lambda step: 800 + min(step, 90) * 10,
         lambda step: 800 + 150 * min(step // 60, 2),  # a buffer at each of two validations
         lambda step: 800 + 300 * (step > 500),  # validation allocates once
+        lambda step: 800 + 1200 * (step > 500) + 600 * (step > 510),  # a second pass less
+        lambda step: 800 + 600 * (step > 500) * (1 - math.exp(-(step - 500) / 8)),  # a heap that settles again
+        lambda step: 800 + 1200 * (step > 10),  # in the second update
         lambda step: 800 + 200 * (step // 10 % 5 == 0),
         lambda step: 1500 - step,
         lambda step: 800 + 0.04 * step,  # 40 MiB in the whole run

@@ -19,10 +19,11 @@ SETTINGS = ["trainer.length=20steps", "schedule.report=[2steps]", "trainer.globa
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two processes: `slow`, where forward of rank 1 takes a quarter longer, and `apart`, see `tests.watching.waits_apart`."""
+    """Runs of two processes: `slow`, where forward of rank 1 takes a quarter longer, `leak`, where rank 1 leaks memory from update 15 on, and
+    `apart`, see `tests.watching.waits_apart`."""
     root = tmp_path_factory.mktemp("ranks")
     jobs = []
-    for name, watch in (("slow", "slow_forward"), ("apart", "waits_apart")):
+    for name, watch in (("slow", "slow_forward"), ("leak", "leak"), ("apart", "waits_apart")):
         (root / name).mkdir()
         jobs.append(runs.job("vectors", root / name, *SETTINGS, watch=[watch]))
     runs.run_group(2, jobs, root)
@@ -36,6 +37,13 @@ def test_a_rank_that_is_a_quarter_slower_is_named_within_two_reports(root: Path)
     rank, ratio, step, rest = found[0]
     assert (rank, step) == ("1", "4") and "more per update in forward and backward" in rest
     assert ratio == "1.25"
+
+
+def test_a_leak_that_begins_in_update_15_is_named_with_its_rank_in_the_second_report_after_it(root: Path) -> None:
+    log = (root / "leak" / "vectors" / "run" / "train.log").read_text()
+    found = re.findall(r"WARNING (.*) grows steadily, as in a leak: from .* at step (\d+) to .* at step (\d+);", log)
+    assert found == [("private memory of process rank 1, with its workers,", "14", "18")]
+    assert "grows steadily" not in (root / "slow" / "vectors" / "run" / "train.log").read_text()
 
 
 def test_the_times_and_memory_of_both_ranks_are_in_the_rows(root: Path) -> None:

@@ -19,8 +19,8 @@ SETTINGS = ["trainer.length=20steps", "schedule.report=[2steps]", "trainer.globa
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of two processes: `slow`, where forward of rank 1 takes a quarter longer, `leak`, where rank 1 leaks memory from update 15 on, and
-    `apart`, see `tests.watching.waits_apart`."""
+    """Runs of two processes: `slow`, where forward of rank 1 takes a quarter longer, `leak`, where rank 1 leaks memory from update 15 on,
+    and `apart`, see `tests.watching.waits_apart`."""
     root = tmp_path_factory.mktemp("ranks")
     jobs = []
     for name, watch in (("slow", "slow_forward"), ("leak", "leak"), ("apart", "waits_apart")):

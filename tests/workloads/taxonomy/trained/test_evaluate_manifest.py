@@ -186,6 +186,10 @@ def test_the_difference_of_two_models(finished, validated, tmp_path, capsys, mon
     listed = {row["photograph"]: row["rank"] for row in read_csv(tmp_path / "disagreements.csv")}
     assert listed == {name: rank for name, rank in differ.items() if rank} and listed
     assert f"30 photographs; the predicted taxa differ on {len(listed)}" in text
+    assert "from an earlier evaluation" not in text
+    (tmp_path / "model-2").rename(tmp_path / "model-3")
+    text = evaluated(capsys, finished.bundle, *words)
+    assert "from an earlier evaluation, not replaced: model-3/metrics.json\n" in text
 
 
 def test_the_interval_of_a_difference_uses_the_same_draws_for_both():

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, list_some
 from linnaeus.files import to_csv, to_json, write_atomic
 from linnaeus.reporting.results import strict
 from linnaeus.workloads.taxonomy.components import presence
@@ -97,6 +97,17 @@ def write_files(folder: Path, files: Mapping[str, str | None]) -> list[str]:
     except OSError as error:
         raise ConfigError(f"--output: {folder} cannot be written ({error.strerror}); choose another folder") from None
     return [str(folder / name) for name, text in files.items() if text is not None]
+
+
+def left_over(folder: Path, written: Sequence[str]) -> list[str]:
+    """Return a line that lists the results of earlier evaluations with other models in `folder`, which this evaluation did not replace;
+    [] if there are none.
+
+    `written`: paths of the files of this evaluation. Nothing is deleted."""
+    names = ("metrics.json", "photographs.csv", "differences.csv", "disagreements.csv")
+    found = [*(folder / name for name in names), *(path / "metrics.json" for path in sorted(folder.glob("model-*")))]
+    earlier = [path.relative_to(folder).as_posix() for path in found if path.is_file() and str(path) not in written]
+    return [f"{folder}: from an earlier evaluation, not replaced: {list_some(earlier, 5)}"] if earlier else []
 
 
 def unreadable(measured: Measured, rows: LabelRows) -> list[tuple[str, str]]:

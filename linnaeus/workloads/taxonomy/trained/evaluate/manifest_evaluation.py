@@ -11,7 +11,7 @@ from linnaeus.errors import ConfigError, counted, escaped, list_some
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, read_labels
-from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables, unreadable, write_comparison, write_model
+from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables, left_over, unreadable, write_comparison, write_model
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_tables import difference_lines, model_lines
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings, measure
 from linnaeus.workloads.taxonomy.trained.evaluate.paired_differences import compare
@@ -64,6 +64,8 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         lines += ["", *difference_lines(pair)]
     if compared and options.output is not None:
         files += write_comparison(options.output, compared)
+    if options.output is not None:
+        files += left_over(options.output, files)
     return [*lines, "", *(files or ["--output FOLDER writes these results, and a row for each photograph"])]
 
 

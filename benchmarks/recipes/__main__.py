@@ -4,6 +4,7 @@
     python -m benchmarks.recipes --data FOLDER --sets plants480 --cpu-seconds 20 --seeds 1 --results FILE      a short trial, 10 minutes
     python -m benchmarks.recipes --data FOLDER --tune-only            the table of the settings, without test samples
     python -m benchmarks.recipes --data FOLDER --half-labels          also without half of the training labels at the finest rank
+    python -m benchmarks.recipes --data FOLDER --unseen               also without half of the finest classes
     python -m benchmarks.recipes --data FOLDER --sets mine --ranks family genus species --group observation      FOLDER/mine/manifest.csv
 
 FOLDER contains the sets as folders with `manifest.csv` (`sets.py`). A kind is linnaeus or one of the scripts. For each set and kind, every
@@ -14,6 +15,9 @@ trial is a line of `--results`, and is not repeated.
 
 With `--half-labels` the same settings are trained again after half of the labels of the training samples at the finest rank were removed.
 The flat script leaves these samples out; the script with ranks and linnaeus learn their coarser labels.
+
+With `--unseen` the same settings are trained again without half of the finest classes whose parent has other classes. The measures are
+those of the coarser ranks on the test photographs of these classes.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from benchmarks.recipes.trials import Measures, Study
 TUNED = ("flat script", "script with ranks", "linnaeus")
 KINDS = (*TUNED, BF16)
 MEASURES = {"top-1": "{finest}/top1", "macro": "{finest}/macro_top1", "HD@1": "hd1", "ECE": "{finest}/ece", "chain": "chain"}
+UNSEEN = 0.5  # share of the finest classes that are left out with `--unseen`
 RESULTS = Path("benchmarks/results/recipes.jsonl")
 Results = dict[str, list[Measures]]  # kind -> measures of the test rows, one entry per seed
 
@@ -67,23 +72,29 @@ def test(study: Study, name: str, chosen: dict[str, str], seeds: Sequence[int], 
     with ThreadPoolExecutor(parallel) as pool:
         found = dict(zip(pairs, pool.map(lambda pair: train(study, name, pair[0], chosen[pair[0]], pair[1]), pairs), strict=True))
     results: Results = {kind: [found[kind, s]["test"] | found[kind, s]["cost"] for s in seeds] for kind in KINDS}
-    labels = f", {study.unlabelled:.0%} of the training rows without {SETS[name].finest}" if study.unlabelled else ""
-    print(f"\n{name}, test rows, seeds {', '.join(map(str, seeds))}{labels}\n\n" + "\n".join(table(name, chosen, results)))
+    finest = SETS[name].finest
+    labels = f", {study.unlabelled:.0%} of the training rows without {finest}" if study.unlabelled else ""
+    labels += f", of {finest} classes without training rows" if study.unseen else ""
+    title = f"\n{name}, test rows, seeds {', '.join(map(str, seeds))}{labels}\n\n"
+    print(title + "\n".join(table(name, chosen, results, unseen=study.unseen > 0)))
     return results
 
 
-def table(name: str, chosen: dict[str, str], results: Results) -> list[str]:
+def table(name: str, chosen: dict[str, str], results: Results, unseen: bool = False) -> list[str]:
     """Return the lines of the table: means over the seeds, and the differences of linnaeus from two scripts.
 
-    They are the script with the higher top-1 accuracy at the finest rank, and the script in bf16."""
-    measures = {title: key.format(finest=SETS[name].finest) for title, key in MEASURES.items()}
-    ranks = {rank: f"{rank}/top1" for rank in SETS[name].ranks[:-1]}
+    They are the script with the higher top-1 accuracy at the finest rank, and the script in bf16. `unseen`: True if the samples have no
+    label at the finest rank; then the coarser ranks alone are in the table, and the next coarser rank takes its place."""
+    own = SETS[name]
+    measures = {} if unseen else {title: key.format(finest=own.finest) for title, key in MEASURES.items()}
+    ranks = {rank: f"{rank}/top1" for rank in own.ranks[:-1]}
     keys = measures | ranks | {"CPU s": "cpu_seconds"}
+    first = ranks[own.ranks[-2]] if unseen else measures["top-1"]
     lines = [f"| | setting | {' | '.join(keys)} |", f"|---|---|{'---:|' * len(keys)}"]
     for kind, rows in results.items():
         cells = [shown(key, float(np.mean([row.get(key, np.nan) for row in rows]))) for key in keys.values()]
         lines.append(f"| {kind} | {chosen[kind]} | {' | '.join(cells)} |")
-    better = max(TUNED[:2], key=lambda kind: np.mean([row[measures["top-1"]] for row in results[kind]]))
+    better = max(TUNED[:2], key=lambda kind: np.mean([row[first] for row in results[kind]]))
     for other in (better, BF16):
         cells = [compared(key, results["linnaeus"], results[other]) for key in keys.values()]
         lines.append(f"| linnaeus - {other} | | {' | '.join(cells)} |")
@@ -132,6 +143,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--ranks", nargs="+", help="columns of the labels in the manifest of a set of your own, coarse to fine")
     parser.add_argument("--group", help="column whose equal values stay on one side of the split, for --ranks and no column `split`")
     parser.add_argument("--half-labels", action="store_true", help="train also without half of the training labels at the finest rank")
+    parser.add_argument("--unseen", action="store_true", help="train also without half of the finest classes, for coarser labels of theirs")
     parser.add_argument("--cpu-seconds", type=float, help="CPU time of every training (that of the set: sets.py)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds on the test rows (%(default)s)")
     parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
@@ -158,6 +170,10 @@ def main() -> int:
         for name, full in list(results.items()):
             results[f"{name}, half of the labels"] = test(half, name, chosen[name], seeds, o.parallel)
             print("\n" + "\n".join(losses(name, full, results[f"{name}, half of the labels"])))
+    if o.unseen:
+        without = dataclasses.replace(study, unseen=UNSEEN)
+        for name in o.sets:
+            results[f"{name}, unseen classes"] = test(without, name, chosen[name], seeds, o.parallel)
     if o.json:
         write_numbers(o.json, {"machine": describe_machine(), "chosen": chosen, "test": results})
     return 0

@@ -130,7 +130,8 @@ def main() -> None:
 
     with o.manifest.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    split = {name: [row for row in rows if row["split"] == name and any(row[rank] for rank in o.ranks)] for name in SPLITS}
+    split = {name: [row for row in rows if row["split"] == name] for name in SPLITS}
+    split |= {name: [row for row in split[name] if any(row[rank] for rank in o.ranks)] for name in ("train", "val")}
     classes = [sorted({row[rank] for row in split["train"]} - {""}) for rank in o.ranks]
     on_train, on_others = transforms(o.size, o.strong)
     train = DataLoader(Photographs(split["train"], classes, o.ranks, on_train), o.batch, shuffle=True, drop_last=True)

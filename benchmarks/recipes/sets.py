@@ -47,16 +47,17 @@ SETS = {
 }
 
 
-def write_manifest(own: PhotographSet, source: Path, out: Path, seed: int, unlabelled: float = 0.0) -> Path:
+def write_manifest(own: PhotographSet, source: Path, out: Path, seed: int, unlabelled: float = 0.0, unseen: float = 0.0) -> Path:
     """Write the manifest of the set in the folder `source`, with absolute paths and a split, to `out`/manifest-<seed>.csv. Return its path.
 
     A split column of the set is used for every seed. A set without one is split by the hash of (seed, group). `unlabelled`: share of the
     training samples whose label at the finest rank is removed, chosen by the hash of (seed, path); each finest class keeps at least one
-    label."""
+    label. `unseen`: share of the finest classes that are left out (`without_classes`)."""
     with (source / "manifest.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
         row.setdefault("split", _split(seed, row[own.group or "path"]))
+    rows = without_classes(own, rows, seed, unseen) if unseen else rows
     train = sorted((row for row in rows if row["split"] == "train"), key=lambda row: _hash(seed, "label/" + row["path"]), reverse=True)
     kept: set[str] = set()
     for row in train:
@@ -72,6 +73,22 @@ def write_manifest(own: PhotographSet, source: Path, out: Path, seed: int, unlab
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / f"manifest-{seed}.csv", text.getvalue())  # another trial may read the file at this moment
     return out / f"manifest-{seed}.csv"
+
+
+def without_classes(own: PhotographSet, rows: list[dict[str, str]], seed: int, share: float) -> list[dict[str, str]]:
+    """Return the rows if the share `share` of the finest classes were unknown: their training and validation rows are dropped, and the test
+    rows are theirs alone, without the label at the finest rank.
+
+    The classes are chosen by the hash of (seed, class), among those whose parent has another class; each parent keeps one."""
+    finest, parent = own.ranks[-1], own.ranks[-2]
+    siblings: dict[str, set[str]] = {}
+    for row in rows:
+        if row[finest] and row[parent] and row["split"] == "train":
+            siblings.setdefault(row[parent], set()).add(row[finest])
+    ordered = [sorted(classes, key=lambda name: _hash(seed, f"class/{name}")) for classes in siblings.values()]
+    out = {name for classes in ordered for name in classes[:-1] if _hash(seed, f"class/{name}") < share}
+    kept = [row for row in rows if (row[finest] in out) == (row["split"] == "test")]
+    return [row | {finest: ""} if row["split"] == "test" else row for row in kept]
 
 
 def _split(seed: int, key: str) -> str:

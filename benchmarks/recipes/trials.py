@@ -29,12 +29,14 @@ class Study:
     """Trials with equal CPU time. `results`: file of the finished trials, a line each. `data`: folder of the sets.
 
     `cpu_seconds`: CPU time of a training as a whole, or None for that of the set. `unlabelled`: share of the training samples without their
-    label at the finest rank. `root`: folder for the manifests and the running trials."""
+    label at the finest rank. `unseen`: share of the finest classes that are left out (`sets.without_classes`). `root`: folder for the
+    manifests and the running trials."""
 
     results: Path
     data: Path
     cpu_seconds: float | None = None
     unlabelled: float = 0.0
+    unseen: float = 0.0
     root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="recipes-")))
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
 
@@ -45,7 +47,8 @@ class Study:
     def manifest(self, name: str, seed: int) -> Path:
         """Write the manifest of the set `name` with the split for `seed`. Return its path."""
         with self.lock:
-            return write_manifest(SETS[name], self.data / name, self.root / f"{name}-{self.unlabelled:g}", seed, self.unlabelled)
+            folder = self.root / f"{name}-{self.unlabelled:g}-{self.unseen:g}"
+            return write_manifest(SETS[name], self.data / name, folder, seed, self.unlabelled, self.unseen)
 
     def plain(self, name: str, hierarchical: bool, settings: Sequence[str], seed: int) -> dict[str, Measures]:
         """Train the plain script on the set `name`. Return {split: measures}, and the CPU seconds under "cost".
@@ -63,7 +66,7 @@ class Study:
             out.unlink()
             return found | {"cost": {"cpu_seconds": seconds}}
 
-        return self._once(name, ["plain", *ranks, *settings, f"{seed}"], train)
+        return self.once(name, ["plain", *ranks, *settings, f"{seed}"], train)
 
     def ours(self, name: str, overrides: Sequence[str], seed: int) -> dict[str, Measures]:
         """Train linnaeus on the set `name` for as many epochs as the CPU time allows. Return the same as `plain`."""
@@ -75,7 +78,7 @@ class Study:
             found = {short: evaluate(folder, split) for short, split in (("val", "validation"), ("test", "test"))}
             return found | {"cost": {"cpu_seconds": seconds, "epochs": epochs}}
 
-        return self._once(name, [*overrides, f"{seed}"], train)
+        return self.once(name, [*overrides, f"{seed}"], train)
 
     def _epochs(self, name: str, fixed: Sequence[str], overrides: Sequence[str]) -> int:
         """Return the number of epochs that fit into the CPU time, from two short runs: one epoch, and about a quarter of the time."""
@@ -87,17 +90,17 @@ class Study:
             epoch = max(long - short, 1e-3) / more
             return {"cost": {"epoch": epoch, "rest": max(short - epoch, 0.0)}}
 
-        cost = self._once(name, ["length", describe_machine()["cpu"], *overrides], measure)["cost"]  # once on each make of CPU
+        cost = self.once(name, ["length", describe_machine()["cpu"], *overrides], measure)["cost"]  # once on each make of CPU
         return max(int((MARGIN * self.seconds(name) - cost["rest"]) / cost["epoch"]), 1)
 
-    def _once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
+    def once(self, name: str, words: Sequence[str], work: Callable[[Path], dict[str, Measures]]) -> dict[str, Measures]:
         """Return the result of a trial; `name` and `words` identify it.
 
         If the file of results has it, return that. Otherwise call `work` with a new folder, and append its result to the file."""
-        trial = {"set": name, "cpu_seconds": self.seconds(name), "unlabelled": self.unlabelled, "words": [*words]}
+        trial = {"set": name, "cpu_seconds": self.seconds(name), "unlabelled": self.unlabelled, "unseen": self.unseen, "words": [*words]}
         for line in self.results.read_text().splitlines() if self.results.exists() else []:
             finished = json.loads(line)
-            if all(finished[key] == value for key, value in trial.items()):
+            if all(finished.get(key, 0.0) == value for key, value in trial.items()):  # lines before `unseen` have no such key
                 return {key: value for key, value in finished.items() if key not in trial}
         with tempfile.TemporaryDirectory(dir=self.root) as folder:
             found = work(Path(folder))

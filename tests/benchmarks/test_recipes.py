@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.recipes import scoring, sets, trials
+from benchmarks.recipes import long_tail, scoring, sets, trials
 from benchmarks.recipes.__main__ import KINDS, losses, table
 from benchmarks.recipes.recipe_list import OURS, SCRIPT, settings_of
 from benchmarks.recipes.scoring import score_logits
@@ -70,6 +70,22 @@ def test_half_of_the_labels_are_removed_from_training_rows_only(data: Path, tmp_
     labelled = {row["species"] for row in half if row["split"] == "train" and row["species"]}
     assert labelled == {row["species"] for row in train}, "a species has no label left"
     assert all(own["genus"] == row["genus"] for row, own in zip(full, half, strict=True))
+
+
+def test_classes_without_training_rows_have_a_sibling_and_are_the_test_rows(data: Path, tmp_path: Path):
+    full, rows = (
+        list(csv.DictReader(write_manifest(SMALL, data / "small", tmp_path / f"{share}", 0, unseen=share).open(newline="")))
+        for share in (0.0, 0.5)
+    )
+    species = {row["path"]: row["species"] for row in full}
+    seen = [row for row in rows if row["split"] != "test"]
+    trained = [{row["species"] for row in some if row["split"] == "train"} for some in (full, rows)]
+    out = trained[0] - trained[1]
+    assert out & {species[row["path"]] for row in rows if row["split"] == "test"}
+    assert all(row["species"] == "" and row["genus"] for row in rows if row["split"] == "test")
+    assert {row["genus"] for row in rows if row["split"] == "test"} <= {row["genus"] for row in seen if row["split"] == "train"}
+    expected = [row["path"] for row in full if (species[row["path"]] in out) == (row["split"] == "test")]
+    assert [row["path"] for row in rows] == expected
 
 
 def perfect_scores(settings: list[str], ranks: tuple[str, ...], split: str, seed: int = 0) -> dict[str, np.ndarray]:
@@ -183,6 +199,17 @@ def test_the_table_has_paired_differences_to_the_better_script():
     assert lines[-1].startswith("| linnaeus - script with ranks, bf16 | | +0.0 (-")
 
 
+def test_the_table_of_unseen_classes_has_the_coarser_ranks(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sets.SETS, "small", SMALL)
+    rows = [{"family/top1": 0.6, "genus/top1": 0.5 + 0.1 * i, "cpu_seconds": 4.0} for i in range(3)]
+    better = [{**row, "genus/top1": row["genus/top1"] - 0.02} for row in rows]
+    chosen = {kind: next(iter(settings_of(kind))) for kind in KINDS}
+    worse = [{**row, "genus/top1": 0.1} for row in rows]
+    lines = table("small", chosen, dict(zip(KINDS, (better, worse, rows, rows), strict=True)), unseen=True)
+    assert lines[0] == "| | setting | family | genus | CPU s |" and {line.count("|") for line in lines} == {6}
+    assert lines[-2].startswith("| linnaeus - flat script | | +0.0 (+0.0 to +0.0) | +2.0 (+2.0 to +2.0) |")
+
+
 def test_the_losses_without_labels_are_paired():
     def rows(accuracy: float) -> list[dict[str, float]]:
         return [{"species/top1": accuracy + 0.01 * i} for i in range(3)]
@@ -191,3 +218,31 @@ def test_the_losses_without_labels_are_paired():
     half["linnaeus"] = rows(0.46)
     lines = losses("plants480", full, half)
     assert lines[2] == "| flat script | 51.0 | 41.0 | 10.0 | -1.0 (-1.0 to -1.0) |"
+
+
+def test_a_second_stage_starts_from_the_first_and_its_time_is_added(study: Study, monkeypatch: pytest.MonkeyPatch):
+    calls = list[tuple[Path, list[str]]]()
+
+    def train_ours(folder: Path, overrides: list[str]) -> float:
+        calls.append((folder, overrides))
+        return 10.0
+
+    monkeypatch.setattr(long_tail, "train_ours", train_ours)
+    monkeypatch.setattr(long_tail, "evaluate", lambda folder, split: {"species/top1": 0.5 if folder.name == "first" else 0.6})
+    found = {name: long_tail.train(study, "small", name, 0, 8) for name in ("natural", "two stages, new heads")}
+    assert found == {
+        "natural": {"species/top1": 0.5, "cpu_seconds": 10.0},
+        "two stages, new heads": {"species/top1": 0.6, "cpu_seconds": 20.0},
+    }
+    (_, natural), (first, same), (_, second) = calls
+    assert natural == same and natural[-1] == "trainer.length=8epochs"
+    assert second[-2:] == [f"run.init_from={first / 'run'}", "trainer.length=2epochs"] and "trainer.freeze=[trunk,norm]" in second
+    assert long_tail.train(study, "small", "natural", 0, 8) == found["natural"] and len(calls) == 3, "a finished trial is repeated"
+    lines = long_tail.table("species", {name: [one, one] for name, one in found.items()})
+    assert lines[-1].startswith("| two stages, new heads - natural | +10.0 (+10.0 to +10.0) |")
+    assert {line.count("|") for line in lines} == {10}
+
+
+def test_every_remedy_is_a_configuration():
+    for first, second in long_tail.REMEDIES.values():
+        assert compose(["experiment=photos", "data.path=x", *first, *second, *(["run.init_from=x"] if second else [])])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.schema_optimization import AdamWConfig, ConstantConfig, MuonConfig, SGDConfig
+from linnaeus.config.schema_optimization import AdamWConfig, ConstantConfig, MuonConfig, SGDConfig, TimmOptimizerConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_optimizer, build_scheduler, scaled_lr
 from linnaeus.optim.wrapped_optimizers import TorchOptimizer
@@ -224,6 +224,29 @@ def test_impossible_configurations_raise():
         built(replace(CONFIGS["sgd_plain"], nesterov=True), make_model())
     with pytest.raises(ConfigError, match="nothing to train"):
         build_optimizer(CONFIGS["adamw"], make_model().requires_grad_(False))
+
+
+@pytest.mark.parametrize(
+    "opt, options, message",
+    [
+        ("lion", {"betas": [2, 3]}, r"optimizer.opt=lion optimizer.options=.*Invalid beta"),
+        ("bnbadam", {}, r"optimizer.opt=bnbadam .*"),
+        ("adahessian", {}, r"optimizer.opt=adahessian needs second derivatives"),
+    ],
+)
+def test_a_timm_optimizer_that_cannot_be_built_raises_one_line(monkeypatch, opt, options, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = TimmOptimizerConfig(name="timm", fused=False, opt=opt, options=options, **COMMON)
+    with pytest.raises(ConfigError, match=message):
+        build_optimizer(config, make_model())
+
+
+def test_a_state_that_cannot_be_saved_is_refused_at_the_first_update():
+    config, model = TimmOptimizerConfig(name="timm", fused=False, opt="kron", options={}, **COMMON), make_model()
+    optimizers = built(config, model)
+    fill_gradients(model, 0)
+    with pytest.raises(ConfigError, match="has Q of type list, which cannot be saved"):
+        optimizers.step()
 
 
 @pytest.mark.slow

@@ -12,7 +12,9 @@ class OptimizerConfig:
     lr: float = setting("learning rate at a global batch size of `lr_reference_batch`", above=0)
     lr_scaling: str = setting("scaling of `lr` with the global batch size", choices=("none", "linear", "sqrt"))
     lr_reference_batch: int = setting("global batch size that `lr` was chosen for", low=1)
-    weight_decay: float = setting("decoupled weight decay; norms, biases and tokens are not decayed", low=0)
+    weight_decay: float = setting(
+        "weight decay, decoupled for adamw and muon, added to the gradient for sgd; norms, biases and tokens are not decayed", low=0
+    )
     layer_decay: float | None = setting(
         "factor of the learning rate from each layer to the one below it, 1 at the head, such as 0.75 to fine-tune; null: 1 everywhere",
         above=0,

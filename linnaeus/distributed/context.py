@@ -42,6 +42,19 @@ def store_made_by_agent() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
+def check_environment() -> None:
+    """Raise `ConfigError` if RANK and WORLD_SIZE are set, but the other variables of a launcher are missing, or the rank is too large.
+
+    torch would print a traceback, or wait half an hour for processes that do not exist."""
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    rank, size = get_rank_safely(), get_world_size()
+    fix = "start with torchrun, or unset RANK and WORLD_SIZE to train with one process"
+    if missing:
+        raise ConfigError(f"RANK={rank} WORLD_SIZE={size} are set, as by a launcher, without {' and '.join(missing)}; {fix}")
+    if not 0 <= rank < size:
+        raise ConfigError(f"RANK={rank} is not the rank of one of WORLD_SIZE={size} processes; {fix}")
+
+
 class DistributedContext:
     """Rank, device and collectives of this process. A singleton: every call of the constructor returns the same object.
 
@@ -64,8 +77,10 @@ class DistributedContext:
     def store(self) -> Any:
         """Return the key-value store of the launcher. The first use connects to the store. Use it only if `launched()` is True.
 
-        Each key gets a prefix with the number of the attempt, because torchrun may restart a group."""
+        Each key gets a prefix with the number of the attempt, because torchrun may restart a group. Raise `ConfigError` if the environment
+        of the launcher is incomplete."""
         if self._store is None:
+            check_environment()
             timeout = AGENT_STORE_TIMEOUT if store_made_by_agent() else RENDEZVOUS_TIMEOUT
             self._store, *_ = next(_dist().rendezvous("env://", get_rank_safely(), get_world_size(), timeout=timeout))
             self._store.set_timeout(RENDEZVOUS_TIMEOUT)

@@ -32,7 +32,7 @@ class RowNumbers:
     step: `global_step`. fraction: fraction of the run that is done, 0 to 1. update_ratios: parameter group -> ratio, see
     `optim.update_ratio`; {} if it was not measured. head_norms: for each task the largest gradient norm among the parameters of its output
     layer at the last update, [T]; NaN if unknown; () if that update was skipped. losses: mean loss of each task since the last row, [T].
-    weights: task weights, [T]."""
+    weights: task weights, [T]. weights_move: False if the task weights are constant, as the user has set them."""
 
     step: int
     fraction: float = 0.0
@@ -40,6 +40,7 @@ class RowNumbers:
     head_norms: Sequence[float] = ()
     losses: Sequence[float] = ()
     weights: Sequence[float] = ()
+    weights_move: bool = True
 
 
 class Conditions:
@@ -77,7 +78,7 @@ class Conditions:
                 text = f"the output layer of {task} has no gradient, and its loss is {loss:.4g}"
                 yield Alarm("dead_task", row.step, text, None, (task,), loss)
         total = sum(row.weights)
-        for task, weight in zip(self.tasks, row.weights):
+        for task, weight in zip(self.tasks, row.weights) if row.weights_move else ():
             if len(self.tasks) > 1 and not weight <= RUNAWAY * total:
                 yield Alarm("task_weights", row.step, f"the weight of {task} is {weight:.3g} of {total:.3g} in all", None, (task,), weight)
 

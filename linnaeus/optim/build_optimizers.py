@@ -23,8 +23,8 @@ NOT_HIDDEN = re.compile(r"(^|\.)(heads?|\w*_heads?|head_\w+|classifiers?|fc|\w*e
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module, seed: int = 0, sharded: Collection[str] = ()) -> Optimizers:
     """Return the optimizers for the trainable parameters of `model`. The model must not be wrapped in DDP yet, and must have its final
-    device, dtype and layout. seed: seed of the run, by which moments in bf16 are rounded at random. sharded: names of the parameters that
-    are divided over the processes.
+    device, dtype and layout. config: its `lr` is the learning rate of the run, scaled with the global batch. seed: seed of the run, by
+    which moments in bf16 are rounded at random. sharded: names of the parameters that are divided over the processes.
 
     Raise `ConfigError` for malformed parameter groups, for a group that sets nothing or matches no parameter, for Muon with a model that
     does not have hidden matrices, and for moments in bf16 without the fused kernel or with parameters that are not float32."""

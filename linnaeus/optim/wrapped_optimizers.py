@@ -15,7 +15,7 @@ from torch import Tensor
 
 from linnaeus.config.contracts import check_arguments, class_name, described
 from linnaeus.config.schema_optimization import TimmOptimizerConfig
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, one_line
 from linnaeus.optim.optimizers import BaseOptimizer
 from linnaeus.optim.param_groups import ParamGroup
 
@@ -83,6 +83,7 @@ class ExternalOptimizer(BaseOptimizer):
         if len(self.optimizer.param_groups) != len(self.groups):
             raise ConfigError(f"optimizer.name={kind}: the optimizer must not change the number of parameter groups")
         self._initial = [dict(group) for group in self.optimizer.param_groups]
+        self._checked = False  # True after the first step, which has created the state
 
     @property
     def state(self) -> dict[str, dict[str, Any]]:  # type: ignore[override]
@@ -121,18 +122,27 @@ class ExternalOptimizer(BaseOptimizer):
         for group, scale in zip(self.optimizer.param_groups, self.lr_scales, strict=True):
             group["lr"] = lr * scale
         self.optimizer.step()
+        if not self._checked:
+            self._checked = bool(self.state)  # refuses a state that cannot be saved, before hours of training are lost
 
 
 def timm_optimizer(config: TimmOptimizerConfig, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    """Return the timm optimizer `config.opt` for torch's parameter groups. Raise `ConfigError` for an unknown name or option."""
-    from timm.optim import create_optimizer_v2, list_optimizers
+    """Return the timm optimizer `config.opt` for torch's parameter groups.
+
+    Raise `ConfigError` for an unknown name or option, a value that the optimizer does not accept, a device that it does not support, and an
+    optimizer that needs second derivatives."""
+    from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers
 
     known = [str(name) for name in list_optimizers()]
     if config.opt not in known:
         close = difflib.get_close_matches(config.opt, known, 3)
         hint = f"did you mean {', '.join(close)}?" if close else f"timm has {', '.join(known)}"
         raise ConfigError(f"optimizer.opt is {config.opt!r}, which timm does not have; {hint}")
+    if get_optimizer_info(config.opt).second_order:
+        raise ConfigError(f"optimizer.opt={config.opt} needs second derivatives, which the program does not compute; use another optimizer")
     try:
         return create_optimizer_v2(groups, opt=config.opt, lr=config.lr, weight_decay=config.weight_decay, **config.options)
     except TypeError as error:
         raise ConfigError(f"optimizer.options={config.options}: {config.opt} does not accept them ({error})") from None
+    except (ValueError, AssertionError) as error:  # of a value; of a missing GPU or library
+        raise ConfigError(f"optimizer.opt={config.opt} optimizer.options={config.options}: {one_line(error)}") from None

@@ -1,6 +1,7 @@
 """Format the plan of a run: its schedule as text. The plan is printed with `plan=true` and at every start, and saved as schedule.txt."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from linnaeus.durations import first_step_at
 from linnaeus.errors import counted
@@ -197,6 +198,11 @@ def unreached(resolved: ResolvedSchedule) -> list[str]:
         f"schedule.mixup_group_level: {level} would start after the last epoch"
         for epoch, level in resolved.mixup_group_levels
         if epoch * resolved.steps_per_epoch >= last
+    ]
+    notes += [
+        f"schedule.mixup_group_level: {level} has no effect, because {following} starts in the same epoch, {epoch + 1}"
+        for (epoch, level), (other, following) in pairwise(resolved.mixup_group_levels)
+        if epoch == other and epoch * resolved.steps_per_epoch < last
     ]
     if resolved.augmentation_end is not None and resolved.augmentation_end >= last:
         notes.append(f"augment.off_last: augmentation would end at step {resolved.augmentation_end}, not before the last step {last}")

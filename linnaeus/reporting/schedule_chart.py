@@ -121,8 +121,8 @@ class _Picture:
         self.bottom += 8
         chart, steps = self._panel("mixing level", 24), [epoch * r.steps_per_epoch for epoch, _ in r.mixup_group_levels]
         for i, ((_, level), start, end) in enumerate(zip(r.mixup_group_levels, steps, [*steps[1:], r.total_steps])):
-            if start < r.total_steps:
-                end = min(end, r.total_steps)
+            end = min(end, r.total_steps)
+            if start < end:
                 chart.area((start, start, end, end), AREA_COLOURS[i % 4], level)
 
     def _augmentation(self) -> None:

@@ -261,10 +261,10 @@ def _lr_milestones(
 
 def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) -> tuple[tuple[int, str], ...]:
     """Return (epoch, taxonomic rank) for each entry of `schedule.mixup_group_level`. The epoch is the first that starts at or after the
-    step of the key `from` of the entry.
+    step of the key `from` of the entry. Of entries with the same epoch, only the last has an effect.
 
     Raise `ConfigError` for an entry with other keys than `from` and `level`, and for entries that are not sorted."""
-    levels: dict[int, str] = {}
+    levels: list[tuple[int, str]] = []
     steps: list[int] = []
     for i, entry in enumerate(schedule.mixup_group_level):
         key = f"schedule.mixup_group_level[{i}]"
@@ -274,8 +274,8 @@ def _mixup_group_levels(schedule: ScheduleConfig, total: int, per_epoch: int) ->
         if steps and step <= steps[-1]:
             raise ConfigError(f"{key}.from={entry['from']} (step {step}) must come after the previous entry (step {steps[-1]}); sort them")
         steps.append(step)
-        levels[-(-step // per_epoch)] = entry["level"]
-    return tuple(levels.items())
+        levels.append((-(-step // per_epoch), entry["level"]))
+    return tuple(levels)
 
 
 def _augmentation_end(config: Config, total: int, per_epoch: int) -> int | None:

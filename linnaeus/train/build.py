@@ -4,6 +4,7 @@ A `ConfigError` of a part is raised here, before the run directory is written.""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 from collections.abc import Iterable
@@ -83,7 +84,8 @@ def build_training(
     with precision.autocast():
         workload.check_model(model)
     shards = RowShards(context, model.shard(context))
-    optimizers = build_optimizer(config.optimizer, model, config.seed, shards.rows)
+    peak = dataclasses.replace(config.optimizer, lr=plan.lr.base_lr)  # timm's adamc and its like decay by lr^2 / this rate
+    optimizers = build_optimizer(peak, model, config.seed, shards.rows)
     growth = build_growth(config.growth, model, optimizers, plan.ops, config.seed)
     ema = EMA(model, trainer.ema_decay) if trainer.ema_decay is not None else None
     weighting = build_weighting(config.weighting, workload.tasks, context.device, precision.dtype, plan.accumulation, config.seed)

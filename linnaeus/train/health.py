@@ -59,7 +59,8 @@ def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, floa
     if heads and t.shards.rows:
         heads = t.context.all_reduce(torch.tensor(heads), "max").tolist()
     heads = [norm if count else math.nan for norm, count in zip(heads, labels)]
-    return RowNumbers(t.progress.global_step, t.progress.get_progress_fraction(), ratios, heads, losses, weights)
+    moving = t.tracker.weights is not None
+    return RowNumbers(t.progress.global_step, t.progress.get_progress_fraction(), ratios, heads, losses, weights, moving)
 
 
 def head_norms(heads: Sequence[Sequence[torch.nn.Parameter]]) -> list[float]:

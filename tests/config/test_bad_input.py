@@ -210,6 +210,22 @@ def test_a_launched_process_cannot_start_processes(start, monkeypatch, command):
     assert status == 2 and f"type `linnaeus {command}`" in err
 
 
+@pytest.mark.parametrize(
+    "variables, message",
+    [
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "without MASTER_ADDR and MASTER_PORT; start with torchrun, or unset"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}, "without MASTER_PORT; start with torchrun"),
+        ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, "RANK=2 is not the rank of one of WORLD_SIZE=2"),
+    ],
+)
+def test_an_incomplete_environment_of_a_launcher(variables, message, start, monkeypatch):
+    monkeypatch.setattr("linnaeus.config.messages.time.sleep", lambda seconds: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    status, _, err = start(*SMALL.split())
+    assert status == 2 and err.count("\n") == 1 and message in err, err
+
+
 def test_a_mistake_in_the_code_keeps_its_traceback(start, monkeypatch):
     """The negative control: only mistakes of a user become one line."""
     monkeypatch.setattr("linnaeus.train.resolve_schedule", lambda *_: int("no number"))

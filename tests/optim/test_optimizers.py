@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from linnaeus.config.schema_optimization import AdamWConfig, ConstantConfig, MuonConfig, SGDConfig
+from linnaeus.config.schema_optimization import AdamWConfig, ConstantConfig, MuonConfig, SGDConfig, TimmOptimizerConfig
 from linnaeus.errors import ConfigError
 from linnaeus.optim import build_optimizer, build_scheduler, scaled_lr
 from linnaeus.optim.wrapped_optimizers import TorchOptimizer
+from tests import runs, watching
 from tests.runs import unequal
 
 CPU = torch.device("cpu")
@@ -224,6 +225,38 @@ def test_impossible_configurations_raise():
         built(replace(CONFIGS["sgd_plain"], nesterov=True), make_model())
     with pytest.raises(ConfigError, match="nothing to train"):
         build_optimizer(CONFIGS["adamw"], make_model().requires_grad_(False))
+
+
+@pytest.mark.parametrize(
+    "opt, options, message",
+    [
+        ("lion", {"betas": [2, 3]}, r"optimizer.opt=lion optimizer.options=.*Invalid beta"),
+        ("bnbadam", {}, r"optimizer.opt=bnbadam .*"),
+        ("adahessian", {}, r"optimizer.opt=adahessian needs second derivatives"),
+    ],
+)
+def test_a_timm_optimizer_that_cannot_be_built_raises_one_line(monkeypatch, opt, options, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = TimmOptimizerConfig(name="timm", fused=False, opt=opt, options=options, **COMMON)
+    with pytest.raises(ConfigError, match=message):
+        build_optimizer(config, make_model())
+
+
+def test_a_corrected_weight_decay_knows_the_learning_rate_scaled_with_the_global_batch(tmp_path):
+    """adamc decays by lr^2 / (rate that it is built with): at the peak by lr."""
+    found = []
+    settings = ["optimizer=timm", "optimizer.opt=adamc", "optimizer.lr_scaling=linear", "optimizer.lr_reference_batch=8"]
+    with watching.around_updates(before=lambda t: found.append((t.optimizers.optimizers[0].optimizer.defaults["lr"], t.lr.base_lr))):
+        runs.run("vectors", tmp_path, *settings, "optimizer.lr=0.01", "trainer.length=1steps")
+    assert found == [(0.04, 0.04)]
+
+
+def test_a_state_that_cannot_be_saved_is_refused_at_the_first_update():
+    config, model = TimmOptimizerConfig(name="timm", fused=False, opt="kron", options={}, **COMMON), make_model()
+    optimizers = built(config, model)
+    fill_gradients(model, 0)
+    with pytest.raises(ConfigError, match="has Q of type list, which cannot be saved"):
+        optimizers.step()
 
 
 @pytest.mark.slow

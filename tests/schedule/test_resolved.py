@@ -93,6 +93,17 @@ def test_events_beyond_the_run_are_noted() -> None:
     assert unreached(resolve()) == []
 
 
+def test_a_mixing_level_replaced_in_the_epoch_of_its_start_is_noted() -> None:
+    levels = [{"from": f"{step}steps", "level": level} for step, level in ((0, "species"), (31, "genus"), (39, "family"), (40, "order"))]
+    resolved = resolve(mixup_group_level=levels)
+    assert [OpsSchedule(resolved).get_mixup_group_level(epoch) for epoch in (3, 4)] == ["species", "order"]
+    key = "schedule.mixup_group_level"
+    assert unreached(resolved) == [
+        f"{key}: genus has no effect, because family starts in the same epoch, 5",
+        f"{key}: family has no effect, because order starts in the same epoch, 5",
+    ]
+
+
 def test_augmentation_and_mixing_end_together() -> None:
     mixed = {"mixup_prob": RampConfig(0.5, 0.5, "0%", "100%"), "mixup_group_level": [{"from": "0%", "level": "genus"}]}
     for off_last, end in (("10%", 90), ("5steps", 95), ("3epochs", 70), ("1.5%", 98), ("100%", 0)):

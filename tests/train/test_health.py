@@ -230,6 +230,13 @@ def test_runaway_weights_and_lasting_problem_after_a_pause():
     assert [step for step, kinds in enumerate(found, 1) if kinds == ["task_weights"]] == [4, 16]
 
 
+@pytest.mark.parametrize("weighting, kinds", [("fixed", []), ("uncertainty", ["task_weights"])])
+def test_constant_weights_that_the_user_has_set_are_not_runaway_weights(tmp_path, weighting, kinds):
+    settings = [f"weighting={weighting}", "weighting.weights={first:0.01}", "schedule.log=[1steps]", "trainer.length=1epochs"]
+    run = runs.run("vectors", tmp_path, *settings)
+    assert [alarm.kind for alarm in read_alarms(run)] == kinds
+
+
 def test_a_validation_worse_than_the_untrained_model_is_named_once():
     monitor = HealthMonitor(["a"])
     validated = lambda step, loss: [alarm.kind for alarm in monitor.observe_validation(ValidationNumbers(step, loss=loss))]

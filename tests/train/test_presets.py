@@ -70,6 +70,17 @@ def test_resampled_data_cannot_be_limited(tmp_path):
         runs.run("biota", tmp_path, *settings)
 
 
+@pytest.mark.parametrize(
+    "workload, settings, message",
+    [("language", ["data.order=random"], "cannot limit data.order=random"), ("nanecho", [], "cannot limit the sources")],
+)
+def test_text_windows_that_are_drawn_cannot_be_limited(tmp_path, workload, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        runs.run(workload, tmp_path / "limited", *settings, "trainer.limit_train_samples=16")
+    text = runs.run("language", tmp_path / "text", "trainer.limit_train_samples=16", "debug.batch_hashes=true", "trainer.length=2epochs")
+    assert len({sample for row in runs.rows(text / "batches-rank0.jsonl") for sample in row["samples"]}) == 16
+
+
 def test_a_dump_of_the_metrics_is_a_file_and_one_line_of_the_log(tmp_path):
     logs = [
         (runs.run("vectors", tmp_path / value, f"debug.dump_metrics={value}") / "train.log").read_text().splitlines()

@@ -14,8 +14,10 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
+from linnaeus.errors import ConfigError
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
+from linnaeus.schedule.resolved import ResolvedSchedule
 from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.corpus import scan_texts
@@ -55,8 +57,11 @@ class LanguageWorkload(Workload):
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Set `train_set`, the training windows in the mixture of the schedule's phases. Also set `final_dimension_weights`, the weights of
-        the dimensions (named adapters) in the last update of the run, and `notes`, messages for the user."""
+        the dimensions (named adapters) in the last update of the run, and `notes`, messages for the user.
+
+        Raise `ConfigError` if `trainer.limit_train_samples` leaves out windows that would be drawn nevertheless."""
         self.train_set, resolved = self._training_windows(schedule), schedule.resolved
+        self._check_limit(resolved)
         if self.dimensions:
             last = np.array([resolved.last_step - 1])
             self.final_dimension_weights = dict(zip(self.dimensions, schedule.get_dimension_weights(last, self.dimensions)[0].tolist()))
@@ -67,6 +72,16 @@ class LanguageWorkload(Workload):
             *(f"source {name}: no phase uses it; it is validated but not trained on" for name in unused),
             *(f"dimension {name}: validation has too few windows, {len(self.validation_set)}, to score it" for name in unscored),
         )
+
+    def _check_limit(self, resolved: ResolvedSchedule) -> None:
+        limit, phases = self.config.trainer.limit_train_samples, resolved.phases
+        if limit is None or limit >= self.train_size:
+            return
+        key = f"trainer.limit_train_samples={limit}"
+        if self.config.data.order == "random":
+            raise ConfigError(f"{key} cannot limit data.order=random, which draws from the whole text; set data.order=windows")
+        if len(self.sources) > 1 and phases is not None and any(phase.data for phase in phases.phases):
+            raise ConfigError(f"{key} cannot limit the sources that schedule.phases mixes; leave it out, or give a smaller data.path")
 
     def _training_windows(self, schedule: OpsSchedule | None) -> TextWindows:
         data, name = self.config.data, f"{self.fingerprint}/train"

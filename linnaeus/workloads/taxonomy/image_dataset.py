@@ -69,6 +69,8 @@ class TaxonomyDataset(PositionedDataset):
         self._blocks = build_blocks(config) if training else None
         self.weight = source.weight[self.rows] if training and source.weight is not None else None
         self.notes = masking_notes(config.schedule, self.components) if training else ()
+        if training and self.mix_nulls and self._final.mixing is None:
+            self.notes += ("augment.mix_nulls has no effect: schedule.mixup_prob is 0",)
         if self._resampling is not None:
             rank = config.data.sampling_rank or self.ranks[-1]
             self.notes += (f"{config.data.sampling} sampling of {rank}: {self._resampling.summary()}",)

@@ -66,13 +66,15 @@ class MetadataMasking:
 
 
 def masking_notes(config: ScheduleConfig, components: Sequence[str]) -> tuple[str, ...]:
-    """Return a line for each masking probability that has no effect with these components. The lines are printed at the start of the
+    """Return a line for each setting of masking that has no effect with these components. The lines are printed at the start of the
     run."""
     notes = []
     if ramp_used(config.meta_mask_prob) and not components:
         notes.append("schedule.meta_mask_prob has no effect: data.components is empty")
     if ramp_used(config.partial_meta_mask_prob) and len(components) < 2 and not config.partial_mask_whitelist:
         notes.append(f"schedule.partial_meta_mask_prob has no effect: data.components={list(components)} has no proper subset to mask")
+    if config.partial_mask_whitelist and not ramp_used(config.partial_meta_mask_prob):
+        notes.append("schedule.partial_mask_whitelist has no effect: schedule.partial_meta_mask_prob is 0")
     return tuple(notes)
 
 

@@ -94,6 +94,8 @@ def test_masking_without_maskable_components_has_no_effect_and_a_note():
     assert [note.split()[0] for note in masking_notes(schedule(), ("TEMPORAL",))] == ["schedule.partial_meta_mask_prob"]
     assert masking_notes(schedule(whitelist=[["TEMPORAL"]]), ("TEMPORAL",)) == masking_notes(schedule(), NAMES) == ()
     assert masking_notes(schedule(full=0.0, partial=0.0), ()) == ()
+    (note,) = masking_notes(schedule(partial=0.0, whitelist=[["TEMPORAL"]]), NAMES)
+    assert note == "schedule.partial_mask_whitelist has no effect: schedule.partial_meta_mask_prob is 0"
 
 
 # -- null labels -------------------------------------------------------------------------------------------------------------------

@@ -230,6 +230,13 @@ def test_an_end_of_augmentation_without_effect_is_an_error():
     assert dataset(make_config(mixup_prob=0.0, **neutral), training=False).transforms[SIZE].at_end is None
 
 
+def test_mixing_of_null_labels_without_mixing_is_noted():
+    note = "augment.mix_nulls has no effect: schedule.mixup_prob is 0"
+    for mixup_prob, mix_nulls in ((0.0, True), (1.0, True), (0.0, False)):
+        data = dataset(make_config(mixup_prob, mix_nulls=mix_nulls))
+        assert (note in data.notes) == (mix_nulls and not mixup_prob)
+
+
 @pytest.mark.parametrize("mix_nulls", [False, True])
 def test_pairs_are_of_one_group_and_have_both_labels(mix_nulls):
     data = dataset(make_config(mix_nulls=mix_nulls), Certain())

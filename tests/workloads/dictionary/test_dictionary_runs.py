@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
+from linnaeus import workloads
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.train.evaluation import evaluate
@@ -92,6 +93,12 @@ def test_the_learning_of_planted_features_is_measured(tmp_path):
     assert all(0 <= found[name] <= 1 for name in ("mcc", "uniqueness", "precision", "recall", "f1")) and found["true_l0"] > 0
     start = final(runs.run("planted", tmp_path / "start", "model.k=2.5", "trainer.length=3steps", "optimizer.lr=1e-9"))
     assert found["mcc"] > start["mcc"] + 0.01 and found["explained_variance"] > start["explained_variance"] + 0.2
+
+
+def test_metrics_of_the_model_that_is_read_are_not_columns_of_the_table(tmp_path):
+    workload = workloads.build_workload(runs.configuration("planted", tmp_path))
+    (header, row) = workload.summary({"val/l0": 2.0, "val/original/f1": 0.5, "val/spliced/f1": 0.4})
+    assert header.split() == ["l0"] and row.split() == ["dictionary", "2"]
 
 
 def test_shares_and_cosines_have_their_values():

@@ -116,7 +116,7 @@ MISTAKES = {
     "no module 'blocks.9'; the nearest ones are blocks": ["dictionary.module=blocks.9"],
     "dictionary.module: .*returns tuple|dictionary.module: the model has no module": ["dictionary.module=nothing"],
     "dictionary.run: .*absent does not exist": ["dictionary.run=absent"],
-    "dictionary.run: no checkpoint of step 77|dictionary.run: .* has no checkpoint of step 77": ["dictionary.checkpoint='77'"],
+    "dictionary.run: no checkpoint of step 77|dictionary.run: .* has no checkpoint of step 77": ["dictionary.checkpoint=77"],
     "dictionary.run: unknown key data.pth": ["dictionary.settings=['data.pth=x']"],
     "dictionary.run is null": ["dictionary.run=null", "data=activations"],
     "dictionary.module is null": ["dictionary.module=null"],

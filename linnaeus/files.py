@@ -21,7 +21,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -45,14 +45,20 @@ def write_atomic(path: Path | str, content: bytes | str) -> None:
 def atomic_file(path: Path | str) -> Iterator[BinaryIO]:
     """Return a context manager that opens a temporary file for writing. At the end of the block the file is flushed and renamed to `path`.
 
-    If the block raises, `path` is unchanged."""
+    If the block or a write raises, `path` is unchanged and the temporary file is deleted: on a full disk it would take up space."""
     path = Path(path)
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}-{threading.get_ident()}")
-    with open(temporary, "wb", opener=no_follow) as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    file = open(temporary, "wb", opener=no_follow)  # noqa: SIM115 (closed in the block below)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except Exception:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
     sync_file(path.parent)  # a rename is durable only after its directory is flushed
 
 

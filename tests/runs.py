@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -327,6 +328,17 @@ def unequal(a: Any, b: Any, where: str = "") -> list[str]:
 
 def _raw(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@contextlib.contextmanager
+def full_disk(size: int = 1000) -> Iterator[None]:
+    """Let no file of this process grow beyond `size` bytes in the block, as on a full disk: the system refuses the write (EFBIG)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 300) -> None:

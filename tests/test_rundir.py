@@ -596,3 +596,10 @@ def test_a_link_that_appears_later_is_not_followed() -> None:
         with pytest.raises(OSError, match="it is a symbolic link"):
             write()
     assert Path("precious").read_text() == "keep\n"
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    file_operations.write_atomic(tmp_path / "file", "old")
+    with runs.full_disk(), pytest.raises(OSError, match="File too large"):
+        file_operations.write_atomic(tmp_path / "file", "new" * 1000)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "old"

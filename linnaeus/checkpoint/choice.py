@@ -11,7 +11,7 @@ NEWEST, BEST = "newest", "best"
 ANOTHER = 'use --checkpoint newest (run.init_checkpoint=newest; in Python checkpoint="newest"), or a step'
 
 
-def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
+def run_checkpoints(run: Path, choice: str | int | None) -> list[tuple[Path, str]]:
     """Return the checkpoints of a run directory in the order in which they should be tried: (path, a phrase such as "the newest of 3").
 
     `choice`: "newest" (also None), "best", or a step. Return [] if the directory contains no checkpoint. Raise `ConfigError` for any other
@@ -23,6 +23,7 @@ def run_checkpoints(run: Path, choice: str | None) -> list[tuple[Path, str]]:
         return [(path, f"the newest of {len(found)}") for _, path in sorted(found.items(), reverse=True)]
     if choice == BEST:
         return _best_first(run, found)
+    choice = str(choice)  # an integer in Python
     if not choice.isdecimal():
         raise ConfigError(f"{choice!r} is not a choice among checkpoints; use newest, best or a step")
     if int(choice) not in found:

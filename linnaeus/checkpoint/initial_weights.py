@@ -45,7 +45,7 @@ class InitialWeights:
     notes: list[str] = field(default_factory=list)
 
 
-def read_initial_weights(path: str, key: str = "run.init_from", choice: str | None = None) -> InitialWeights:
+def read_initial_weights(path: str, key: str = "run.init_from", choice: str | int | None = None) -> InitialWeights:
     """Read the weights at `path`, the value of the configuration key `key`. No code in the file is executed.
 
     `choice`: which checkpoint of a run directory is read ("newest", "best" or a step), see `run_checkpoints`. Raise `ConfigError`, naming
@@ -65,7 +65,7 @@ def read_initial_weights(path: str, key: str = "run.init_from", choice: str | No
         raise ConfigError(f"{key}: {error}") from None
 
 
-def _of_directory(path: Path, choice: str | None) -> InitialWeights:
+def _of_directory(path: Path, choice: str | int | None) -> InitialWeights:
     if (path / MANIFEST).exists():
         return _of_checkpoint(path, [])
     skipped: list[str] = []

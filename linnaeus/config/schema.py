@@ -44,7 +44,9 @@ class RunConfig:
     resume: str = setting("auto: continue the run in its directory; never: refuse if there is one; or the path of a checkpoint to continue")
     allow: list[str] = setting("config keys that may change on resume although they alter the updates")
     init_from: str | None = setting("initial weights of a new run: a run directory, a checkpoint, safetensors or torch file; null: random")
-    init_checkpoint: str | None = setting("checkpoint of the run `init_from`: newest, best (by its `best_monitor`) or a step; null: newest")
+    init_checkpoint: str | None = setting(
+        "checkpoint of the run `init_from`: newest, best (by its `best_monitor`) or a step; null: newest", step=True
+    )
     init_allow: list[str] = setting("prefixes of weight names ([head.]) that may be missing in `init_from` (then random) or left over")
     init_skip: list[str] = setting("prefixes of weight names ([head.]) that keep their random initialisation even if `init_from` has them")
 

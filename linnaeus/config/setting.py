@@ -24,6 +24,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
     duration: str = "",
+    step: bool = False,
     default: Any = dataclasses.MISSING,
 ) -> Any:
     """Return a dataclass field with its limits, required unless `default` is given. `meaning`: the text about the field in `--help` and in
@@ -31,8 +32,10 @@ def setting(
 
     `choices`: the allowed texts; a field of type `str | int` also takes integers, and `str | bool` also takes false, and true if the
     choices have the text `true`. `low` and `high` are inclusive limits, `above` and `below` exclusive ones; in a list or mapping they apply
-    to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time)."""
+    to each value. `duration` names the allowed units: "update" (steps, epochs, %), "any" (also wall time) or "clock" (only wall time).
+    `step`: the text may be the number of a step, so an integer is converted to a text."""
     metadata = {"meaning": meaning, "choices": choices, "low": low, "high": high, "above": above, "below": below, "duration": duration}
+    metadata["step"] = step
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=lambda: copy.copy(default))

@@ -197,6 +197,7 @@ def _value(key: str, value: Any, annotation: Any, meta: Any) -> Any:
     if meta["duration"] and isinstance(value, (int, float)):
         units = f"{value}s, {value}min or {value}h" if meta["duration"] == "clock" else f"{value}steps, {value}epochs or {value}%"
         raise ConfigError(f"{key} is {value}; it needs a unit: {units}")
+    value = str(value) if meta["step"] and type(value) is int else value
     value = value == "true" if value in ("true", "false") and bool in typing.get_args(annotation) else value
     choices, allowed = meta["choices"], ", ".join(allowed_values(meta["choices"], annotation))
     if choices and _is_other_type(value, annotation, choices):

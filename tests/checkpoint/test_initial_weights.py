@@ -140,7 +140,7 @@ def test_a_chosen_checkpoint_of_a_run(mode: str, best: int, tmp_path: Path) -> N
     for step, score in ((10, 0.5), (20, 0.9), (30, 0.1), (40, None)):
         checkpoint(tmp_path / "checkpoints", step, Net(step), score=score)
     (tmp_path / "config.yaml").write_text(f"schedule: {{best_monitor: val/loss, best_mode: {mode}}}")
-    for choice, step in ((None, 40), ("newest", 40), ("best", best), ("10", 10)):
+    for choice, step in ((None, 40), ("newest", 40), ("best", best), ("10", 10), (10, 10)):
         for path in (tmp_path, tmp_path / "checkpoints"):
             weights = read_initial_weights(str(path), choice=choice)
             assert f"step-{step:08d}" in weights.source and any(f"step-{step:08d} is used" in note for note in weights.notes)
@@ -188,6 +188,11 @@ def test_keys_that_conflict_or_have_no_effect() -> None:
         with pytest.raises(ConfigError, match=message):
             compose(given.split())
     assert compose(["run.init_from=a", "run.init_allow=head", "run.resume=never"]).run.init_allow == ["head"]
+
+
+@pytest.mark.parametrize("value", ["1200", "'1200'"])
+def test_a_step_needs_no_quotes(value: str) -> None:
+    assert compose(["run.init_from=a", f"run.init_checkpoint={value}"]).run.init_checkpoint == "1200"
 
 
 # -- matching -----------------------------------------------------------------------------------------------------------------

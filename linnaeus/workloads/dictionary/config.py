@@ -22,7 +22,9 @@ class ReadRunConfig:
     channels: str = setting(
         "place of the channels in an output of four dimensions: first, [B, C, H, W], or last, [B, H, W, C]", choices=("first", "last")
     )
-    checkpoint: str | None = setting("checkpoint of that run: newest, best or a step; null: best if one was validated, otherwise newest")
+    checkpoint: str | None = setting(
+        "checkpoint of that run: newest, best or a step; null: best if one was validated, otherwise newest", step=True
+    )
     settings: list[str] = setting("settings that replace those of that run, such as ['data.path=/new/place']")
     report_features: int = setting("features that report.html shows, the strongest of all dictionaries; 0: none", low=0)
     report_samples: int = setting("validation samples of that run, and training samples, that are read for report.html", low=1)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
     from linnaeus.workloads.questions import Answer, Question, Questions
 
+LARGEST = 1e6  # factor of an activity; with 1e38, sums of squares in float32 are infinite
 WIDTH = 46  # characters of the column of the answer before the edit
 
 
@@ -100,7 +101,7 @@ def _scales(features: Sequence[int], scales: Sequence[float] | None) -> dict[int
     """Return {feature: factor} from the command line. scales: one factor for all features, or one for each; None: factor 0 for all.
 
     Raise `ConfigError` for factors without features, a number of factors that is neither 1 nor the number of features, a repeated feature,
-    and a factor that is not finite."""
+    and a factor that is not from -`LARGEST` to `LARGEST`."""
     if twice := [number for number in features if features.count(number) > 1]:
         raise ConfigError(f"--feature {twice[0]} is given twice; give it once, with its --scale")
     if scales and not features:
@@ -108,8 +109,8 @@ def _scales(features: Sequence[int], scales: Sequence[float] | None) -> dict[int
     given = list(scales or [0.0])
     if len(given) not in (1, len(features) or 1):
         raise ConfigError(f"there are {len(features)} x --feature and {len(given)} x --scale; give one scale for all, or one for each")
-    if bad := [scale for scale in given if not np.isfinite(scale)]:
-        raise ConfigError(f"--scale is {bad[0]}; it must be a finite number")
+    if bad := [scale for scale in given if not abs(scale) <= LARGEST]:
+        raise ConfigError(f"--scale is {bad[0]:g}; it must be from {-LARGEST:g} to {LARGEST:g}")
     return dict(zip(features, given if len(given) > 1 else given * len(features), strict=True))
 
 

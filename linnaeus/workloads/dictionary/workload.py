@@ -252,7 +252,7 @@ class DictionaryWorkload(Workload):
 
         final: metric key -> value; without metrics the only line is an empty header."""
         found = next((name.partition("/")[0] for name in final), "val")
-        columns = [name for name in TABLE if any(key.endswith(f"/{name}") for key in final)]
+        columns = [name for name in TABLE if any(f"{found}/{prefix(task, self.tasks)}{name}" in final for task in self.tasks)]
         lines = [f"{'':14s}" + "".join(f"{name.replace('_', ' '):>19s}" for name in columns)]
         for name in self.tasks if final else ():
             values = [final.get(f"{found}/{prefix(name, self.tasks)}{column}", float("nan")) for column in columns]

@@ -5,7 +5,6 @@ that match no source, and files in another encoding (at most `data.max_bad_fract
 numbers of these files, and dataset.json gives their names. For a file in another encoding a note also gives its name and the offset of the
 error."""
 
-import codecs
 import hashlib
 import sys
 from array import array
@@ -20,7 +19,7 @@ from linnaeus.errors import ConfigError, counted
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.language.config import TextConfig
 from linnaeus.workloads.language.text_files import MODULE_BYTES, FoundFiles, find_files, printable
-from linnaeus.workloads.language.text_pieces import read_pieces, reading_progress, split_documents
+from linnaeus.workloads.language.text_pieces import check_encoding, read_pieces, reading_progress, split_documents
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Corpus:
 def scan_texts(config: TextConfig) -> Corpus:
     """Read the files that `config` selects and return the corpus. Raise `ConfigError` if the files do not contain text, or if more than
     `data.max_bad_fraction` of the files cannot be decoded."""
-    _check_encoding(config.encoding)
+    check_encoding("data.encoding", config.encoding)
     if config.separator == "":
         raise ConfigError("data.separator is empty; set the text between two documents, or null if each file is one document")
     found = find_files(config)
@@ -152,16 +151,6 @@ def held_out(corpus: Corpus) -> np.ndarray:
         elif chosen[own].all():
             chosen &= ~(own & (draws == draws[own].max()))
     return chosen
-
-
-def _check_encoding(encoding: str) -> None:
-    try:
-        b" ".decode(encoding)
-        codecs.getincrementaldecoder(encoding)
-    except LookupError:
-        raise ConfigError(f"data.encoding={encoding} is not a codec of Python; use for example utf-8, utf-16 or latin-1") from None
-    except UnicodeError:
-        pass  # a codec whose characters are longer than one byte
 
 
 def _check_bad(bad: list[str], files: int, config: TextConfig) -> None:

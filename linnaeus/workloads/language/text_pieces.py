@@ -27,6 +27,17 @@ def reading_progress(activity: str, total: int) -> PreparationProgress:
     return PreparationProgress(activity, total, f"{total / 1e6:.0f} MB")
 
 
+def check_encoding(key: str, encoding: str) -> None:
+    """Raise `ConfigError` if `encoding` is not a codec of Python that decodes bytes to text. `key`: setting or option that has the name."""
+    try:
+        b" ".decode(encoding)
+        codecs.getincrementaldecoder(encoding)
+    except LookupError:
+        raise ConfigError(f"{key}={encoding} is not a codec of Python; use for example utf-8, utf-16 or latin-1") from None
+    except UnicodeError:
+        pass  # a codec whose characters are longer than one byte
+
+
 def read_pieces(path: Path, encoding: str, digest: _Hash, progress: PreparationProgress) -> Iterator[str]:
     """Yield the text of a file in pieces, and update `digest` with the bytes of the file. Raise `UnicodeError` if the file is not in
     `encoding` (for a `UnicodeDecodeError`, `start` is the offset in the file), and `ConfigError` if the file cannot be read."""

@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
+from linnaeus import workloads
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
 from linnaeus.train.evaluation import evaluate
@@ -94,6 +95,12 @@ def test_the_learning_of_planted_features_is_measured(tmp_path):
     assert found["mcc"] > start["mcc"] + 0.01 and found["explained_variance"] > start["explained_variance"] + 0.2
 
 
+def test_metrics_of_the_model_that_is_read_are_not_columns_of_the_table(tmp_path):
+    workload = workloads.build_workload(runs.configuration("planted", tmp_path))
+    (header, row) = workload.summary({"val/l0": 2.0, "val/original/f1": 0.5, "val/spliced/f1": 0.4})
+    assert header.split() == ["l0"] and row.split() == ["dictionary", "2"]
+
+
 def test_shares_and_cosines_have_their_values():
     found = densities(torch.tensor([0.0, 5.0, 500.0, 5000.0, 1e6]), 1e6)
     assert found["dead"] == found["density/0"] == 0.2 and found["dense"] == 0.2
@@ -109,7 +116,7 @@ MISTAKES = {
     "no module 'blocks.9'; the nearest ones are blocks": ["dictionary.module=blocks.9"],
     "dictionary.module: .*returns tuple|dictionary.module: the model has no module": ["dictionary.module=nothing"],
     "dictionary.run: .*absent does not exist": ["dictionary.run=absent"],
-    "dictionary.run: no checkpoint of step 77|dictionary.run: .* has no checkpoint of step 77": ["dictionary.checkpoint='77'"],
+    "dictionary.run: no checkpoint of step 77|dictionary.run: .* has no checkpoint of step 77": ["dictionary.checkpoint=77"],
     "dictionary.run: unknown key data.pth": ["dictionary.settings=['data.pth=x']"],
     "dictionary.run is null": ["dictionary.run=null", "data=activations"],
     "dictionary.module is null": ["dictionary.module=null"],

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout import complete_cli
 from linnaeus.workloads.loadout.archetypes import make_world
 from linnaeus.workloads.loadout.build_decoding import METHODS
@@ -152,4 +153,6 @@ def test_a_file_of_another_form_is_one_line(refused, tmp_path):
 
 def test_the_model_in_python(model):
     (answer,) = model.complete("splattershot", "swim_speed_up: main", points={"comeback": 10})
+    with pytest.raises(ConfigError, match="top is -1; it must be at least 1"):  # as a slice it would leave out one build
+        model.complete("splattershot", top=-1)
     assert is_full(answer.build) and (answer.build >= parse_gear("comeback, swim_speed_up: main")).all()

@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+from linnaeus.checkpoint.weight_files import write_weights
 from linnaeus.errors import ConfigError
 from linnaeus.files import TEMPORARY, commit_directory, delete, to_json, write_atomic
 from linnaeus.workloads.dictionary.trained.load_dictionary import load_dictionaries
@@ -66,10 +67,7 @@ def write_folders(found: Mapping[str, TrainedDictionary], out: Path) -> list[Pat
 
 def write_folder(trained: TrainedDictionary, folder: Path) -> None:
     """Write cfg.json and sae_weights.safetensors of a dictionary into `folder`, which must exist."""
-    from safetensors.torch import save_file
-
     place = trained.place
     config, weights = to_saelens(trained.dictionary, {} if place is None else {"model_name": place.run.name, "hook_name": place.module})
     write_atomic(folder / CONFIG, to_json(config))
-    save_file(weights, folder / WEIGHTS)
-    (folder / WEIGHTS).chmod((folder / CONFIG).stat().st_mode)  # safetensors makes its file readable for the owner only
+    write_weights(folder / WEIGHTS, weights)

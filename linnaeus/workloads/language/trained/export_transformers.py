@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from linnaeus.checkpoint.weight_files import write_weights
 from linnaeus.errors import ConfigError, counted
 from linnaeus.files import TEMPORARY, commit_directory, delete, to_json, write_atomic
 from linnaeus.workloads.language.tokenizers import END
@@ -72,10 +71,9 @@ def write_folder(model: LanguageModel, folder: Path, metrics: Mapping[str, Any])
         if temporary.exists():
             delete(temporary)
         temporary.mkdir(parents=True)
-        save_weights(to_layout(model.network), temporary / WEIGHTS)
+        write_weights(temporary / WEIGHTS, to_layout(model.network))
         for name, text in texts_of(model, metrics).items():
             write_atomic(temporary / name, text)
-        (temporary / WEIGHTS).chmod((temporary / CONFIG).stat().st_mode)  # safetensors lets only the owner read its file
         check_reading(model, load_model(temporary))
         lines = check_transformers(model, temporary)
         commit_directory(temporary, folder)
@@ -85,13 +83,6 @@ def write_folder(model: LanguageModel, folder: Path, metrics: Mapping[str, Any])
         if temporary.exists():
             delete(temporary)
     return lines
-
-
-def save_weights(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write weights as a safetensors file with the metadata that transformers expects (format: pt)."""
-    from safetensors.torch import save_file
-
-    save_file(dict(state), path, {"format": "pt"})
 
 
 def texts_of(model: LanguageModel, metrics: Mapping[str, Any]) -> dict[str, str]:

@@ -114,17 +114,16 @@ def read_tokens(model: LanguageModel, path: Path, encoding: str) -> np.ndarray:
     Raise `ConfigError` for an unknown encoding, a file that is not text in this encoding, and a character without a token."""
     import numpy as np
 
-    from linnaeus.workloads.language.text_pieces import read_pieces, reading_progress, recut
+    from linnaeus.workloads.language.text_pieces import check_encoding, read_pieces, reading_progress, recut
     from linnaeus.workloads.language.tokenizers import PIECE_SIZE
 
+    check_encoding("--encoding", encoding)
     parts = [np.zeros(0, np.uint32)]
     try:
         with reading_progress(f"reading {path.name}", path.stat().st_size) as progress:
             pieces = read_pieces(path, encoding, hashlib.sha256(), progress)
             for piece in recut(pieces, model.tokenizer.boundary, PIECE_SIZE):
                 parts.append(model.encode(piece).astype(np.uint32))
-    except LookupError:
-        raise ConfigError(f"--encoding={encoding} is not a codec of Python; use for example utf-8, utf-16 or latin-1") from None
     except UnicodeError as error:
         raise ConfigError(f"TEXT: {path} is not {encoding} ({one_line(error)}); correct the file, or set --encoding") from None
     except ConfigError as error:

@@ -43,9 +43,11 @@ class LoadoutModel:
         """Return the best builds for a weapon that contain the gear `have` and have at least the ability points `points`: at most `top`.
 
         have: text such as `swim_speed_up: main sub`. points: ability -> ability points. method: "direct", "beam", or "closure" (one
-        answer). Raise `ConfigError` for a request that no legal build meets."""
+        answer). Raise `ConfigError` for a request that no legal build meets, and for `top` below 1."""
         if method not in METHODS:
             raise ConfigError(f"method is {method!r}; use one of {', '.join(METHODS)}")
+        if top < 1:
+            raise ConfigError(f"top is {top}; it must be at least 1")
         request = make_request(self.weapons, weapon, have, points)
         if request.given is None:
             raise ConfigError(request.reason)

@@ -146,7 +146,7 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
     region_of_all = options.region if "=" in (options.region or "") else None
     model, notes = restrict(load_model(options.model, **load_options(options)), of_all, options.clade, region_of_all)
     served, more = _served(model, named, options)
-    for note in (*notes, *more):
+    for note in (*model.weights.notes, *notes, *more):
         print(note)
     model.predict(np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8))
     body, pixels = round(options.max_body * 1e6), round(options.max_pixels * 1e6)

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_safetensors
+from linnaeus.checkpoint.weight_files import write_weights
 from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.files import commit_directory, file_digest, to_json, write_atomic
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
@@ -53,20 +54,17 @@ def write_bundle(
 
     `texts`: file name -> content of an additional file. `copied`: file name -> path of an additional file to copy. Raise `ConfigError` if
     the folder exists or cannot be written."""
-    from safetensors.torch import save_file
-
     if folder.exists():
         raise ConfigError(f"OUT: {folder} exists; choose another folder, or remove it")
     temporary = folder.with_name(f".tmp-{folder.name}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)  # of an earlier attempt; its files would be in the bundle
         temporary.mkdir(parents=True)
-        save_file({name: tensor.contiguous() for name, tensor in weights.state.items()}, temporary / WEIGHTS)
+        write_weights(temporary / WEIGHTS, weights.state)
         for name, text in {TREE: to_json(tree.to_dict(), indent=None), **texts}.items():
             write_atomic(temporary / name, text)
         for name, source_file in (copied or {}).items():
             shutil.copyfile(source_file, temporary / name)
-        os.chmod(temporary / WEIGHTS, (temporary / TREE).stat().st_mode)  # safetensors lets only the owner read its file
         files = {name: file_digest(temporary / name) for name in sorted([WEIGHTS, TREE, *texts, *(copied or {})])}
         source = {"weights": weights.source.rpartition("/checkpoints/")[2], "sha256": weights.digest}
         config = {"format": FORMAT, "version": VERSION, "workload": WORKLOAD, "source": source}
@@ -74,6 +72,8 @@ def write_bundle(
         commit_directory(temporary, folder)
     except OSError as error:
         raise ConfigError(f"OUT: {folder} cannot be written ({error.strerror}); choose another folder") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_bundle(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,6 +64,9 @@ def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str]
     weights = read_initial_weights(str(path), "checkpoint", checkpoint or "best")
     tree = _tree_of(path)
     calibration = run_calibration(path, weights.digest, len(tree.ranks)) if calibrated else None
+    if calibrated and calibration is None and (path / CALIBRATION).exists():
+        note = f"{path / CALIBRATION} was fitted for other weights and is not used; calibrate again with this checkpoint"
+        weights = replace(weights, notes=[*weights.notes, note])
     return Parts(Description.of_run(config), tree, weights, calibration, _run_prior(path, calibration, tree))
 
 
@@ -88,6 +92,8 @@ def run_calibration(run: Path, weights: str, ranks: int) -> Calibration | None:
 
     `weights`: SHA-256 of the weights in use. `ranks`: number of ranks of the model. Raise `ConfigError` if calibration.json is damaged."""
     content = read_json(run / CALIBRATION)
+    if content is None and (run / CALIBRATION).exists():
+        raise ConfigError(f"{run / CALIBRATION}: the calibration is damaged (not a JSON object); calibrate again")
     if content is None or content.get("weights") != weights:
         return None
     try:

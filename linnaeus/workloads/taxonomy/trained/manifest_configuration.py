@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.trained.checklist import check_file
 
 
 def manifest_configuration(path: str, overrides: Sequence[str]) -> Any:
@@ -16,8 +16,7 @@ def manifest_configuration(path: str, overrides: Sequence[str]) -> Any:
     override."""
     from linnaeus.config.load import compose
 
-    if not Path(path).expanduser().is_file():
-        raise ConfigError(f"--manifest: {quoted(path, 200)} does not exist; give a CSV or Parquet file")
+    check_file(Path(path).expanduser(), "--manifest", "a CSV or Parquet file")
     return compose(["data=manifest", f"data.path={_quoted_value(path)}", *overrides]).data
 
 

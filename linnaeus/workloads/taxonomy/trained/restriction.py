@@ -122,9 +122,11 @@ def of_names(index: TaxonIndex, names: Sequence[str]) -> Restriction:
 
 
 def of_clades(index: TaxonIndex, clades: Sequence[str], key: str = "--clade") -> Restriction:
-    """Return the restriction to the taxa named in `clades` and all taxa below them. `key`: start of error messages.
+    """Return the restriction to the taxa named in `clades` and all taxa below them, also if one clade is in another. `key`: start of error
+    messages.
 
     Raise `ConfigError` for a name that the model does not have, and for a name that several taxa have."""
+    named = np.zeros(index.tree.offsets[-1], dtype=bool)
     for clade in clades:
         nodes = index.nodes(clade)
         if not nodes:
@@ -132,7 +134,8 @@ def of_clades(index: TaxonIndex, clades: Sequence[str], key: str = "--clade") ->
         if len(nodes) > 1:
             several = list_some([index.described(node) for node in nodes], 4)
             raise ConfigError(f"{key}: {quoted(clade)} is the name of several taxa; choose {several}")
-    return of_rows(index, (Row(clade, (Listed(clade),)) for clade in clades), key)
+        named[nodes] = True
+    return Restriction(index.tree, _leaves_below(index.tree, named))
 
 
 def _nodes(index: TaxonIndex, name: Listed) -> list[int]:

@@ -169,8 +169,10 @@ class TrainedClassifier:
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
         """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
 
-        Raise `ConfigError` for a precision or a coverage that was not fitted, and for either of these options if the model is not
-        calibrated."""
+        Raise `ConfigError` for a negative `top`, for a precision or a coverage that was not fitted, and for either of these options if the
+        model is not calibrated."""
+        if top < 0:
+            raise ConfigError(f"top is {top}; it must be at least 0")
         if self.calibration is None:
             if precision is not None or coverage is not None:
                 name = "precision" if precision is not None else "coverage"

@@ -136,6 +136,7 @@ def test_text_shows_the_answers_side_by_side(read_by, photo, capsys, workload):
         ("language", ["--feature=1", "--feature=2", "--feature=3", "--scale=0", "--scale=1"], "3 x --feature and 2 x --scale"),
         ("language", ["--feature=1", "--feature=1"], "--feature 1 is given twice"),
         ("language", ["--feature=1", "--scale=nan"], "--scale is nan"),
+        ("language", ["--feature=1", "--scale=1e39"], "--scale is 1e+39; it must be from -1e+06 to 1e+06"),  # infinite in float32
         ("language", ["--have=comeback"], "--have has no effect with a language model"),
         ("language", ["--tokens=-1"], "--tokens is -1"),
         ("language", ["--dictionary=k3"], "dictionary 'k3' does not exist; the run has dictionary"),

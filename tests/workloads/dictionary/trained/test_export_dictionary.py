@@ -38,6 +38,16 @@ def test_several_dictionaries_are_several_folders(tmp_path, capsys):
     assert linnaeus.load_model(run, dictionary="k5").source == found["k5"].source
 
 
+def test_a_full_disk_is_one_line_and_leaves_nothing(read_by, tmp_path, capsys):
+    run = read_by("language")
+    capsys.readouterr()  # of its training
+    with runs.full_disk(), pytest.raises(SystemExit) as ended:
+        main([str(run), str(tmp_path / "out")])
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.count("\n")) == (2, 1) and "out cannot be written (File too large)" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [

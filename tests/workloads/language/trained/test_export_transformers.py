@@ -23,6 +23,7 @@ from linnaeus.workloads.language.model.gpt import build_gpt
 from linnaeus.workloads.language.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, train_bpe
 from linnaeus.workloads.language.trained import export_transformers, load_model, transformers_check
 from linnaeus.workloads.language.trained.language_model import LanguageModel
+from tests import runs
 from tests.workloads.language import test_pretrained
 from tests.workloads.language.trained.conftest import ALPHABET, validation_text
 
@@ -157,7 +158,9 @@ def test_what_cannot_be_exported_is_one_line_and_writes_nothing(run, tmp_path, c
             export_cli.main([str(word) for word in words])
         captured = capsys.readouterr()
         assert ended.value.code == 2 and message in captured.err.splitlines()[-1] and captured.out == "", captured.err
-    monkeypatch.setattr(export_transformers, "save_weights", lambda state, path: save_file(changed(state), path))
+    with runs.full_disk(), pytest.raises(ConfigError, match=r"out cannot be written \(File too large\)"):
+        written(model_of(), tmp_path / "out")
+    monkeypatch.setattr(export_transformers, "write_weights", lambda path, state: save_file(changed(state), path))
     with pytest.raises(ConfigError, match="differs from the run when it is read again"):
         written(model_of(), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["there"]

@@ -118,6 +118,7 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, refused) -> None:
         ([run, tmp_path], "cannot be read (Is a directory)"),
         ([run, tmp_path / "latin.txt"], "latin.txt is not utf-8"),
         ([run, tmp_path / "latin.txt", "--encoding", "nonsense"], "--encoding=nonsense is not a codec"),
+        ([run, tmp_path / "short.txt", "--encoding", "base64"], "--encoding=base64 is not a codec"),  # it decodes to bytes
         ([run, tmp_path / "foreign.txt"], "foreign.txt: the character 'ß' is not one of"),
         ([run, tmp_path / "short.txt"], "short.txt: a text of 1 token"),
         ([run, "--continuations", tmp_path / "latin.txt"], "cannot be read (it is not UTF-8)"),

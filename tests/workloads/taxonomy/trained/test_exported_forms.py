@@ -25,6 +25,7 @@ from linnaeus.workloads.taxonomy.trained.export import export_check, export_form
 from linnaeus.workloads.taxonomy.trained.export.exported_network import export_program
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+from tests import runs
 from tests.workloads.taxonomy.trained.conftest import HAS_ONNX
 from tests.workloads.taxonomy.trees import random_tree
 
@@ -252,6 +253,17 @@ def test_a_mistake_is_one_line(finished, tmp_path, monkeypatch, capsys, form, li
         export_cli.main([str(finished.bundle), str(tmp_path / "forms"), "--form", form])
     printed = capsys.readouterr().err
     assert exit_.value.code == 2 and line in printed and printed.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", [None, "torch_export", "timm"])
+def test_a_full_disk_is_one_line_and_leaves_nothing(finished, tmp_path, capsys, form):
+    with runs.full_disk(), pytest.raises((SystemExit, ConfigError)) as error:
+        if form is None:
+            export_cli.main([str(finished.run), str(tmp_path / "out")])
+        export_forms.write_forms(classifier(model=TIMM if form == "timm" else MFORMER, small=False), None, tmp_path / "out", [form])
+    line = capsys.readouterr().err or f"{error.value}\n"
+    assert line.count("\n") == 1 and "out cannot be written (File too large)" in line
     assert list(tmp_path.iterdir()) == []
 
 

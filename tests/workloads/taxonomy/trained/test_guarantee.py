@@ -202,10 +202,24 @@ def test_a_command_is_not_continued_with_another_calibration(finished, calibrate
     assert "out.csv.journal is of another model or other photographs" in capsys.readouterr().err
 
 
-def test_a_calibration_of_other_weights_is_not_used(calibrated):
-    path = calibrated / "calibration.json"
+def test_a_calibration_of_other_weights_is_not_used_and_the_commands_say_so(finished, calibrated, tmp_path, capsys):
+    path, note = calibrated / "calibration.json", "calibration.json was fitted for other weights and is not used; calibrate again"
+    predict = [str(calibrated), str(finished.photograph(0)), "--threads", "1"]
+    assert predict_cli.main(predict) == 0
+    assert note not in capsys.readouterr().out
     path.write_text(json.dumps(json.loads(path.read_text()) | {"weights": "0" * 64}))
     assert linnaeus.load_model(calibrated).calibration is None
+    assert predict_cli.main(predict) == 0
+    assert note in capsys.readouterr().out
+    assert export_cli.main([str(calibrated), str(tmp_path / "bundle")]) == 0
+    assert note in capsys.readouterr().out and not (tmp_path / "bundle" / "calibration.json").exists()
+
+
+def test_a_calibration_that_is_not_json_is_one_line(calibrated):
+    path = calibrated / "calibration.json"
+    path.write_text(path.read_text()[:-9])
+    with pytest.raises(ConfigError, match=r"calibration.json: the calibration is damaged \(not a JSON object\); calibrate again"):
+        linnaeus.load_model(calibrated)
 
 
 def test_what_was_not_fitted_is_one_line(finished, calibrated, monkeypatch, capsys):

@@ -97,6 +97,8 @@ def test_the_taxa_of_a_rank_are_the_most_probable_ones(finished):
         assert len(probabilities) == size and probabilities == sorted(probabilities, reverse=True)
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
         assert prediction.ranks[rank] == everything.ranks[rank][:3]
+    with pytest.raises(ConfigError, match="top is -1; it must be at least 0"):  # as a slice it would leave out one taxon
+        model.predict(finished.photograph(0), top=-1)
 
 
 def test_a_bundle_needs_no_training_code(finished, tmp_path):

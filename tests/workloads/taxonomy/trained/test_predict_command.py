@@ -140,6 +140,7 @@ def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, cap
         (["missing.jpg"], "PHOTOS: 'missing.jpg' does not exist"),
         (["*.nothing"], "no photograph was found"),
         (["--manifest", "missing.csv"], "--manifest: 'missing.csv' does not exist"),
+        (["--manifest", "."], "--manifest: '.' is a folder; give a CSV or Parquet file"),
         (["--manifest", "{manifest}", "--date", "2020-01-01"], "--date has no effect with --manifest"),
         (["--manifest", "{manifest}", "--setting", "seed=1"], "--setting: seed=1 has no effect here"),
         (["{photo}", "--setting", "data.date_column=x"], "has no effect without --manifest"),

@@ -127,6 +127,7 @@ def test_a_list_and_a_clade_are_combined_by_intersection():
     both = listed("Fagaceae", "Felidae").within(of_clades(INDEX, ["Animalia"]))
     assert names_of(both) == {"Puma concolor", "Iris"}
     assert names_of(of_clades(INDEX, ["Fagus", "Sulidae"])) == {"Fagus sylvatica", "Morus bassanus"}
+    assert names_of(of_clades(INDEX, ["Animalia", "Sulidae"])) == names_of(of_clades(INDEX, ["Animalia"])) > {"Morus bassanus"}
     with pytest.raises(ConfigError, match="no taxon in common"):
         listed("Fagaceae").within(of_clades(INDEX, ["Animalia"]))
 

@@ -12,6 +12,7 @@ Every form is read again and compared with the model (`export_check.py`) before 
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 import warnings
@@ -141,7 +142,9 @@ def open_onnx(path: Path) -> Runner:
 
 def write_program(program: ExportedProgram, classifier: TrainedClassifier, path: Path) -> None:
     """Write the program to a file that `torch.export.load` reads. `classifier` is not used."""
-    torch.export.save(program, path)
+    content = io.BytesIO()  # given a path, torch ends the process if the disk is full
+    torch.export.save(program, content)
+    path.write_bytes(content.getbuffer())
 
 
 def open_program(path: Path) -> Runner:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from linnaeus.errors import ConfigError, one_line
-from linnaeus.files import to_json, write_atomic
+from linnaeus.files import system_error, to_json, write_atomic
 from linnaeus.workloads.taxonomy.models.timm_backbone import TimmBackbone
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 from linnaeus.workloads.taxonomy.trained.export.export_check import Examples
@@ -34,7 +34,9 @@ def backbone_of(classifier: TrainedClassifier) -> TimmBackbone:
 
 
 def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
-    """Write model.safetensors and config.json to `folder`. Raise `ConfigError` if timm cannot describe the model."""
+    """Write model.safetensors and config.json to `folder`. Raise `ConfigError` if timm cannot describe the model, and `OSError` if a
+    file cannot be written."""
+    from safetensors import SafetensorError
     from timm.models import save_for_hf
 
     trunk, side = backbone_of(classifier), classifier.image_size
@@ -43,6 +45,8 @@ def write_timm(classifier: TrainedClassifier, folder: Path) -> None:
     given = {"mean": mean, "std": std, "input_size": (3, side, side), "interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "center"}
     try:
         save_for_hf(trunk.backbone, str(folder), safe_serialization=True)
+    except SafetensorError as error:
+        raise system_error(error, folder) or error from None
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         raise ConfigError(f"--form: timm cannot describe {classifier.description.model.name} ({one_line(error)}); leave it out") from error
     config = json.loads((folder / "config.json").read_text())

@@ -99,7 +99,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     if options.sequence:
         inputs, sequences = in_sequences(inputs, options.sequence)
     asked = model.asked(options.top, options.precision, options.coverage)
-    for note in (*inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
+    for note in (*model.weights.notes, *inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
         print(note)
     kind = "photograph" if sequences is None else "sequence"
     if options.out is None:

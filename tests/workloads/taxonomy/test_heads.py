@@ -361,3 +361,57 @@ def test_scores_without_a_mean_are_refused_before_the_training():
         check_mean(NoMean(scores.tree, scores.logits), "Head")
     with pytest.raises(ConfigError, match=r"augment.tta: the mean of scores of Head and themselves differs from them"):
         check_mean(OtherPath(scores.tree, scores.logits), "Head")
+
+
+TEMPERATURE = (0.5, 2.0, 0.8, 1.7)
+
+
+@every(TREES)
+@torch.no_grad()
+def test_a_temperature_per_rank_changes_the_choice_among_siblings(name, kind, null):
+    """p(taxon | parent)^(1/T), normalised among the siblings, one node at a time."""
+    tree, _label, head, features = make(name, kind, null)
+    scores = head(features)
+    before, nulls = node_probabilities(name, tree, head, scores)
+    before[-1] = torch.ones(ROWS, dtype=torch.float64)
+    expected = {-1: before[-1]}
+    for parent, members in sorted(children_of(tree).items()):
+        rank = tree.node_rank[parent] + 1 if parent >= 0 else 0
+        shares = torch.stack([*(before[n] for n in members), *([nulls[parent]] if parent in nulls else [])]) / before[parent]
+        shares = shares ** (1 / TEMPERATURE[rank])
+        for node, share in zip(members, shares / shares.sum(0), strict=False):
+            expected[node] = expected[parent] * share
+    found = scores.tempered(TEMPERATURE).log_probs()
+    for r in range(4):
+        for cls in range(tree.sizes[r]):
+            assert torch.allclose(found[r][:, cls].exp(), expected[tree.offsets[r] + cls], rtol=1e-8)
+    for own, same in zip(scores.log_probs(), scores.tempered((1.0,) * 4).log_probs(), strict=True):
+        assert torch.allclose(own.exp(), same.exp(), rtol=1e-9)
+
+
+@every(CONFIGS)
+@torch.no_grad()
+def test_the_temperature_is_fitted_on_the_choices_that_it_changes(name, kind, null):
+    """The mean over the labels of log softmax of the choices / T is the mean log-probability of the labels among them."""
+    tree, label, head, features = make(name, kind, null)
+    scores = head(features)
+    for rank, temperature in enumerate(TEMPERATURE):
+        values, place = scores.choices(rank, label)
+        assert len(values) == len(place) and not values.isnan().any() and (len(place) == 0 or values.isfinite().any(1).all())
+        own = torch.nn.functional.cross_entropy(values / temperature, place, reduction="sum") if len(place) else torch.zeros(())
+        tempered = [p[:, :size] for p, size in zip(scores.tempered(TEMPERATURE).log_probs(), tree.sizes, strict=True)]
+        expected, count = 0.0, 0
+        for row in range(ROWS):
+            path = [int(tree.offsets[r] + c) for r, c in enumerate(label[row].tolist()) if 0 <= c < tree.sizes[r]]
+            path = {*path, *(n for node in path[-1:] for n in (tree.paths[node] + tree.offsets[:-1])[tree.paths[node] >= 0].tolist())}
+            for node in path if name != "linear" else [n for n in path if tree.node_rank[n] == rank and label[row, rank] >= 0]:
+                parent = int(tree.node_parent[node])
+                if name == "linear":
+                    siblings = range(tree.offsets[rank], tree.offsets[rank] + tree.sizes[rank])
+                elif (tree.node_rank[parent] + 1 if parent >= 0 else 0) != rank:
+                    continue
+                else:
+                    siblings = children_of(tree)[parent]
+                logs = {n: tempered[tree.node_rank[n]][row, n - tree.offsets[tree.node_rank[n]]] for n in siblings}
+                expected, count = expected - float(logs[node] - torch.stack(list(logs.values())).logsumexp(0)), count + 1
+        assert count == len(place) and float(own) == pytest.approx(expected, rel=1e-7, abs=1e-9)

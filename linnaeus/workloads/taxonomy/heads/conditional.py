@@ -192,30 +192,49 @@ class SiblingScores(Scores):
         """Return the scores given that the taxon is an allowed leaf (see `Scores.among`). The raw scores of the result are log p(taxon and
         an allowed leaf), summed from the leaves up."""
         impossible = ~self.layout.possible_nodes(possible)[self.layout.node_at]
-        return self._from_leaves(self._log_probs_by_index().masked_fill(impossible.unsqueeze(1), IMPOSSIBLE))
+        found = self._log_probs_by_index().masked_fill(impossible.unsqueeze(1), IMPOSSIBLE)
+        return from_leaves(self.layout, found, self.greedy)
 
     def weighted(self, log_weights: Tensor) -> SiblingScores:
         weights = self.layout.node_weights(log_weights).index_select(1, self.layout.node_at)
-        return self._from_leaves(self._log_probs_by_index() + weights.t())
+        return from_leaves(self.layout, self._log_probs_by_index() + weights.t(), self.greedy)
+
+    def tempered(self, temperature: Sequence[float]) -> SiblingScores:
+        logits = [at_least_float32(z) / t for z, t in zip(self.logits, temperature, strict=True)]
+        return SiblingScores(self.layout, logits, self.greedy)
+
+    def choices(self, rank: int, label: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the raw scores of the children of the true taxon of rank - 1, and the place of the true child (see `Scores.choices`).
+        Samples without such a taxon are left out. W is the largest number of siblings."""
+        layout = self.layout
+        nodes = self._with_ancestors(layout.nodes(label))
+        at_level = (nodes >= 0) & (nodes < layout.taxa) & (layout.level[nodes] == rank)
+        sample, column = at_level.nonzero(as_tuple=True)
+        node = nodes[sample, column]
+        first, last = layout.siblings[node].unbind(1)
+        place = first.unsqueeze(1) + torch.arange(layout.widths[rank], device=node.device)
+        outside = place >= (last - int(layout.null)).unsqueeze(1)
+        z = at_least_float32(self.logits[rank])[place.clamp(max=max(layout.level_sizes[rank] - 1, 0)), sample.unsqueeze(1)]
+        return z.masked_fill(outside, -torch.inf), layout.position[node] - first
 
     def _log_probs_by_index(self) -> Tensor:
         """Return the log-probabilities of the N nodes for B samples, [N, B]. Row i is the node with index i (`Layout.index_of`)."""
         self._level_log_probs(self.layout.ranks - 1)
         return torch.cat(self._levels)
 
-    def _from_leaves(self, found: Tensor) -> SiblingScores:
-        """Return scores under which the probability of a leaf is proportional to exp(its log-weight).
 
-        `found`: [N, B], a row per node, by index (`Layout.index_of`). The rows of leaves are the log-weights. The other rows are not read;
-        they are overwritten, in place, by the logsumexp of the rows of the node's children."""
-        layout = self.layout
-        for level in range(layout.ranks - 1, 0, -1):
-            if layout.level_sizes[level]:
-                own = found[layout.level_starts[level] : layout.level_starts[level + 1]]
-                own = own.clone() if own.requires_grad else own  # kept for the backward pass; `found` is changed in place
-                parents = layout.index_of(layout.table("parent", level) + layout.offsets[level - 1])
-                found[parents] = group_logsumexp(own, layout.table("group", level), layout.group_counts[level])
-        return SiblingScores(layout, list(found.split(layout.level_sizes)), self.greedy)
+def from_leaves(layout: Layout, found: Tensor, greedy: bool = False) -> SiblingScores:
+    """Return scores under which the probability of a leaf is proportional to exp(its log-weight).
+
+    `found`: [N, B], a row per node, by index (`Layout.index_of`). The rows of leaves are the log-weights. The other rows are not read; they
+    are overwritten, in place, by the logsumexp of the rows of the node's children. `greedy`: as in `SiblingScores`."""
+    for level in range(layout.ranks - 1, 0, -1):
+        if layout.level_sizes[level]:
+            own = found[layout.level_starts[level] : layout.level_starts[level + 1]]
+            own = own.clone() if own.requires_grad else own  # kept for the backward pass; `found` is changed in place
+            parents = layout.index_of(layout.table("parent", level) + layout.offsets[level - 1])
+            found[parents] = group_logsumexp(own, layout.table("group", level), layout.group_counts[level])
+    return SiblingScores(layout, list(found.split(layout.level_sizes)), greedy)
 
 
 class NodeLinear(nn.Linear):

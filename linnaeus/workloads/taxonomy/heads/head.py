@@ -109,6 +109,22 @@ class Scores(ABC):
         classes. Raise `ConfigError` if the class does not define this method."""
         raise ConfigError(f"a prior over place and season needs `weighted`, but {class_name(type(self))} does not define it")
 
+    def tempered(self, temperature: Sequence[float]) -> Scores:
+        """Return scores at a temperature T per rank, coarse to fine.
+
+        With one distribution over the tree, p(taxon | parent) of the children of a taxon of rank r - 1 becomes p(taxon | parent)^(1/T_r),
+        normalised among the children. So the result is one distribution over the tree, too. With independent ranks, the probabilities p
+        of rank r become p^(1/T_r), normalised over the rank. Raise `ConfigError` if the class does not define this method."""
+        raise ConfigError(f"a calibration needs `tempered`, but {class_name(type(self))} does not define it")
+
+    def choices(self, rank: int, label: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log-probabilities or raw scores of the classes among which temperature number `rank` decides, float [n, W]; the index of
+        the true class in its row, int64 [n]), for the n samples that have such a label. Null classes are left out; rows are filled up with
+        -inf.
+
+        `label`: int64 [B, R]. Raise `ConfigError` if the class does not define this method."""
+        raise ConfigError(f"a calibration needs `choices`, but {class_name(type(self))} does not define it")
+
 
 class Head(nn.Module, ABC):
     """Map from features [B, R, D], one feature vector per sample and taxonomic rank, to `Scores`. A trunk with a single feature per sample
@@ -182,6 +198,14 @@ class LinearScores(Scores):
     def weighted(self, log_weights: Tensor) -> LinearScores:
         ranks = zip(self.logits, log_weights.split(self.tree.sizes, dim=1), strict=True)
         return LinearScores(self.tree, [at_least_float32(z) + F.pad(own, (0, z.shape[1] - own.shape[1])) for z, own in ranks])
+
+    def tempered(self, temperature: Sequence[float]) -> LinearScores:
+        return LinearScores(self.tree, [at_least_float32(z) / t for z, t in zip(self.logits, temperature, strict=True)])
+
+    def choices(self, rank: int, label: Tensor) -> tuple[Tensor, Tensor]:
+        size = self.tree.sizes[rank]
+        known = (label[:, rank] >= 0) & (label[:, rank] < size)
+        return at_least_float32(self.logits[rank])[known, :size], label[known, rank]
 
 
 class LinearHead(Head):

@@ -12,6 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores, from_leaves
 from linnaeus.workloads.taxonomy.heads.decision import best_path
 from linnaeus.workloads.taxonomy.heads.head import IMPOSSIBLE, Head, Priors, Scores, at_least_float32, group_mean, log_mean
 from linnaeus.workloads.taxonomy.heads.layout import Layout
@@ -28,6 +29,7 @@ class MarginalScores(Scores):
     def __init__(self, layout: Layout, logits: Tensor) -> None:
         self.layout, self.logits = layout, logits
         self._log_probs: tuple[Tensor, ...] | None = None
+        self._by_siblings: SiblingScores | None = None
 
     def label_log_probs(self, label: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         z = at_least_float32(self.logits)
@@ -91,6 +93,21 @@ class MarginalScores(Scores):
     def weighted(self, log_weights: Tensor) -> MarginalScores:
         weights = self.layout.node_weights(log_weights).index_select(1, self.layout.leaf_node)
         return MarginalScores(self.layout, at_least_float32(self.logits) + weights)
+
+    def tempered(self, temperature: Sequence[float]) -> SiblingScores:
+        return self._siblings().tempered(temperature)
+
+    def choices(self, rank: int, label: Tensor) -> tuple[Tensor, Tensor]:
+        return self._siblings().choices(rank, label)
+
+    def _siblings(self) -> SiblingScores:
+        """Return scores with equal probabilities and a softmax among siblings. Later calls return the same object."""
+        if self._by_siblings is None:
+            leaves = log_softmax(at_least_float32(self.logits)).t()
+            found = leaves.new_zeros(sum(self.layout.level_sizes), leaves.shape[1])
+            found[self.layout.index_of(self.layout.leaf_node)] = leaves
+            self._by_siblings = from_leaves(self.layout, found)
+        return self._by_siblings
 
 
 def log_probs_of_nodes(layout: Layout, label: Tensor, logsumexp: Callable[[Tensor, Tensor], Tensor]) -> tuple[list[Tensor], list[Tensor]]:

@@ -13,7 +13,7 @@ from typing import Any
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.trained.place_prior import PriorRecord
 
-VERSION = 1
+VERSION = 2  # 1: the temperatures of heads with one distribution over the tree divided the scores of whole ranks
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class Calibration:
         Raise `ConfigError` if the content is damaged, of another version, or of a model with another number of ranks."""
         try:
             if content["version"] != VERSION:
-                raise ConfigError(f"the calibration is of version {content['version']!r}; this program reads version {VERSION}")
+                raise ConfigError(
+                    f"the calibration is of version {content['version']!r}; this program reads version {VERSION}; calibrate again"
+                )
             precisions = tuple(map(Precision.from_plain, content["precisions"]))
             sets = {str(float(name)): tuple(map(float, values)) for name, values in content["sets"].items()}
             temperature = tuple(map(float, content["temperature"]))

@@ -1,5 +1,5 @@
-"""Compute the probabilities of classes from log-probabilities: without the null class ("no taxon at this rank"), at a temperature, and
-without impossible classes."""
+"""Compute the probabilities of classes from log-probabilities: without the null class ("no taxon at this rank") and without impossible
+classes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 
-def class_log_probs(log_probs: Tensor, size: int, temperature: float = 1.0) -> Tensor:
-    """Return the log-probabilities [B, size] of the classes of a rank at a temperature, normalised so that the probabilities sum to 1.
+def class_log_probs(log_probs: Tensor, size: int) -> Tensor:
+    """Return the log-probabilities [B, size] of the classes of a rank, normalised so that the probabilities sum to 1.
 
     `log_probs`: [B, size], or [B, size + 1] with the null class last. The null class is dropped: the result is conditional on a taxon at
     this rank. In a tree with missing ranks, the probabilities before normalisation may sum to less than 1."""
-    classes = log_probs[:, :size] / temperature
+    classes = log_probs[:, :size]
     return classes - classes.logsumexp(1, keepdim=True) if classes.shape[1] else classes
 
 

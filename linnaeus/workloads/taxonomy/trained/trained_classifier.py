@@ -315,9 +315,8 @@ class TrainedClassifier:
 
     def probabilities(self, scores: Scores) -> list[Tensor]:
         """Return the calibrated probabilities of the classes of each rank, float [B, C_r] per rank, from `scores`."""
-        temperature = self.calibration.temperature if self.calibration is not None else (1.0,) * len(self.tree.ranks)
-        ranks = zip(scores.log_probs(), self.tree.sizes, temperature, strict=True)
-        return [class_log_probs(log_p, size, t).exp() for log_p, size, t in ranks]
+        scores = scores if self.calibration is None else scores.tempered(self.calibration.temperature)
+        return [class_log_probs(log_p, size).exp() for log_p, size in zip(scores.log_probs(), self.tree.sizes, strict=True)]
 
 
 def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any]) -> Iterator[tuple[Sequence[Photograph], Metadata]]:

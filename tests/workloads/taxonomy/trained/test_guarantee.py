@@ -19,6 +19,8 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
+from tests import runs
+from tests.workloads.taxonomy.trained.conftest import SETTINGS
 
 PATHS = Paths(np.array([[0, 3, 7]]), np.array([[0.9, 0.6, 0.2]]))
 
@@ -171,6 +173,33 @@ def test_a_calibrated_run_rolls_up_its_answers_everywhere(finished, calibrated, 
         (row,) = csv.DictReader(file)
     answer = model.predict(photographs[0], precision=0.1).answer
     assert row["answer"] == ("" if answer is None else answer.name) and "answer with a precision of 0.1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("head", "consistent"), [("conditional", True), ("marginal", True), ("linear", False)])
+def test_calibrated_probabilities_are_one_distribution_on_the_tree(finished, head, consistent, tmp_path, monkeypatch):
+    """A parent has the sum of the probabilities of its children, with another temperature at each rank; not so with independent ranks."""
+    monkeypatch.setattr(calibration_fit, "FEWEST", 12)
+    settings = [text for text in runs.TINY if not text.startswith("schedule.checkpoint")]
+    loss = [] if head == "linear" else [f"loss={head}"]
+    config = runs.composed([*settings, *SETTINGS, f"head={head}", *loss, f"data.path={finished.manifest}", f"run.root={tmp_path}"])
+    assert runs.start(config) == 0
+    run = runs.run_path(config)
+    assert calibrate_cli.main([str(run), "--manifest", str(finished.manifest), "--precision", "0.1", "--confidence", "0.6"]) == 0
+    path = run / "calibration.json"
+    content = json.loads(path.read_text())
+    fitted = content["temperature"]
+    path.write_text(json.dumps(content | {"temperature": [t * (0.7, 1.6)[r % 2] for r, t in enumerate(fitted)]}))
+    model = linnaeus.load_model(run)
+    assert model.calibration is not None and len(fitted) == len(model.tree.ranks)
+    found = model.predict(finished.photograph(0), top=model.tree.sizes[-1])
+    probability = [{taxon.name: taxon.probability for taxon in found.ranks[rank]} for rank in model.tree.ranks]
+    equal = True
+    for r, names in enumerate(model.tree.names[:-1]):
+        below = model.tree.paths[model.tree.offsets[r + 1] : model.tree.offsets[r + 1] + model.tree.sizes[r + 1], r]
+        for c, name in enumerate(names):
+            children = sum(probability[r + 1][model.tree.names[r + 1][child]] for child in np.flatnonzero(below == c))
+            equal &= children == pytest.approx(probability[r][name], rel=1e-5)
+    assert equal == consistent
 
 
 def test_the_precision_of_the_answers_is_printed(finished, calibrated, tmp_path, capsys):

@@ -196,37 +196,28 @@ def _choose_floor(model: TrainedClassifier, data: Labelled) -> list[str]:
 
 
 def _temperatures(model: TrainedClassifier, data: Labelled) -> list[float]:
-    """Return, for each rank, the temperature under which the labels are most likely; 1.0 without labels or readable photographs. With many
+    """Return the temperature of each rank under which the labels are most likely; 1.0 without labels or readable photographs. With many
     taxa only the first photographs are used, as many as fit into the memory limit `WORKSPACE`."""
     import numpy as np
     import torch
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import fit_temperature
-    from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 
     sizes = model.tree.sizes
     data = data.take(np.arange(min(len(data), max(1, WORKSPACE // sum(sizes)))))
     parts: list[list[Any]] = [[] for _ in sizes]
-    rows = []
-    for _, good, prepared in _batches(model, data):
-        log_probs = model.scores(prepared).log_probs()
-        for part, log_p, size in zip(parts, log_probs, sizes, strict=True):
-            part.append(class_log_probs(log_p, size).float().cpu())
-        rows.append(good)
-    if not rows:
-        return [1.0] * len(sizes)
-    label = torch.from_numpy(data.labels[np.concatenate(rows)])
-    found = []
-    for r, part in enumerate(parts):
-        known = label[:, r] >= 0
-        found.append(fit_temperature(torch.cat(part)[known], label[known, r]))
-    return found
+    for _, rows, prepared in _batches(model, data):
+        scores = model.scores(prepared)
+        label = torch.from_numpy(data.labels[rows]).to(model.device)
+        for rank, part in enumerate(parts):
+            part.append([found.cpu() for found in scores.choices(rank, label)])
+    return [fit_temperature(*map(torch.cat, zip(*part, strict=True))) if part else 1.0 for part in parts]
 
 
 def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[float]) -> tuple[Evidence, np.ndarray]:
     """Return the results of the network for N photographs, and a mask, bool [N], that is False for photographs that cannot be read.
 
-    `temperature`: one value per rank, by which the log-probabilities are divided."""
+    `temperature`: one value per rank, as in `Scores.tempered`."""
     import numpy as np
 
     from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import Evidence
@@ -239,8 +230,8 @@ def _evidence(model: TrainedClassifier, data: Labelled, temperature: Sequence[fl
     read, familiar = np.zeros(len(data), dtype=bool), np.zeros(len(data))
     for _, rows, prepared in _batches(model, data):
         scores = model.scores(prepared)
-        log_probs = zip(scores.log_probs(), model.tree.sizes, temperature, strict=True)
-        found = [class_log_probs(log_p, size, t).exp() for log_p, size, t in log_probs]
+        log_probs = scores.tempered(temperature).log_probs()
+        found = [class_log_probs(log_p, size).exp() for log_p, size in zip(log_probs, model.tree.sizes, strict=True)]
         familiar[rows], probabilities = familiarity(found).cpu().numpy(), tuple(p.cpu().numpy() for p in found)
         own = confident_paths(probabilities, scores.path().cpu().numpy())
         path[rows], confidence[rows], read[rows] = own.path, own.confidence, True

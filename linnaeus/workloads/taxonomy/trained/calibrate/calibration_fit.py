@@ -68,8 +68,8 @@ def is_tuning(count: int) -> np.ndarray:
 def fit_temperature(log_probs: torch.Tensor, label: torch.Tensor) -> float:
     """Return the temperature T under which `label`, int64 [n], is most likely: the probabilities are softmax(log_probs / T).
 
-    Return 1.0 if there are no labels, or only one class. `log_probs`: [n, C]. The mean negative log-likelihood is convex in 1 / T, so a
-    ternary search finds its minimum."""
+    Return 1.0 if there are no labels, or only one class. `log_probs`: [n, C], or raw scores; -inf for an impossible class. The mean
+    negative log-likelihood is convex in 1 / T, so a ternary search finds its minimum."""
     if not len(label) or log_probs.shape[1] < 2:
         return 1.0
 

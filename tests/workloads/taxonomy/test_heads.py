@@ -392,7 +392,7 @@ def test_a_temperature_per_rank_changes_the_choice_among_siblings(name, kind, nu
 @every(CONFIGS)
 @torch.no_grad()
 def test_the_temperature_is_fitted_on_the_choices_that_it_changes(name, kind, null):
-    """Each choice is among the children of one taxon (linear: the classes of a rank). Its likelihood is that of the result of `tempered`."""
+    """Each choice is among the children of one taxon (linear: classes of a rank). Its likelihood is that in the result of `tempered`."""
     tree, label, head, features = make(name, kind, null)
     scores = head(features)
     for rank, temperature in enumerate(TEMPERATURE):

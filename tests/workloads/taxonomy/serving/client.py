@@ -115,8 +115,8 @@ def running(model: Path, *options: str, watched: bool = False, seconds: float = 
     limit = threading.Timer(seconds, process.kill)  # a service that hangs fails its test
     limit.start()
     try:
-        line = process.stdout.readline()
-        assert line.startswith(f"{model}: http://127.0.0.1:"), process.stderr.read()
+        line = next((line for line in process.stdout if line.startswith(f"{model}: http://127.0.0.1:")), "")  # notes are before it
+        assert line, process.stderr.read()
         yield Service(process, int(line.split("/")[-2].rpartition(":")[2]))
         process.terminate()
         out, error = process.communicate()

@@ -1,6 +1,6 @@
 """Compare remedies for long-tailed classes on the validation photographs of a set: resampling, logit adjustment and training in two stages.
 
-    python -m benchmarks.recipes.long_tail --data FOLDER                     plants3900, 12 epochs, 3 seeds: 35 minutes of CPU
+    python -m benchmarks.recipes.long_tail --data FOLDER                     plants3900, 12 epochs, 3 seeds
     python -m benchmarks.recipes.long_tail --data FOLDER --remedies natural "two stages" --parallel 2
 
 Every remedy is `experiment=photos` with the same number of epochs and images of 64 px, on one thread. The second stage is trained in

@@ -67,7 +67,7 @@ LEAST_SHARES = 0.30, 0.44  # least shares of the growth in the first and in the 
 # as multiples of its median; least growth per step of the last half over that of the first half.
 FAST_READINGS, FAST_GROWTH, FAST_STEADY, FAST_LASTING = 7, (128.0, 0.25), (0.5, 1.5), 0.93
 # Conditions of a sudden leak, for each of its last two rises: least growth (as `LEAST_GROWTH`), and least growth per step over that of the
-# rise before. In runs of every workload, private memory was constant to 3 % in the reports before the first validation.
+# rise before. In runs of vectors, nanecho and biota, private memory was constant to 3 % over the first ten reports after the first.
 SUDDEN_GROWTH, SUDDEN_LASTING = (64.0, 0.2), 0.9
 # The same after a constant stretch of `STRETCH` readings, whose range is at most the fraction `CONSTANT` of the smaller rise.
 STRETCH, CONSTANT, SUDDEN_GROWTH_AFTER, SUDDEN_LASTING_AFTER = 6, 0.25, (64.0, 0.05), 0.75

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 unexport PYTHONDONTWRITEBYTECODE  # pytest rewrites the asserts of each test file once, not in each process at each run
 
-.PHONY: demo test test-floor test-slow test-slurm test-multinode test-alternations test-anywhere torture fuzz lint clean
+.PHONY: demo test test-floor test-slow test-slurm test-multinode test-browser test-alternations test-anywhere torture fuzz lint clean
 
 # 75: stopped by Ctrl-C and saved.
 demo: $(VENV)/.installed
@@ -29,6 +29,11 @@ test-slurm: $(VENV)/.tested
 # Two hosts with names, addresses and processes of their own, made of namespaces: needs root.
 test-multinode: $(VENV)/.tested
 	$(BIN)/python -m pytest tests/multinode/proof.py -s -rs
+
+# Pages of reports in Debian's Chromium, which is installed if it is missing: make test-browser DATA=FOLDER of plants480 and text; OUT: pictures.
+test-browser: $(VENV)/.tested
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest tests/browser/proof.py -s
 
 # The same hosts: a run on one host and on both in turn, stopped by SIGTERM 100 times: make test-alternations LAUNCHES=10
 test-alternations: $(VENV)/.tested

@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -161,7 +162,15 @@ def read_options() -> argparse.Namespace:
 
 def main() -> int:
     o = read_options()
-    study = Study(o.results.resolve(), o.data.resolve(), o.cpu_seconds)
+    with tempfile.TemporaryDirectory(prefix="recipes-") as root:
+        chosen, results = run(o, Study(o.results.resolve(), o.data.resolve(), Path(root), o.cpu_seconds))
+    if o.json:
+        write_numbers(o.json, {"machine": describe_machine(), "chosen": chosen, "test": results})
+    return 0
+
+
+def run(o: argparse.Namespace, study: Study) -> tuple[dict[str, dict[str, str]], dict[str, Results]]:
+    """Choose a setting of each kind for each set, and train these with every seed. Return {set: {kind: setting}} and the test results."""
     seeds = range(1, o.seeds + 1)
     chosen = {name: tune(study, name, o.parallel) for name in o.sets}
     results = {} if o.tune_only else {name: test(study, name, chosen[name], seeds, o.parallel) for name in o.sets}
@@ -174,9 +183,7 @@ def main() -> int:
         without = dataclasses.replace(study, unseen=UNSEEN)
         for name in o.sets:
             results[f"{name}, unseen classes"] = test(without, name, chosen[name], seeds, o.parallel)
-    if o.json:
-        write_numbers(o.json, {"machine": describe_machine(), "chosen": chosen, "test": results})
-    return 0
+    return chosen, results
 
 
 if __name__ == "__main__":

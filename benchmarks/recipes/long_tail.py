@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,9 +93,9 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=1, help="trials at once, a core each")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the finished trials (%(default)s)")
     o = parser.parse_args()
-    study = Study(o.results.resolve(), o.data.resolve())
     pairs = [(remedy, seed) for seed in range(o.seeds) for remedy in o.remedies]
-    with ThreadPoolExecutor(o.parallel) as pool:
+    with tempfile.TemporaryDirectory(prefix="recipes-") as root, ThreadPoolExecutor(o.parallel) as pool:
+        study = Study(o.results.resolve(), o.data.resolve(), Path(root))
         found = dict(zip(pairs, pool.map(lambda pair: train(study, o.set, *pair, o.epochs), pairs), strict=True))
     results = {remedy: [found[remedy, seed] for seed in range(o.seeds)] for remedy in o.remedies}
     print(f"\n{o.set}, validation photographs, {o.epochs} epochs of 64 px\n\n" + "\n".join(table(SETS[o.set].finest, results)))

@@ -26,18 +26,18 @@ Measures = dict[str, float]
 
 @dataclass(frozen=True)
 class Study:
-    """Trials with equal CPU time. `results`: file of the finished trials, a line each. `data`: folder of the sets.
+    """Trials with equal CPU time. `results`: file of the finished trials, a line each. `data`: folder of the sets. `root`: folder for the
+    manifests and the running trials.
 
     `cpu_seconds`: CPU time of a training as a whole, or None for that of the set. `unlabelled`: share of the training samples without their
-    label at the finest rank. `unseen`: share of the finest classes that are left out (`sets.without_classes`). `root`: folder for the
-    manifests and the running trials."""
+    label at the finest rank. `unseen`: share of the finest classes that are left out (`sets.without_classes`)."""
 
     results: Path
     data: Path
+    root: Path
     cpu_seconds: float | None = None
     unlabelled: float = 0.0
     unseen: float = 0.0
-    root: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="recipes-")))
     lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
 
     def seconds(self, name: str) -> float:

@@ -45,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def study(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     monkeypatch.setitem(sets.SETS, "small", SMALL)
-    return Study(tmp_path / "results.jsonl", data, 4.0)
+    return Study(tmp_path / "results.jsonl", data, tmp_path, 4.0)
 
 
 def test_a_set_is_split_by_its_groups_and_the_seed(data: Path, tmp_path: Path):
@@ -151,7 +151,7 @@ def test_the_length_of_a_run_takes_the_cpu_time(study: Study, monkeypatch: pytes
         return 2 + 0.5 * lengths[-1]
 
     monkeypatch.setattr(trials, "train_ours", two_seconds_and_half_a_second_per_epoch)
-    slow = Study(study.results, study.data, 100.0)
+    slow = Study(study.results, study.data, study.root, 100.0)
     assert slow._epochs("small", [], []) == int((0.98 * 100 - 2) / 0.5)
     assert slow._epochs("small", [], []) == 192 and lengths == [1, 11], "the rate is measured once"
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from linnaeus.config import compose
 from linnaeus.errors import ConfigError
 from linnaeus.train import validation
+from linnaeus.workloads.language.text_windows import proportional_counts
+from linnaeus.workloads.language.workload import LanguageWorkload
 from tests import runs
 
 
@@ -70,15 +73,38 @@ def test_resampled_data_cannot_be_limited(tmp_path):
         runs.run("biota", tmp_path, *settings)
 
 
-@pytest.mark.parametrize(
-    "workload, settings, message",
-    [("language", ["data.order=random"], "cannot limit data.order=random"), ("nanecho", [], "cannot limit the sources")],
-)
-def test_text_windows_that_are_drawn_cannot_be_limited(tmp_path, workload, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        runs.run(workload, tmp_path / "limited", *settings, "trainer.limit_train_samples=16")
-    text = runs.run("language", tmp_path / "text", "trainer.limit_train_samples=16", "debug.batch_hashes=true", "trainer.length=2epochs")
-    assert len({sample for row in runs.rows(text / "batches-rank0.jsonl") for sample in row["samples"]}) == 16
+@pytest.mark.parametrize("settings", [[], ["data.order=random"]], ids=["windows", "random"])
+def test_a_limit_leaves_the_first_windows_of_a_text(tmp_path, settings):
+    text = runs.run("language", tmp_path, *settings, "trainer.limit_train_samples=16", "debug.batch_hashes=true", "trainer.length=8epochs")
+    samples = [sample for row in runs.rows(text / "batches-rank0.jsonl") for sample in row["samples"]]
+    assert set(samples) == {f"window-{number}" for number in range(16)}
+
+
+def test_a_limit_leaves_a_share_of_each_source(tmp_path):
+    """Phases mix the sources in their own proportions; each source has its first windows only."""
+    config = runs.configuration("nanecho", tmp_path, "trainer.limit_train_samples=24", "debug.batch_hashes=true")
+    run = runs.resumed(config)
+    samples = {sample for row in runs.rows(run / "batches-rank0.jsonl") for sample in row["samples"]}
+    train_set = LanguageWorkload(config).train_set
+    counts = dict(zip(train_set.sources, train_set.window_counts.tolist(), strict=True))
+    assert sum(counts.values()) == len(train_set) == 24 and min(counts.values()) >= 1
+    assert samples <= {f"{source}/window-{number}" for source, count in counts.items() for number in range(count)}
+    assert len(samples) > 12, "320 draws"
+    assert (train_set.sizes <= (train_set.window_counts + 1) * config.data.block).all()
+    with pytest.raises(ConfigError, match="below the number of sources, 4"):
+        runs.run("nanecho", tmp_path / "few", "trainer.limit_train_samples=3")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shares_add_up_and_are_nearly_proportional(seed):
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, 10 ** rng.integers(1, 7), rng.integers(1, 12))
+    total = int(rng.integers(len(counts), counts.sum() + 1))
+    found = proportional_counts(counts, total)
+    assert found.sum() == total and (found >= 1).all() and (found <= counts).all()
+    exact = counts * total / counts.sum()
+    raised = np.maximum(0, 1 - exact).sum()  # by the shares below one window
+    assert (np.abs(found - exact) <= 1 + raised).all()
 
 
 def test_a_dump_of_the_metrics_is_a_file_and_one_line_of_the_log(tmp_path):

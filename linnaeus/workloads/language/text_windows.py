@@ -35,7 +35,7 @@ class TextWindows(PositionedDataset):
 
     `order`: `windows` or `random` for training; None for validation. `sources`: names of the S sources in `array`, in order; () for one
     unnamed source. `dimensions`: names of the model's dimensions (named adapters). `schedule`: gives the mixture of sources and the weights
-    of the dimensions; None: training windows can be counted but not read."""
+    of the dimensions; None: training windows can be counted but not read. `unlimited_size`: number of windows without a limit."""
 
     def __init__(
         self,
@@ -47,11 +47,12 @@ class TextWindows(PositionedDataset):
         sources: Sequence[str] = (),
         dimensions: Sequence[str] = (),
         schedule: OpsSchedule | None = None,
+        limit: int | None = None,
     ) -> None:
         """`array`: tokens of the split. `block`: number of input tokens of a window. `seed`: seed of the run. `fingerprint`: hash of the
-        data.
+        data. `limit`: number of windows that are used, the first of each source, in proportion to its windows; None: all.
 
-        Raise `ConfigError` for a text of fewer than two tokens."""
+        Raise `ConfigError` for a text of fewer than two tokens, and for a `limit` below the number of sources."""
         if array.size < 2:
             split = "validation" if order is None else "training"
             raise ConfigError(f"data.path: the {split} part has {counted(array.size, 'token')}; it needs at least 2, use a longer text")
@@ -61,6 +62,10 @@ class TextWindows(PositionedDataset):
         self.starts = np.cumsum(self.sizes) - self.sizes  # [S] first token
         targets = self.sizes - 1
         self.window_counts = -(-targets // block) if order is None else np.maximum(1, targets // block)  # [S]
+        self.unlimited_size = len(self)
+        if limit is not None and limit < len(self):
+            self.window_counts = proportional_counts(self.window_counts, limit)
+            self.sizes = np.minimum(self.sizes, (self.window_counts + 1) * block)  # a shifted window ends in the block after its own
         self.first_windows = np.cumsum(self.window_counts) - self.window_counts  # [S]
         self.shift_counts = np.maximum(1, np.minimum(block, self.sizes - block)).astype(np.uint64)  # [S] shifts that fill a window
         self.mixture = None if len(self.sources) < 2 or schedule is None else Mixture(seed, schedule, self.sources, self.window_counts)
@@ -139,3 +144,17 @@ class TextWindows(PositionedDataset):
     def _dimension_weights(self, step: np.ndarray) -> Batch:
         assert self.schedule is not None, "call build_datasets first"
         return {"dimensions": torch.from_numpy(self.schedule.get_dimension_weights(step, self.dimensions).astype(np.float32))}
+
+
+def proportional_counts(counts: np.ndarray, total: int) -> np.ndarray:
+    """Return counts with the sum `total`, int64 [S], in proportion to `counts`, each at least 1 and at most its count.
+
+    Raise `ConfigError` if `total` is below S."""
+    if total < len(counts):
+        raise ConfigError(f"trainer.limit_train_samples={total} is below the number of sources, {len(counts)}; raise it")
+    found = np.maximum(1, counts * total // counts.sum())
+    while (missing := total - int(found.sum())) != 0:  # at most S rounds
+        behind = np.where(found < counts, counts * total / counts.sum() - found, -np.inf)
+        ahead = np.where(found > 1, found - counts * total / counts.sum(), -np.inf)
+        found[(behind if missing > 0 else ahead).argmax()] += np.sign(missing)
+    return found

@@ -14,10 +14,8 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.config.schema import Config
 from linnaeus.data.samples import Batch
 from linnaeus.distributed import DistributedContext
-from linnaeus.errors import ConfigError
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
-from linnaeus.schedule.resolved import ResolvedSchedule
 from linnaeus.workloads.base import Model, Workload
 from linnaeus.workloads.language.config import TextConfig, TokensConfig
 from linnaeus.workloads.language.corpus import scan_texts
@@ -51,17 +49,14 @@ class LanguageWorkload(Workload):
         scores = (f"dimension/{name}/score" for name in self.dimensions)
         self.report_metrics = (*(f"source/{name}/loss" for name in self.sources), *scores)
         self.train_set: TextWindows = self._training_windows(None)
-        self.train_size, self.source_sizes = len(self.train_set), tuple(self.train_set.window_counts.tolist())
+        self.train_size, self.source_sizes = self.train_set.unlimited_size, tuple(self.train_set.window_counts.tolist())
         name = f"{self.fingerprint}/validation"
         self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Set `train_set`, the training windows in the mixture of the schedule's phases. Also set `final_dimension_weights`, the weights of
-        the dimensions (named adapters) in the last update of the run, and `notes`, messages for the user.
-
-        Raise `ConfigError` if `trainer.limit_train_samples` leaves out windows that would be drawn nevertheless."""
+        the dimensions (named adapters) in the last update of the run, and `notes`, messages for the user."""
         self.train_set, resolved = self._training_windows(schedule), schedule.resolved
-        self._check_limit(resolved)
         if self.dimensions:
             last = np.array([resolved.last_step - 1])
             self.final_dimension_weights = dict(zip(self.dimensions, schedule.get_dimension_weights(last, self.dimensions)[0].tolist()))
@@ -73,19 +68,10 @@ class LanguageWorkload(Workload):
             *(f"dimension {name}: validation has too few windows, {len(self.validation_set)}, to score it" for name in unscored),
         )
 
-    def _check_limit(self, resolved: ResolvedSchedule) -> None:
-        limit, phases = self.config.trainer.limit_train_samples, resolved.phases
-        if limit is None or limit >= self.train_size:
-            return
-        key = f"trainer.limit_train_samples={limit}"
-        if self.config.data.order == "random":
-            raise ConfigError(f"{key} cannot limit data.order=random, which draws from the whole text; set data.order=windows")
-        if len(self.sources) > 1 and phases is not None and any(phase.data for phase in phases.phases):
-            raise ConfigError(f"{key} cannot limit the sources that schedule.phases mixes; leave it out, or give a smaller data.path")
-
     def _training_windows(self, schedule: OpsSchedule | None) -> TextWindows:
-        data, name = self.config.data, f"{self.fingerprint}/train"
-        return TextWindows(self.store.train, data.block, self.config.seed, data.order, name, self.sources, self.dimensions, schedule)
+        config, name = self.config, f"{self.fingerprint}/train"
+        named = (config.data.order, name, self.sources, self.dimensions)
+        return TextWindows(self.store.train, config.data.block, config.seed, *named, schedule, config.trainer.limit_train_samples)
 
     def build_model(self) -> Model:
         model = build_gpt(self.config.model, self.config.seed, self.store.vocabulary_size, self.config.data.block)

@@ -18,8 +18,9 @@ from pathlib import Path
 from tests import runs
 
 COMMON = ["trainer.device=cpu", "trainer.threads=1", "trainer.num_workers=0", "logger.console=plain", "schedule.report=[20%]"]
-BIOTA = ["data.train_samples=800", "data.validation_samples=200", "trainer.length=3epochs", "schedule.validate=[1epochs]"]
-SIX = [*BIOTA, "trainer.length=1epochs", "seed=1,2,3", "optimizer.lr=0.001,0.004"]
+SAMPLES = ["data.train_samples=800", "data.validation_samples=200", "schedule.validate=[1epochs]"]
+BIOTA = [*SAMPLES, "trainer.length=3epochs"]
+SIX = [*SAMPLES, "trainer.length=1epochs", "seed=1,2,3", "optimizer.lr=0.001,0.004"]
 ROWS = 1_000_000
 
 
@@ -45,7 +46,7 @@ def make_pages(folder: Path, data: Path | None) -> dict[str, Path]:
 
 
 def program(*words: str) -> None:
-    """Run a command of the program. Raise `CalledProcessError` if it fails."""
+    """Run a command of the program, without its usual output. Raise `CalledProcessError` if it fails."""
     subprocess.run([sys.executable, *words], cwd=runs.ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
@@ -62,12 +63,14 @@ def train(folder: Path, name: str, *words: str) -> Path:
 
 
 def compare(folder: Path) -> Path:
-    """Train six runs, two learning rates with three seeds each. Return the page that compares them."""
-    page = folder / "sweeps" / "comparison.html"
-    if not page.exists():
+    """Train six runs, two learning rates with three seeds each. Return the page that compares them, in the folder of their sweep."""
+    finished = [*(folder / "sweeps").glob("*/sweep.svg")]
+    if not finished:
         program("main.py", "-m", *SIX, *COMMON, f"run.root={folder}", "run.experiment=sweeps")
-        program("-m", "linnaeus", "report", str(folder / "sweeps"))
-    return page
+        finished = [*(folder / "sweeps").glob("*/sweep.svg")]
+    sweep = finished[0].parent
+    program("-m", "linnaeus", "report", str(sweep))
+    return sweep / "comparison.html"
 
 
 def kill(folder: Path) -> Path:
@@ -75,7 +78,7 @@ def kill(folder: Path) -> Path:
     run = folder / "killed" / "run"
     page = run / "report.html"
     if not page.exists():
-        words = words_of(folder, "killed", [*BIOTA, "trainer.length=50epochs"])
+        words = words_of(folder, "killed", [*SAMPLES, "trainer.length=50epochs"])
         process = subprocess.Popen([sys.executable, *words], cwd=runs.ROOT, stdout=subprocess.DEVNULL)
         while not any((run / "validation").glob("step-*/")):
             assert process.poll() is None, "the run ended before its first validation"

@@ -23,7 +23,7 @@ from linnaeus.workloads.dictionary.activation_source import Block
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 
 SAMPLE = 8192  # activations from which the scale and the geometric median are estimated
-SAMPLE_BLOCKS = 32  # of so many blocks, evenly spaced
+SAMPLE_BLOCKS = 32  # of at least so many blocks, evenly spaced
 PLANTED_BLOCK = 1024
 VALIDATION = 1 << 40  # number of the first planted sample for validation
 
@@ -84,7 +84,8 @@ class TrainingActivations(PositionedDataset):
         The activations of a block are chosen at random: evenly spaced ones can all be of few positions, such as the first tokens of texts.
         Activations without weight in the loss are left out."""
         blocks = len(self.reader.block_offsets) - 1
-        chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, SAMPLE_BLOCKS)).astype(np.int64))
+        enough = -(-SAMPLE * blocks // max(int(self.reader.block_offsets[-1]), 1))  # blocks with `SAMPLE` activations
+        chosen = np.unique(np.linspace(0, blocks - 1, min(blocks, max(SAMPLE_BLOCKS, enough))).astype(np.int64))
         buffer = None
         for number in chosen.tolist():
             block = self.reader.block(number)

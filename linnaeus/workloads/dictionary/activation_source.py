@@ -35,21 +35,22 @@ class Block(NamedTuple):
 class ActivationSource:
     """Reader of the output of module `name` in the model of an opened run.
 
-    width: number of channels d. offsets: int64 [S + 1], number of the first activation of each of S samples; the last entry is the number
-    of all activations."""
+    width: number of channels d. picked: int64 [S], the training samples that are read. offsets: int64 [S + 1], number of the first
+    activation of each of them; the last entry is the number of all activations."""
 
     def __init__(self, run: OpenedRun, name: str, source_batch: int, samples: int | None = None, channels: str = "first") -> None:
         """Find the module `name`, and run the model on the first `source_batch` samples. If the outputs have padding, also read all
         samples, without running the model on them.
 
-        samples: number of training samples to read, from the first one on; None or 0: all. channels: dimension of the channels of a feature
+        samples: number of training samples to read, evenly spaced; None or 0: all. channels: dimension of the channels of a feature
         map, "first" ([B, C, H, W]) or "last" ([B, H, W, C]). Raise `ConfigError` if the run has no training samples, if the module does not
         exist, if its output cannot be read, or if `channels` is "last" and the output is not a feature map."""
         self.run, self.name, self.source_batch, self.channels = run, name, source_batch, channels
         self.device = next(run.model.parameters()).device
         self.module = find_module(run.model, name)
         self.samples: PositionedDataset = run.workload.reading_set()
-        self.count = min(samples or len(self.samples), len(self.samples))
+        self.picked = spread(len(self.samples), samples or len(self.samples))
+        self.count = len(self.picked)
         if self.count < 1:
             raise ConfigError(f"dictionary.run: {run.path} has no training samples")
         first = self.host_batch(0)
@@ -86,12 +87,13 @@ class ActivationSource:
             "channels": self.channels,
             "rows": int(self.offsets[-1]),
         }
-        return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 2})
+        return content_digest({**facts, "samples": self.count, "source_batch": self.source_batch, "version": 3})
 
     def host_batch(self, block: int) -> Batch:
         """Return the samples of block number `block` as one batch on the host, before `Workload.prepare`."""
         first = block * self.source_batch
-        return self.samples.__getitems__([SampleIndex(0, i, i, 0) for i in range(first, min(first + self.source_batch, self.count))])
+        picked = self.picked[first : first + self.source_batch].tolist()
+        return self.samples.__getitems__([SampleIndex(0, number, number, 0) for number in picked])
 
     def tapped(self, host: Batch) -> Tap:
         """Run the model on a batch. Return the `Tap` that recorded the output of the module: its `rows` and `shape`.
@@ -127,7 +129,7 @@ class ActivationSource:
         bad = ~rows.isfinite().all(1).cpu() & counts
         if bool(bad.any()):
             number = int(self.block_offsets[block]) + int(bad.nonzero()[0])
-            name = self.run.workload.sample_names(self.samples_of([number]).tolist())[0]
+            name = self.run.workload.sample_names(self.picked[self.samples_of([number])].tolist())[0]
             found = f"{self.name} returns NaN or infinite numbers for {counted(int(bad.sum()), 'activation')} of a block, first for {name}"
             raise ConfigError(f"dictionary.module: {found}; choose another module, checkpoint or trainer.precision of that run")
         return Block(rows, counts)
@@ -141,7 +143,7 @@ class ActivationSource:
         return real if real is not None and real.shape == tap.shape[:2] else None
 
     def samples_of(self, rows: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Return the number of the sample, int64 [N], to which each activation belongs. rows: numbers of N activations."""
+        """Return the place in `picked` of the sample, int64 [N], to which each activation belongs. rows: numbers of N activations."""
         return np.searchsorted(self.offsets, np.asarray(rows, dtype=np.int64), side="right") - 1
 
     def _offsets(self, first: Batch, tap: Tap) -> np.ndarray:
@@ -154,3 +156,8 @@ class ActivationSource:
         masks = [self.run.workload.real_positions(self.host_batch(block)) for block in range(self.blocks)]
         lengths = torch.cat([mask.sum(1) for mask in masks if mask is not None])
         return np.concatenate([[0], np.cumsum(lengths.numpy())]).astype(np.int64)
+
+
+def spread(size: int, most: int) -> np.ndarray:
+    """Return min(size, most) evenly spaced, ascending indices from 0 to `size` - 1, int64."""
+    return np.arange(size) if size <= most else np.linspace(0, size - 1, most).round().astype(np.int64)

@@ -26,7 +26,7 @@ class ReadRunConfig:
         "checkpoint of that run: newest, best or a step; null: best if one was validated, otherwise newest", step=True
     )
     settings: list[str] = setting("settings that replace those of that run, such as ['data.path=/new/place']")
-    report_features: int = setting("features that report.html shows, the strongest of all dictionaries; 0: none", low=0)
+    report_features: int = setting("strongest features that report.html shows, beside those that detect a taxon; 0: none of both", low=0)
     report_samples: int = setting("validation samples of that run, and training samples, that are read for report.html", low=1)
 
 
@@ -34,7 +34,7 @@ class ReadRunConfig:
 class ActivationsConfig(DataConfig):
     """Settings of data=activations: activations of a module of a trained model, computed on the training samples of that model's run."""
 
-    samples: int | None = setting("training samples of the run to read, the first ones; null: all", low=1)
+    samples: int | None = setting("training samples of the run to read, evenly spaced; null: all", low=1)
     source_batch: int = setting("consecutive samples of a block, for which the model runs once", low=1)
     window: int = setting("least number of activations that are shuffled together, those of a random choice of blocks", low=1)
     stored: bool = setting("true: write the activations to disk before the training; false: compute them when they are read")

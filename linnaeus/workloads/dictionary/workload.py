@@ -229,7 +229,7 @@ class DictionaryWorkload(Workload):
         if self.activations is None:
             return [f"planted-{sample}" for sample in samples]
         owners = self.activations.samples_of(samples)
-        names = self.activations.run.workload.sample_names(owners.tolist())
+        names = self.activations.run.workload.sample_names(self.activations.picked[owners].tolist())
         return [f"{name}/{sample - self.activations.offsets[owner]}" for name, sample, owner in zip(names, samples, owners, strict=True)]
 
     def save_dataset_record(self, directory: Path) -> None:
@@ -277,8 +277,8 @@ class DictionaryWorkload(Workload):
     def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
         """Write the sections about features for report.html: `run`/validation/<step>/feature_sections.json.
 
-        The dictionaries are loaded from a checkpoint in `run`; `model` is not used. Do nothing for planted activations, and if
-        `dictionary.report_features` is 0."""
+        The dictionaries are loaded from the newest checkpoint in `run`, to which the final metrics belong; `model` is not used. Do nothing
+        for planted activations, and if `dictionary.report_features` is 0."""
         features, source = self.config.dictionary.report_features, self.activations
         if source is None or not features:
             return
@@ -286,7 +286,7 @@ class DictionaryWorkload(Workload):
         from linnaeus.workloads.dictionary.trained.load_dictionary import load_dictionaries
 
         final = (read_json(run / "summary.json") or {}).get("final") or {}
-        found = load_dictionaries(run, device=str(source.device))
+        found = load_dictionaries(run, checkpoint="newest", device=str(source.device))
         samples = self.config.dictionary.report_samples
         sections = dictionary_sections(source.run, source.module, found, run, final, features, samples)
         folder = run / "validation" / step_name(step)

@@ -27,7 +27,7 @@ SMOOTHING = 5.0  # builds of all weapons that count as builds of each weapon
 PAIR_SMOOTHING = 1.0  # builds added to each cell of a pair's table
 SHARPNESS = 1.5  # nats per shared slot: weight of a neighbour
 EVIDENCE = 0.5  # factor of the log-odds, because the given tokens are not independent
-MOST_ROWS = 4000  # training builds of a weapon that neighbours are sought among
+CHUNK = 1 << 23  # pairs of a partial build and a training build compared at once, 32 MB for each array
 
 
 class Baselines:
@@ -71,16 +71,19 @@ class Baselines:
         if not len(own):
             return
         _, first, copies = np.unique(content_hashes(own, 0), return_index=True, return_counts=True)
-        order = np.lexsort((first, -copies))[:MOST_ROWS]  # the most frequent builds first, equal ones in the order of the rows
-        first, copies = first[order], copies[order]
+        order = np.lexsort((first, -copies))  # the most frequent builds first, equal ones in the order of the rows
+        first, copies = first[order], copies[order].astype(np.float32)
         hot = self.code.multi_hot(own.items[first]).astype(np.float32)
-        shared = shown @ hot.T  # slots in common, [rows, builds]
-        contains = shared == shown.sum(1, keepdims=True)
-        best = np.where(contains.any(1), contains.argmax(1), 0)
         found["modal"][rows] += 0.99 * hot[0]
-        found["containing"][rows] += 0.99 * hot[best]
-        weights = copies * np.exp(SHARPNESS * (shared - shared.max(1, keepdims=True)))
-        found["neighbours"][rows] += 0.99 * (weights / weights.sum(1, keepdims=True)) @ hot
+        size = max(1, CHUNK // len(hot))
+        for start in range(0, len(rows), size):
+            part, given = rows[start : start + size], shown[start : start + size]
+            shared = given @ hot.T  # slots in common, [part, builds]
+            contains = shared == given.sum(1, keepdims=True)
+            best = np.where(contains.any(1), contains.argmax(1), 0)
+            found["containing"][part] += 0.99 * hot[best]
+            weights = copies * np.exp(SHARPNESS * (shared - shared.max(1, keepdims=True)))
+            found["neighbours"][part] += 0.99 * (weights / weights.sum(1, keepdims=True)) @ hot
 
 
 def _logit(p: np.ndarray) -> np.ndarray:

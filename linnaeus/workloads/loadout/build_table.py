@@ -7,7 +7,7 @@ every process and in every version of the data.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,27 +52,31 @@ class SplitBuilds:
     optimum: Optimum | None = None
 
 
-def content_hashes(builds: Builds, seed: int) -> np.ndarray:
-    """Return a hash of the weapon and the items of each build, salted with `seed`, uint64 [N]. Equal builds have equal hashes."""
-    rows = np.concatenate([builds.weapon[:, None].astype("<i4").view(np.int8), builds.items], 1)
+def content_hashes(builds: Builds, seed: int, keys: Sequence[str] = ()) -> np.ndarray:
+    """Return a hash of the weapon and the items of each build, salted with `seed`, uint64 [N]. Equal builds have equal hashes.
+
+    keys: key of each weapon, which is hashed in place of its index: the index changes if a list of weapons gets new ones."""
+    weapon = builds.weapon[:, None].astype("<i8")
+    if keys:
+        names = [int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True) for name in keys]
+        weapon = np.array(names, "<i8")[weapon]
+    rows = np.concatenate([weapon.view(np.int8), builds.items], 1)
     salt = key(seed, SPLIT).to_bytes(8, "little")
     digests = (hashlib.blake2b(row.tobytes(), digest_size=8, key=salt).digest() for row in rows)
     return np.frombuffer(b"".join(digests), "<u8") if len(rows) else np.zeros(0, np.uint64)
 
 
-def cap_copies(builds: Builds, most: int | None) -> tuple[Builds, int]:
-    """Keep the first `most` copies of each build (same weapon and items). Return (the kept builds, the number of builds left out).
-
-    most: None: keep all copies."""
+def first_copies(builds: Builds, most: int | None) -> np.ndarray:
+    """Return bool [N], True for the first `most` copies of each build (same weapon and items). most: None: all copies."""
     if most is None:
-        return builds, 0
+        return np.ones(len(builds), bool)
     _, index, counts = np.unique(content_hashes(builds, 0), return_inverse=True, return_counts=True)
     order = np.argsort(index, kind="stable")
     starts = np.cumsum(counts) - counts
     copy = np.empty(len(builds), np.int64)  # number of earlier copies
     copy[order] = np.arange(len(builds)) - np.repeat(starts, counts)
-    kept = copy < most
-    return builds.rows(kept), int((~kept).sum())
+    kept: np.ndarray = copy < most
+    return kept
 
 
 def split_builds(
@@ -82,7 +86,7 @@ def split_builds(
 
     fractions: expected share of validation rows and of test rows. seed: seed of the hash by which rows are divided. notes, optimum: stored
     in the result."""
-    hashes = content_hashes(builds, seed)
+    hashes = content_hashes(builds, seed, weapons.keys)
     place = (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
     validation, test = fractions
     side = np.where(place < validation, 1, np.where(place < validation + test, 2, 0))

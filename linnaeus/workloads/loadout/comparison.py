@@ -7,7 +7,7 @@ removed slots.
 - `of_optimum_K`: expected number of right slots of the model's completions, divided by the expected number of the optimum, under the exact
   posterior. It has less noise than the ratio of the two `slots_K`, in which the drawn builds add 1.5 % (3,000 builds, K = 1).
 - `margin_K`: share of the model minus share of the best baseline for K. `margin_K_error` is its standard error, `margin_K_low` to
-  `margin_K_high` its 95 % interval, from a paired bootstrap over the partial builds of validation.
+  `margin_K_high` its 95 % interval, from a paired bootstrap over the builds of validation, the copies of a build together.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from linnaeus.randomness import BOOTSTRAP, key, uniforms
 from linnaeus.workloads.loadout.abilities import SLOTS
 from linnaeus.workloads.loadout.baselines import BASELINES, Baselines
-from linnaeus.workloads.loadout.build_table import SplitBuilds
+from linnaeus.workloads.loadout.build_table import SplitBuilds, content_hashes
 from linnaeus.workloads.loadout.gear import count_items
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
 from linnaeus.workloads.loadout.slot_filling import fill
@@ -53,15 +53,18 @@ def compare(split: SplitBuilds, dataset: ValidationBuilds, baselines: Baselines,
         return results
     sample = sample[np.isin(sample % SLOTS + 1, COMPARED)]
     others = completions(split, dataset, baselines, sample, filled[sample])
-    own = others.pop(MODEL)
+    own, groups = others.pop(MODEL), content_hashes(dataset.builds, 0)[sample // SLOTS]
     for k in COMPARED:
         rows = sample % SLOTS + 1 == k
+        if not rows.any():  # few validation samples
+            continue
         shares = {name: found.right[rows] / k for name, found in others.items()}
         results |= {f"{'' if name == 'optimum' else 'baseline/'}{name}/slots_{k}": float(share.mean()) for name, share in shares.items()}
         if "optimum" in others:
             results[f"of_optimum_{k}"] = float(own.expected[rows].mean() / others["optimum"].expected[rows].mean())
         best = max(BASELINES, key=lambda name: float(shares[name].mean()))
-        results |= {f"margin_{k}{name}": value for name, value in paired_bootstrap(own.right[rows] / k - shares[best]).items()}
+        margin = paired_bootstrap(own.right[rows] / k - shares[best], groups[rows])
+        results |= {f"margin_{k}{name}": value for name, value in margin.items()}
     return results
 
 
@@ -100,16 +103,20 @@ def expected_right(tails: np.ndarray | None, added: np.ndarray) -> np.ndarray:
     return found
 
 
-def paired_bootstrap(differences: np.ndarray) -> dict[str, float]:
+def paired_bootstrap(differences: np.ndarray, groups: np.ndarray) -> dict[str, float]:
     """Return mean, standard error and 95 % interval of `differences` [N]: {"": mean, "_error": ..., "_low": ..., "_high": ...}.
 
-    The error and the interval are computed from `RESAMPLES` bootstrap resamples of the N values."""
-    number = len(differences)
+    The error and the interval are computed from `RESAMPLES` bootstrap resamples of whole groups, because the copies of a build are not
+    independent. groups: [N], equal for the rows of one group."""
+    place = np.unique(groups, return_inverse=True)[1]
+    sums, sizes = np.bincount(place, weights=differences), np.bincount(place)
+    number = len(sums)
     stream, size = key(0, BOOTSTRAP, number), max(1, CHUNK // number)
     parts = []
     for first in range(0, RESAMPLES, size):
         places = np.arange(first * number, min(first + size, RESAMPLES) * number).reshape(-1, number)
-        parts.append(differences[(uniforms(stream, places) * number).astype(np.int64)].mean(1))
+        drawn = (uniforms(stream, places) * number).astype(np.int64)
+        parts.append(sums[drawn].sum(1) / sizes[drawn].sum(1))
     means = np.concatenate(parts)
     low, high = np.quantile(means, (0.025, 0.975))
     return {"": float(differences.mean()), "_error": float(means.std()), "_low": float(low), "_high": float(high)}

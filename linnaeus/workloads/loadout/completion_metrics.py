@@ -44,7 +44,7 @@ from linnaeus.workloads.loadout.abilities import (
     SUB_SLOTS,
 )
 from linnaeus.workloads.loadout.baselines import Baselines
-from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds
+from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds, content_hashes
 from linnaeus.workloads.loadout.comparison import compare
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
 from linnaeus.workloads.loadout.slot_filling import Filled, fill
@@ -136,13 +136,13 @@ class CompletionMetrics(Metrics):
 
 
 def reference_pool(builds: Builds, weapons: int) -> Tensor:
-    """Return the first builds of each weapon in `builds`, at most `REFERENCES`: int8 [W, R, 40].
+    """Return the first different builds of each weapon in `builds`, at most `REFERENCES`: int8 [W, R, 40].
 
-    R is the largest number of builds of a weapon. Rows beyond a weapon's builds are -1, so that they contain no gear. weapons: W."""
-    count = np.bincount(builds.weapon, minlength=weapons)
-    found = np.full((weapons, max(1, min(int(count.max(initial=0)), REFERENCES)), len(ITEMS)), -1, np.int8)
-    for weapon in np.flatnonzero(count):
-        rows = builds.items[builds.weapon == weapon][:REFERENCES]
+    R is the largest of these numbers. Rows beyond a weapon's builds are -1, so that they contain no gear. weapons: W."""
+    first = np.sort(np.unique(content_hashes(builds, 0), return_index=True)[1])
+    own = [builds.items[first[builds.weapon[first] == weapon][:REFERENCES]] for weapon in range(weapons)]
+    found = np.full((weapons, max(1, *map(len, own)), len(ITEMS)), -1, np.int8)
+    for weapon, rows in enumerate(own):
         found[weapon, : len(rows)] = rows
     return torch.from_numpy(found)
 

@@ -51,7 +51,7 @@ def parse_gear(text: str) -> np.ndarray:
     left out.
 
     Raise `ConfigError` for an unknown ability or slot, and for gear that no legal build contains."""
-    build = empty_build()
+    build = empty_build().astype(np.int64)  # more than 127 slots are counted, then refused
     for part in filter(None, (part.strip() for part in re.split(r"[,;]", text))):
         name, colon, slots = part.partition(":")
         ability = find_ability(name)
@@ -63,7 +63,7 @@ def parse_gear(text: str) -> np.ndarray:
     reason = problem(build)
     if reason:
         raise ConfigError(reason)
-    return build
+    return build.astype(np.int8)
 
 
 def _item(ability: str, word: str) -> int:
@@ -134,7 +134,7 @@ def from_points(points: Mapping[str, Any]) -> np.ndarray:
     reason = problem(build)
     if reason:
         raise ConfigError(reason)
-    return build
+    return build.astype(np.int8)
 
 
 def slots_of_points(points: int) -> tuple[int, int] | None:

@@ -159,7 +159,7 @@ def _slot_builds(
         skipped.read += 1
         where, weapon = f"{path.name}, build {name}", weapons.get(weapon_number)
         reason = "unknown weapon" if weapon is None else ""
-        build = empty_build()
+        build = empty_build().astype(np.int64)  # a damaged table may have more than 127 rows of a build
         for slot, code in slots:
             ability = CODES.get(code)
             if ability is None or (slot != "0" and ability in PIECE_OF):
@@ -172,7 +172,7 @@ def _slot_builds(
         elif not is_full(build):
             skipped.unusable("fewer than 12 slots", where)
         elif weapon is not None:
-            yield weapon, build
+            yield weapon, build.astype(np.int8)
 
 
 def _columns(path: Path, names: Sequence[str]) -> Mapping[str, str]:

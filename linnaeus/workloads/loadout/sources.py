@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from linnaeus.config.schema import Config
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, counted
 from linnaeus.workloads.loadout.archetypes import make_world
 from linnaeus.workloads.loadout.battle_files import read_battles, share_winners
-from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds, cap_copies, split_builds
+from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds, first_copies, split_builds
 from linnaeus.workloads.loadout.config import BattlesConfig, LoadoutsConfig, RecordedDataConfig
 from linnaeus.workloads.loadout.posterior import Posterior
 from linnaeus.workloads.loadout.published_builds import read_table
@@ -36,11 +36,16 @@ def _recorded(data: RecordedDataConfig) -> SplitBuilds:
         raise ConfigError(f"data.path: {data.path} does not exist; set your file")
     if isinstance(data, BattlesConfig):
         builds, won = read_battles(path, weapons, skipped)
-        skipped.check(data.max_bad_fraction)
-        builds = share_winners(builds, won, data.win_share, data.split_seed)
     else:
-        builds = read_table(path, weapons, getattr(data, "tiers", None), skipped)
-        skipped.check(data.max_bad_fraction)
-    builds, left_out = cap_copies(builds, data.copies)
-    notes = skipped.notes() + ((f"{left_out} builds left out: more than data.copies={data.copies} copies",) if left_out else ())
+        builds, won = read_table(path, weapons, getattr(data, "tiers", None), skipped), None
+    skipped.check(data.max_bad_fraction)
+    kept, notes = first_copies(builds, data.copies), skipped.notes()
+    if not kept.all():
+        notes += (f"{counted(int((~kept).sum()), 'build')} left out: more than data.copies={data.copies} copies",)
+    builds = builds.rows(kept)
+    if isinstance(data, BattlesConfig) and won is not None:  # after the copies, which are more of the winners than of the losers
+        shared = share_winners(builds, won[kept], data.win_share, data.split_seed)
+        if len(shared) < len(builds):
+            notes += (f"{counted(len(builds) - len(shared), 'build')} left out for data.win_share={data.win_share}",)
+        builds = shared
     return split_builds(builds, weapons, (data.validation_fraction, data.test_fraction), data.split_seed, notes)

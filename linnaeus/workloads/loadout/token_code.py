@@ -137,12 +137,15 @@ class PointsCode(TokenCode):
 
     def tails(self, probabilities: Tensor, observed: Tensor) -> Tensor:
         """Return the probabilities that `TokenCode.tails` describes. Between two thresholds of points the probability is interpolated
-        linearly."""
+        linearly. The thresholds that `observed` reaches have probability 1, because without `data.visible_targets` the model does not learn
+        them."""
         device, only, size = observed.device, len(PIECE_OF), len(observed)
-        standard = probabilities[:, 2 + only :].view(size, len(STANDARD), len(THRESHOLDS)).cummin(2).values
+        owned = torch.from_numpy(ability_points(observed.cpu().numpy())[:, only:]).to(device)  # [B, 14]
+        standard = probabilities[:, 2 + only :].view(size, len(STANDARD), len(THRESHOLDS))
+        reached = owned.unsqueeze(2) >= torch.tensor(THRESHOLDS, device=device)
+        standard = torch.where(reached, 1.0, standard).cummin(2).values
         ends = standard.new_ones(size, len(STANDARD), 1), standard.new_zeros(size, len(STANDARD), 2)
         survival = torch.cat([ends[0], standard, ends[1]], 2)  # at 0 points, the nine thresholds, and beyond
-        owned = torch.from_numpy(ability_points(observed.cpu().numpy())[:, only:]).to(device)  # [B, 14]
         ability = torch.from_numpy(ITEM_ABILITY[only:] - only).to(device)  # [28]
         each = torch.from_numpy(ITEM_POINTS[only:]).to(device).view(1, -1, 1)
         points = owned[:, ability].unsqueeze(2) + each * torch.arange(1, LEVELS + 1, device=device)  # [B, 28, 9]

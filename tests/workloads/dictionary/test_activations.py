@@ -208,12 +208,12 @@ def test_a_table_of_positions_is_refused(read):
 
 
 def test_activations_that_are_not_finite_are_named(text, tmp_path):
-    tapped = text.tapped
+    tapped, sample = text.tapped, int(text.picked[5])
 
     def damaged(host: dict[str, torch.Tensor]) -> Tap:
         tap = tapped(host)
         with torch.inference_mode():
-            tap.rows[(host["sample"] == 5).nonzero().flatten() * 16 + 3, 2] = float("inf")
+            tap.rows[(host["sample"] == sample).nonzero().flatten() * 16 + 3, 2] = float("inf")
         return tap
 
     with (
@@ -221,7 +221,7 @@ def test_activations_that_are_not_finite_are_named(text, tmp_path):
         pytest.raises(ConfigError, match="infinite numbers for 1 activation of a block") as error,
     ):
         store_activations(text, tmp_path / "store")
-    assert str(error.value).count("\n") == 0 and text.run.workload.sample_names([5])[0] in str(error.value)
+    assert str(error.value).count("\n") == 0 and text.run.workload.sample_names([sample])[0] in str(error.value)
     assert not (tmp_path / "store" / "store.json").exists()
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.dictionary.reading.activity import Activity, FeatureTable, feature_table, spread
+from linnaeus.workloads.dictionary.activation_source import spread
+from linnaeus.workloads.dictionary.reading.activity import Activity, FeatureTable, feature_table
 from linnaeus.workloads.dictionary.reading.dictionary_charts import Point, density_chart, frontier_chart
 from linnaeus.workloads.dictionary.reading.dictionary_sections import _points
 from linnaeus.workloads.dictionary.reading.effects import effects

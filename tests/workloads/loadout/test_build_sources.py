@@ -78,6 +78,16 @@ def test_battles_of_winners_and_copies(tmp_path):
     assert len(all_builds(split_of("battles", file, "data.win_share=0.5"))) == 2 * min(2 * len(wanted), 140 - 2 * len(wanted))
 
 
+def test_the_share_of_winners_is_that_of_the_builds_that_are_left_after_the_copies(tmp_path):
+    """Each build occurs three times."""
+    winners = set(all_builds(split_of("battles", write_battles(tmp_path / "day.csv"), "data.win_share=1")))
+    split = split_of("battles", write_battles(tmp_path / "more.csv", lambda rows: rows * 3), "data.win_share=0.25", "data.copies=1")
+    found = all_builds(split)
+    assert sum(build in winners for build in found) / len(found) == pytest.approx(0.25, abs=0.02) and len(found) > 20
+    assert any("left out: more than data.copies=1 copies" in note for note in split.notes)
+    assert any(note.endswith("left out for data.win_share=0.25") for note in split.notes)
+
+
 def test_no_winner_is_left_out_by_rounding():
     won = np.arange(10) < 3  # 0.7 x (3 / 0.7) is 2.9999999999999996
     kept = share_winners(Builds(np.arange(10), ITEMS_OF[:10]), won, 0.7, 0)

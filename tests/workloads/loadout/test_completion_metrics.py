@@ -15,11 +15,12 @@ from linnaeus.workloads.loadout.archetypes import make_world
 from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import Builds, split_builds
 from linnaeus.workloads.loadout.comparison import RESAMPLES, paired_bootstrap
-from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
+from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics, reference_pool
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
 from linnaeus.workloads.loadout.slot_filling import fill
 from linnaeus.workloads.loadout.token_code import SlotsCode
 from linnaeus.workloads.loadout.weapons import builtin_weapons
+from tests import runs
 
 CODE, WEAPONS = SlotsCode(), builtin_weapons()
 
@@ -105,10 +106,34 @@ def test_logits_of_a_model_that_has_diverged_have_metrics():
 def test_a_bootstrap_of_many_rows_does_not_draw_all_at_once():
     differences = np.random.default_rng(0).normal(size=4000)
     tracemalloc.start()
-    found = paired_bootstrap(differences)
+    found = paired_bootstrap(differences, np.arange(4000))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     draws = uniforms(key(0, BOOTSTRAP, 4000), np.arange(RESAMPLES * 4000)).reshape(RESAMPLES, 4000)
     means = differences[(draws * 4000).astype(np.int64)].mean(1)
     assert found["_error"] == float(means.std()) and found["_low"] == float(np.quantile(means, 0.025))
     assert peak < 20e6 < 8 * RESAMPLES * 4000
+
+
+def test_copies_of_a_build_are_resampled_together():
+    """100 groups of 40 equal values have the error of 100 values."""
+    values = np.random.default_rng(0).normal(size=100)
+    error = paired_bootstrap(np.repeat(values, 40), np.repeat(np.arange(100), 40))["_error"]
+    assert error == paired_bootstrap(values, np.arange(100))["_error"]
+    assert error > 5 * paired_bootstrap(np.repeat(values, 40), np.arange(4000))["_error"]
+
+
+def test_references_are_different_builds():
+    weapon, items = make_world(0, 130).draw(0, 0, 40)
+    same = Builds(np.repeat(weapon, 300), np.repeat(items, 300, 0))
+    pool = reference_pool(same, 130)
+    assert pool.shape[1] == np.unique(weapon, return_counts=True)[1].max()
+    for number in np.unique(weapon):
+        assert (pool[number][pool[number, :, 0] >= 0].numpy() == items[weapon == number]).all()
+
+
+def test_few_validation_samples_have_no_comparison_of_the_numbers_they_lack(tmp_path):
+    run = runs.run("loadout", tmp_path, "trainer.limit_validation_samples=3")
+    final = runs.summary(run)["final"]
+    found = {int(name.rpartition("_")[2]) for name in final if "/of_optimum_" in name}
+    assert found < {1, 2, 3, 4, 5, 6} and len(found) in (1, 2, 3), final

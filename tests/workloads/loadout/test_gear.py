@@ -32,6 +32,8 @@ def test_text_is_read_and_written():
         "comeback, tenacity": "both need the main slot of the head",
         "swim_speed_up: main main main, haunt": "4 main abilities; a build has 3",
         f"swim_speed_up: {'sub ' * 10}": "10 sub abilities; a build has 9",
+        f"swim_speed_up: {'sub ' * 256}": "256 sub abilities; a build has 9",
+        f"swim_speed_up: {'main ' * 258}": "258 main abilities; a build has 3",
     }.items(),
 )
 def test_gear_that_no_build_has_is_one_line(text, line):

@@ -6,7 +6,7 @@ import pytest
 from linnaeus.data.samples import SampleIndex
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.build_table import Builds, cap_copies, content_hashes, split_builds
+from linnaeus.workloads.loadout.build_table import Builds, content_hashes, first_copies, split_builds
 from linnaeus.workloads.loadout.partial_builds import TrainingBuilds, ValidationBuilds, numbers_removed, removal_probabilities
 from linnaeus.workloads.loadout.token_code import NULL, PAD, PointsCode, SlotsCode
 from linnaeus.workloads.loadout.weapons import builtin_weapons
@@ -83,8 +83,15 @@ def test_identical_builds_are_on_one_side():
     assert all(sides) and not (sides[0] & sides[1] or sides[0] & sides[2] or sides[1] & sides[2])
     assert sum(map(len, (split.train, split.validation, split.test))) == 1200
     assert split_builds(Builds(weapon, items), builtin_weapons(), (0.3, 0.2), 2, ()).fingerprint != split.fingerprint
-    capped, left_out = cap_copies(Builds(weapon, items), 2)
-    assert (len(capped), left_out) == (800, 400)
+    kept = first_copies(Builds(weapon, items), 2)
+    assert kept.sum() == 800 and kept[:800].all() and first_copies(BUILDS, None).all()
+
+
+def test_the_side_of_a_build_does_not_depend_on_the_weapons_before_it_in_the_list():
+    keys = builtin_weapons().keys
+    longer = Builds(BUILDS.weapon + 1, BUILDS.items)
+    assert (content_hashes(BUILDS, 1, keys) == content_hashes(longer, 1, ("a_new_weapon", *keys))).all()
+    assert (content_hashes(BUILDS, 1) != content_hashes(longer, 1)).all()
 
 
 def test_a_side_without_builds_is_one_line():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from linnaeus.workloads.loadout.abilities import MOST, ability_points
+from linnaeus.workloads.loadout.abilities import MOST, ability_points, sub_item
 from linnaeus.workloads.loadout.archetypes import make_world
 from linnaeus.workloads.loadout.gear import empty_build, parse_gear
 from linnaeus.workloads.loadout.token_code import LEVELS, NULL, PAD, THRESHOLDS, PointsCode, SlotsCode
@@ -60,3 +60,22 @@ def test_tails_of_certain_tokens_are_the_build(code):
         sure = (tails.numpy() == 0) | (tails.numpy() == 1)
         assert sure.mean() > 0.9 and (tails.numpy()[:, :12] == wanted[:, :12]).all()
     assert (tails.diff(dim=2) <= 0).all() and (tails[:, :, 1:].amax(2)[:, MOST == 1] == 0).all()
+
+
+@pytest.mark.parametrize("code", (SlotsCode(), PointsCode()), ids=lambda code: type(code).__name__)
+def test_tails_do_not_depend_on_the_probabilities_of_tokens_that_the_given_gear_has(code):
+    """With `data.visible_targets=false` the model does not learn these."""
+    given = np.minimum(BUILDS, np.random.default_rng(0).integers(0, 4, BUILDS.shape)).astype(np.int8)
+    hot, seen = (torch.from_numpy(code.multi_hot(counts)) for counts in (BUILDS, given))
+    sure, untrained = (torch.where(seen, value, torch.where(hot, 0.8, 0.1).double()) for value in (1.0, 0.05))
+    observed = torch.from_numpy(given)
+    assert torch.equal(code.tails(untrained, observed), code.tails(sure, observed))
+    assert seen.any() and not torch.equal(code.tails(untrained, observed * 0), code.tails(sure, observed * 0))
+
+
+def test_a_threshold_above_the_given_points_has_its_own_probability():
+    code, given = PointsCode(), parse_gear("swim_speed_up: sub")
+    probabilities = torch.full((1, len(code)), 0.1)
+    probabilities[0, code.names.index("swim_speed_up_6")] = 0.8
+    tails = code.tails(probabilities, torch.from_numpy(given[None]))
+    assert tails[0, sub_item("swim_speed_up"), 0] == pytest.approx(0.8)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
+from linnaeus.workloads.dictionary.activation_source import spread
 from linnaeus.workloads.dictionary.tapping import Tap
 from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
 from linnaeus.workloads.opened_run import OpenedRun
@@ -81,11 +82,6 @@ def batches(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> 
 def batch_of(dataset: PositionedDataset, samples: Sequence[int] | np.ndarray) -> Batch:
     """Return samples of `dataset` as one batch on the host. samples: dataset indices."""
     return dataset.__getitems__([SampleIndex(0, int(sample), int(sample), 0) for sample in samples])
-
-
-def spread(size: int, most: int) -> np.ndarray:
-    """Return min(size, most) evenly spaced, ascending indices from 0 to `size` - 1, int64."""
-    return np.arange(size) if size <= most else np.linspace(0, size - 1, most).round().astype(np.int64)
 
 
 class FeatureTable(NamedTuple):

@@ -20,11 +20,12 @@ from linnaeus.workloads.dictionary.reading.activity import FeatureTable, Reader,
 from linnaeus.workloads.dictionary.reading.dictionary_charts import Point, density_chart, frontier_chart
 from linnaeus.workloads.dictionary.reading.feature_classes import Detector, detectors
 from linnaeus.workloads.dictionary.reading.feature_page import STYLE, detector_table, feature_cards, strongest
-from linnaeus.workloads.dictionary.trained.trained_dictionary import TrainedDictionary
+from linnaeus.workloads.dictionary.trained.trained_dictionary import RECORD, TrainedDictionary
 from linnaeus.workloads.opened_run import OpenedRun
 
 FILE = "feature_taxa.csv"
 GOOD = 0.9  # least F1 of a detector that is shown and counted
+MOST_DETECTORS = 100  # features with a card because they detect a class
 EXAMPLES = 6  # most samples on a card
 MEASURES = {"explained_variance": "Explained variance", "loss_recovered": "Loss recovered"}
 
@@ -78,8 +79,7 @@ def _of_dictionary(reader: Reader, name: str, features: int, samples: int, sever
     for one in found:
         if one.f1 >= GOOD:
             best.setdefault(one.feature, one)
-    # at most half of the cards are detectors of a class
-    shown = list(dict.fromkeys([*list(best)[: features // 2], *strongest(table, features)]))[:features]
+    shown = list(dict.fromkeys([*list(best)[:MOST_DETECTORS], *strongest(table, features)]))
     first = f"feature-{name}-" if several else "feature-"
     density = density_chart(f"Density of the features{aside}", table.density, table.places)
     cards = feature_cards(reader, table, shown, EXAMPLES, best, first)
@@ -130,21 +130,23 @@ def same_module(directory: Path) -> list[tuple[str, tuple[list[str], dict[str, f
     """Return other dictionary runs for comparison, sorted by name: (directory name, (names of the dictionaries, {metric key: final
     value})).
 
-    These are the runs in the parent folder of `directory` that have a summary.json and were trained on the same module of the same run."""
+    These are the runs in the parent folder of `directory` that have a summary.json and were trained on the same activations: of the same
+    module, weights and kind of channels."""
     own = _reads(directory)
     found = []
     for other in sorted(path.parent for path in directory.parent.glob("*/summary.json")):
         reads = _reads(other) if other.name != directory.name else None
-        if own is not None and reads is not None and reads[:2] == own[:2]:
+        if own is not None and reads is not None and reads[0] == own[0]:
             final = (read_json(other / "summary.json") or {}).get("final") or {}
-            found.append((other.name, (reads[2], final)))
+            found.append((other.name, (reads[1], final)))
     return found
 
 
-def _reads(directory: Path) -> tuple[str, str, list[str]] | None:
-    """Return what a dictionary run is about: (path of the run whose activations are read, module name, names of the dictionaries).
+def _reads(directory: Path) -> tuple[tuple[str, ...], list[str]] | None:
+    """Return what a dictionary run is about: (source of the activations, names of the dictionaries).
 
-    Return None if `directory` is not a dictionary run."""
+    The source is the path of the run, the module name, the kind of channels and the hash of the weights that were read. Return None if
+    `directory` is not a dictionary run."""
     from linnaeus.errors import ConfigError
     from linnaeus.workloads.dictionary.model.dictionary_set import members
     from linnaeus.workloads.run_weights import run_configuration
@@ -153,4 +155,6 @@ def _reads(directory: Path) -> tuple[str, str, list[str]] | None:
         config: Any = run_configuration(directory, "dictionary")
     except ConfigError:
         return None
-    return str(Path(config.dictionary.run or "").resolve()), str(config.dictionary.module), list(members(config.model))
+    read, weights = config.dictionary, (read_json(directory / RECORD) or {}).get("weights_digest", "")
+    source = (str(Path(read.run or "").resolve()), str(read.module), str(read.channels), str(weights))
+    return source, list(members(config.model))

@@ -26,7 +26,7 @@ def test_the_page_shows_features_with_examples_effects_and_neighbours(read_by, w
     run = read_by(workload)
     found = sections(run)
     cards = found["Features"].count('<article class="feature"')
-    assert 3 <= cards <= 12 and found["Features"].count("most similar: ") == cards and marks in found["Features"]
+    assert 3 <= cards <= 24 and found["Features"].count("most similar: ") == cards and marks in found["Features"]
     assert " pp</b>" in found["Features"] and "Density of the features" in found["Density and frontier"]
     ids, links = (set(re.findall(rf'{key}="#?(feature-\d+)"', found["Features"])) for key in ("id", "href"))
     assert links and links <= ids

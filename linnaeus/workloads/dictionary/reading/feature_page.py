@@ -32,7 +32,7 @@ STYLE = """<style>
 .examples .photo .heat{position:absolute;inset:0}.examples .photo:hover .heat,.examples .photo:focus .heat{opacity:0}
 .examples span{display:block;overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
 .examples .text{margin:0;padding:5px 9px;border-left:3px solid var(--rule);white-space:pre-wrap;overflow-wrap:anywhere;color:var(--ink);
-font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;max-height:7.5em;overflow:auto}
+font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .examples mark{color:inherit;border-radius:3px;background:color-mix(in srgb,var(--s1) calc(15% + 65%*var(--heat,0)),transparent)}
 .examples .gear{margin:0;color:var(--ink)}.examples .gear table{width:auto;font-size:12px;margin:2px 0 6px}
 .examples .gear td,.examples .gear th{padding:1px 8px 1px 0;text-align:left;border:0}.examples .gear .free{color:var(--soft)}

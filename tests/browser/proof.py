@@ -1,4 +1,4 @@
-"""The pages of reports open in Chromium without a message, fit on every screen, are accessible and have the figures of the run.
+"""Pages of reports open in Chromium without a message, fit on every screen, are accessible and have the figures of the run.
 `make test-browser`; ten minutes on two cores; root on Debian, unless Chromium is installed. Pictures of all pages are in `OUT`.
 """
 
@@ -144,7 +144,7 @@ def test_every_figure_is_that_of_the_summary(name: str, pages, browser: Browser,
 
 
 def test_the_checks_find_mistakes(pages, browser: Browser, messages: list[str], tmp_path: Path):
-    """The negative control: a page with a wide line, an image without a text, a script that fails and a picture from elsewhere."""
+    """A negative control: a page with a wide line, an image without a text, a script that fails and a picture from elsewhere."""
     bad = tmp_path / "bad.html"
     bad.write_text(
         "<html lang=en><title>bad</title><main><h1>Bad</h1><p style='width:3000px'>wide</p><img src='https://example.org/a.png'>"

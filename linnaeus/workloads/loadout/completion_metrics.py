@@ -45,7 +45,7 @@ from linnaeus.workloads.loadout.abilities import (
 )
 from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import Builds, SplitBuilds, content_hashes
-from linnaeus.workloads.loadout.comparison import compare
+from linnaeus.workloads.loadout.comparison import COMPARED, compare
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
 from linnaeus.workloads.loadout.slot_filling import Filled, fill
 from linnaeus.workloads.loadout.token_code import TokenCode
@@ -116,7 +116,7 @@ class CompletionMetrics(Metrics):
         for k in (1, 2, 3, 4, 5, 6, 9, SLOTS):
             rows = removed == k
             results[f"slots_{k}"] = _mean(arrays["right"][rows].sum(), k * seen[rows].sum())
-        for k in (1, 6):
+        for k in COMPARED:
             rows = removed == k
             results[f"references_{k}"] = _mean(arrays["references"][rows].sum(), k * seen[rows].sum())
         number, six = seen.sum(), removed == 6

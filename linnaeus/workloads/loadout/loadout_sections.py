@@ -39,12 +39,12 @@ def _methods(final: dict[str, float], key: str) -> str:
     """Return a table of the right slots: a row for the model, each baseline and the optimum, a column for each number of removed slots.
 
     key: name of the validation pass."""
-    baselines = [name.split("/")[2] for name in final if name.startswith(f"{key}/baseline/") and name.endswith("/slots_1")]
+    baselines = dict.fromkeys(name.split("/")[2] for name in final if name.startswith(f"{key}/baseline/"))
     names = {"model": f"{key}/slots_"} | {name: f"{key}/baseline/{name}/slots_" for name in baselines}
     names |= {"optimum": f"{key}/optimum/slots_"} | {words: f"{key}/{name}_" for name, words in ROWS.items()}
     rows = []
     for name, prefix in names.items():
-        if f"{prefix}1" in final:
+        if any(f"{prefix}{k}" in final for k in REMOVED):
             values = [(f"{prefix}{k}", final.get(f"{prefix}{k}")) for k in REMOVED]
             cells = [Cell(number(metric, value), value) for metric, value in values]
             rows.append([Cell(explained(name.replace("_", " "), METHODS.get(name, ""))), *cells])

@@ -8,7 +8,7 @@ from linnaeus.reporting.report.metric_names import show_value
 REMOVED = (1, 2, 3, 4, 5, 6)
 TOKENS = {"loss": "loss, nats per hidden token", "f1": "F1 at 0.5", "precision": "precision", "recall": "recall"}
 TOKENS |= {"average_precision": "average precision", "ece": "calibration error of slot probabilities", "points": "ability points kept"}
-TOKENS |= {"references_1": "1 removed, against several references", "references_6": "6 removed, against several references"}
+TOKENS |= {f"references_{k}": f"{k} removed, against several references" for k in REMOVED}
 TOKENS |= {"weapon_6": "6 removed: slots that the weapon decides", "gear_6": "6 removed: slots that need the given gear"}
 TOKENS |= {"legal": "legal answers", "changed": "answers that change given gear"}
 
@@ -21,14 +21,14 @@ def headline(final: Mapping[str, float]) -> list[str]:
     if key is None:
         return []
     lines = [f"right of 6 removed slots {_percent(final, f'{key}/slots_6')}, of 1 {_percent(final, f'{key}/slots_1')}"]
-    if f"{key}/of_optimum_6" in final:
-        shares = (f"{_percent(final, f'{key}/of_optimum_{k}')} ({k} removed)" for k in (6, 1))
-        lines.append(f"share of the optimum {', '.join(shares)}")
-    if f"{key}/margin_6" in final:
-        margins = (
-            f"{100 * final[f'{key}/margin_{k}']:+.1f} ± {100 * final[f'{key}/margin_{k}_error']:.1f} points ({k} removed)" for k in (6, 1)
-        )
-        lines.append(f"over the best baseline {', '.join(margins)}")
+    shares = [f"{_percent(final, f'{key}/of_optimum_{k}')} ({k} removed)" for k in (6, 1) if f"{key}/of_optimum_{k}" in final]
+    margins = [
+        f"{100 * final[f'{key}/margin_{k}']:+.1f} ± {100 * final[f'{key}/margin_{k}_error']:.1f} points ({k} removed)"
+        for k in (6, 1)
+        if f"{key}/margin_{k}" in final
+    ]
+    lines += [f"share of the optimum {', '.join(shares)}"] if shares else []
+    lines += [f"over the best baseline {', '.join(margins)}"] if margins else []
     return lines
 
 
@@ -39,17 +39,13 @@ def result_tables(final: Mapping[str, float]) -> dict[str, list[str]]:
         return {}
     head = f"{'right slots of those removed, %':34s}" + "".join(f"{k:>8d}" for k in REMOVED)
     names = {"model": f"{key}/"}
-    names |= {
-        name.split("/")[2]: name.removesuffix("slots_1")
-        for name in final
-        if name.startswith(f"{key}/baseline/") and name.endswith("/slots_1")
-    }
-    names |= {"optimum": f"{key}/optimum/"} if f"{key}/optimum/slots_1" in final else {}
+    names |= {name.split("/")[2]: name.rpartition("slots_")[0] for name in final if name.startswith(f"{key}/baseline/")}
+    names |= {"optimum": f"{key}/optimum/"} if any(name.startswith(f"{key}/optimum/") for name in final) else {}
     rows = [f"{name:34s}" + _row(final, f"{prefix}slots_") for name, prefix in names.items()]
-    if f"{key}/margin_1" in final:
+    if any(name.startswith(f"{key}/margin_") for name in final):
         rows.append(f"{'model over the best baseline':34s}" + _row(final, f"{key}/margin_", "+.1f"))
         rows.append(f"{'standard error':34s}" + _row(final, f"{key}/margin_", ".1f", "_error"))
-    if f"{key}/of_optimum_1" in final:
+    if any(name.startswith(f"{key}/of_optimum_") for name in final):
         rows.append(f"{'model, % of the optimum':34s}" + _row(final, f"{key}/of_optimum_"))
     others = [f"{text:44s}{show_value(name, final[f'{key}/{name}']):>10s}" for name, text in TOKENS.items() if f"{key}/{name}" in final]
     return {"Completion of builds": [head, *rows], "Tokens and answers": others}

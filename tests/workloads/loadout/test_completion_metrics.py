@@ -12,11 +12,12 @@ from linnaeus.randomness import BOOTSTRAP, key, uniforms
 from linnaeus.workloads.loadout import completion_metrics
 from linnaeus.workloads.loadout.abilities import ability_points
 from linnaeus.workloads.loadout.archetypes import make_world
-from linnaeus.workloads.loadout.baselines import Baselines
+from linnaeus.workloads.loadout.baselines import BASELINES, Baselines
 from linnaeus.workloads.loadout.build_table import Builds, split_builds
 from linnaeus.workloads.loadout.comparison import RESAMPLES, paired_bootstrap
 from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics, reference_pool
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
+from linnaeus.workloads.loadout.result_tables import headline, result_tables
 from linnaeus.workloads.loadout.slot_filling import fill
 from linnaeus.workloads.loadout.token_code import SlotsCode
 from linnaeus.workloads.loadout.weapons import builtin_weapons
@@ -134,6 +135,15 @@ def test_references_are_different_builds():
 
 def test_few_validation_samples_have_no_comparison_of_the_numbers_they_lack(tmp_path):
     run = runs.run("loadout", tmp_path, "trainer.limit_validation_samples=3")
-    final = runs.summary(run)["final"]
+    final = {name: np.nan if value is None else value for name, value in runs.summary(run)["final"].items()}
     found = {int(name.rpartition("_")[2]) for name in final if "/of_optimum_" in name}
     assert found < {1, 2, 3, 4, 5, 6} and len(found) in (1, 2, 3), final
+    tables = result_tables(final)["Completion of builds"]
+    assert len(tables) == 1 + 1 + len(BASELINES) + 1 + 3 and all(len(line.split()) >= 6 for line in tables[1:])
+
+
+@pytest.mark.parametrize("present", [1, 6])
+def test_the_result_in_three_lines_needs_neither_number_of_removed_slots(present):
+    final = {f"val/{name}_{present}": 0.5 for name in ("slots", "of_optimum", "margin")} | {f"val/margin_{present}_error": 0.01}
+    places = f"({present} removed)"
+    assert headline(final)[1:] == [f"share of the optimum 50.0 % {places}", f"over the best baseline +50.0 ± 1.0 points {places}"]

@@ -15,7 +15,7 @@ import torch
 
 from linnaeus.reporting.memory_use import memory_of
 from linnaeus.reporting.progress_report import ReportData
-from linnaeus.reporting.throughput import Costs, Reading, peak_flops, utilisation
+from linnaeus.reporting.throughput import Costs, Reading, peak_flops, unknown_peak, utilisation
 from linnaeus.train.data_wait import speed_without_waiting
 from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.state import Training
@@ -140,8 +140,12 @@ def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
     reports.earlier = Costs(**(costs or {})).on(t.context.world_size)
     reports.pass_samples = min(len(t.workload.validation_set), t.config.trainer.limit_validation_samples or sys.maxsize)
     t.flops = FlopsOfRun() if device_peak(t) is not None or t.config.profile is not None else None
-    if t.flops is not None and t.model.flops_per_sample() is None:
-        t.flops.watch(t)
+    if t.flops is not None:
+        t.flops.start(t)
+    if t.device.type == "cuda" and device_peak(t) is None:  # not on a CPU, where nearly every run would have this line
+        tf32 = t.config.trainer.precision == "float32" and torch.backends.cuda.matmul.allow_tf32
+        precision = t.config.trainer.precision + " with TF32" * tf32
+        log.info("MFU unknown: %s", unknown_peak(torch.cuda.get_device_name(t.device), precision))
     restart_throughput(t)
     t.output.display.start(t.progress.global_step)
     t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)

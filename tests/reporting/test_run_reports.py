@@ -9,9 +9,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from linnaeus.config.schema import Config
-from linnaeus.train import loop
+from linnaeus.train import loop, readings
 from tests import runs
 from tests.vectors.workload import MLP, VectorsWorkload
 
@@ -105,6 +106,32 @@ def test_a_workload_and_a_model_add_to_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert clocks["recent/numbers_per_second"] == pytest.approx(8 * clocks["recent/samples_per_second"])
     text = (run / "train.log").read_text()
     assert "phase late: as it goes" in text and "root/length 5" in text and "11 of 1,410 parameters active" in text and "MFU" in text
+
+
+@pytest.mark.parametrize(
+    ("device", "tf32", "peak", "line"),
+    [
+        ("cuda", False, None, "MFU unknown: no peak for GPU X at float32; set logger.peak_tflops"),
+        ("cuda", True, None, "MFU unknown: no peak for GPU X at float32 with TF32; set logger.peak_tflops"),
+        ("cuda", False, 3.0, None),
+        ("cpu", False, None, None),
+    ],
+)
+def test_the_log_says_once_that_the_peak_of_a_gpu_is_unknown(
+    device: str, tf32: bool, peak: float | None, line: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU X")
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, tf32
+    t = mock.MagicMock(device=torch.device(device))
+    t.config.logger.peak_tflops, t.config.trainer.precision, t.config.profile = peak, "float32", None
+    t.progress.global_step = 5
+    with mock.patch.multiple(readings, _planned_steps=mock.Mock(), restart_throughput=mock.Mock()), caplog.at_level("INFO"):
+        t.workload.validation_set, t.config.trainer.limit_validation_samples = [0], 1
+        try:
+            readings.start_reports(t)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+    assert [text for text in caplog.messages if "MFU" in text] == ([] if line is None else [line])
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from linnaeus.reporting.memory_use import memory_of
+from linnaeus.reporting.memory_use import memory_of, shared_memory_of, together
 from linnaeus.reporting.progress_report import ReportData
 from linnaeus.reporting.throughput import Costs, Reading, peak_flops, unknown_peak, utilisation
 from linnaeus.train.data_wait import speed_without_waiting
@@ -117,6 +117,16 @@ def memory_now(device: torch.device) -> dict[str, float]:
     return found
 
 
+def shared_memory(t: Training) -> dict[str, float]:
+    """Return memory sizes in MiB, metric key -> value, on Linux: shared memory of this process, and resident and shared memory of its
+    loader workers together."""
+    own = shared_memory_of()
+    if own is None:
+        return {}
+    resident, shared = together(t.workers.processes()) if t.workers is not None else (0.0, 0.0)
+    return {"memory/host_shm_MiB": own, "memory/workers_now_MiB": resident, "memory/workers_shm_MiB": shared}
+
+
 def _peak_host_mib() -> float:
     """Return the largest resident memory of this process so far, in MiB."""
     import resource
@@ -176,7 +186,7 @@ def report_progress(t: Training) -> None:
         if reports.file is not None:
             reports.throughput.update(reading(t))
             clocks |= _recent(t) | reports.update_times(t.clock.updates.take()) | memory_now(t.device)
-            clocks |= t.ranks.rows() if resolved.report.due(step) else {}
+            clocks |= t.ranks.rows() | shared_memory(t) if resolved.report.due(step) else {}
             clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)

@@ -86,6 +86,13 @@ def test_times_are_in_timings_with_that_of_reporting(whole: Path) -> None:
     assert "recent/mfu" not in last, "the peak of a CPU is not known"
 
 
+def test_the_memory_of_the_workers_is_in_timings(tmp_path: Path) -> None:
+    run = runs.run("vectors", tmp_path, "trainer.length=4steps", "trainer.num_workers=2", "schedule.report=[2steps]")
+    row = next(row for row in runs.rows(run / "timings.jsonl") if row["global_step"] == 2)
+    assert row["memory/workers_now_MiB"] > row["memory/workers_MiB"] > 0 and row["memory/workers_now_MiB"] > row["memory/workers_shm_MiB"]
+    assert 0 <= row["memory/host_shm_MiB"] < row["memory/host_now_MiB"]
+
+
 def report_rows(self: Any, model: Any, global_step: int) -> dict[str, Any]:
     return {"phase": "late" if global_step > 5 else "early", "phase/description": "as it goes", "root/length": 0.5 * global_step}
 

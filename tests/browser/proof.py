@@ -1,4 +1,4 @@
-"""The pages of reports open in Chromium without a message, fit on every screen, are accessible and have the figures of the run.
+"""Open the pages of reports in Chromium: no message, they fit on every screen, are accessible and have the figures of the run.
 `make test-browser`; ten minutes on two cores; root on Debian, unless Chromium is installed. Pictures of all pages are in `OUT`.
 """
 

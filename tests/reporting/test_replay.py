@@ -275,7 +275,7 @@ def test_the_place_that_a_running_launch_writes_to_is_refused(
 
 
 def test_a_place_that_the_launch_does_not_write_to_is_not_refused(run: Path) -> None:
-    """The offline folder of a replay is another place than the server."""
+    """Replay to a folder and to tables while the launch sends to the server."""
     pytest.importorskip("wandb")
     (run / "config.yaml").write_text(dump_yaml({"run": {"experiment": "biota"}, "logger": {"wandb": "online"}, "seed": 0}))
     lock = RunLock(run / "lock")

@@ -307,7 +307,7 @@ def test_a_replay_beside_another_process_that_sends_is_one_line(
 
 
 def test_the_process_beside_a_run_waits_for_a_replay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of the launch are sent although a replay is running at its start."""
+    """Send the rows of the launch although a replay is running at its start."""
     closed, waits, flock = mock.Mock(), threading.Event(), replay_rows.fcntl.flock
 
     def locking(descriptor: int, how: int) -> None:

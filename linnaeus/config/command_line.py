@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from linnaeus.config.foreign_names import foreign_hint
+from linnaeus.config.wandb_agent import WORDS, agent_run
 from linnaeus.errors import ConfigError
 
 KEY = re.compile(r"\s*(\+\+|\+|~)?\s*([^=\s]+?)\s*=")
 _SWEEP = re.compile(r"\s*\+{0,2}sweep(\.\w+)*\s*=")
 _HYDRA = re.compile(r"\s*[+~]{0,2}hydra[./](?!searchpath)")
+_HYPHENS = re.compile(r"unrecognized arguments: --?(\w+(?:\.\w+)+\S*|\w+=\S*)")
+_NESTED = re.compile(r"([\w.]+)=\{'([\w.]+)'")  # the text of a Python mapping, which is not in Hydra's grammar
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -25,6 +28,8 @@ class OneLineParser(argparse.ArgumentParser):
 def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. Return a namespace with the options and three more attributes: `overrides`, the settings KEY=VALUE; `search`,
     the words after --help; `prints`, True if the program only prints a text and does not train.
+
+    In a trial of a W&B agent, `run.name` is added to `overrides` unless it is given: the id of the trial (`wandb_agent.py`).
 
     Raise `ConfigError` for an unknown option, a wrong value, an option or setting without effect, and a key that is given twice."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -48,19 +53,26 @@ def parse_command_line(arguments: Sequence[str]) -> argparse.Namespace:
     for text in parsed.overrides:
         if text.lstrip().startswith("="):
             raise ConfigError(f"{text!r} is not a setting; give it as key=value")
+        if found := _NESTED.match(text):
+            raise ConfigError(f"{text} is a nested parameter of W&B; call it {found[1]}.{found[2]} in sweep.yaml")
         if _HYDRA.match(text):
             hint = "run.root and run.name set the run directory; sweep=grid or optuna, and launch=process, torchrun or slurm start runs"
             raise ConfigError(f"{text} has no effect here: Hydra only composes; {hint}")
         if _SWEEP.match(text) and not (parsed.multirun or parsed.prints):
             raise ConfigError(f"{text} has no effect without -m; type `linnaeus -m {' '.join(parsed.overrides)}`")
     check_given_once(parsed.overrides)
+    trial = agent_run()
+    if trial is not None and not parsed.multirun and not parsed.prints and "run.name" not in map(_key, parsed.overrides):
+        parsed.overrides.append(f"run.name='{trial}'")
     return parsed
 
 
 def _refuse(message: str) -> NoReturn:
-    option = re.search(r"unrecognized arguments: (--?[\w-]+)", message)
-    if option and (hint := foreign_hint(option[1])):
+    option, hyphens = re.search(r"unrecognized arguments: (--?[\w.-]+)", message), _HYPHENS.search(message)
+    if option and "." not in option[1] and (hint := foreign_hint(option[1])):
         raise ConfigError(f"there is not an option {option[1]}; {hint}")
+    if hyphens:
+        raise ConfigError(f"there is not an option --{hyphens[1]}; settings have no hyphens: {hyphens[1]} (W&B's sweep.yaml: {WORDS})")
     raise ConfigError(f"{message}; settings are given as key=value, `linnaeus --help-keys` lists them")
 
 
@@ -68,8 +80,12 @@ def check_given_once(overrides: Sequence[str]) -> None:
     """Raise `ConfigError` if two of the settings `overrides` set the same key."""
     seen: dict[str, str] = {}
     for text in overrides:
-        match = KEY.match(text)
-        key = match[2] if match else text
+        key = _key(text)
         if key in seen:
             raise ConfigError(f"{key} is given twice, {seen[key]!r} and {text!r}; keep one")
         seen[key] = text
+
+
+def _key(text: str) -> str:
+    match = KEY.match(text)
+    return match[2] if match else text

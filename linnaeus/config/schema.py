@@ -38,7 +38,9 @@ ANYWHERE = "anywhere"  # value of `trainer.deterministic`
 
 @dataclass(frozen=True)
 class RunConfig:
-    name: str | None = setting("run directory under <root>/<experiment>/; null: a short hash of the keys that alter the updates")
+    name: str | None = setting(
+        "run directory under <root>/<experiment>/; null: a short hash of the keys that alter the updates; in a sweep of W&B, the trial's id"
+    )
     experiment: str | None = setting("name of the experiment, a folder under `root`; null: the name of the data")
     root: str = setting("folder of all run directories")
     resume: str = setting("auto: continue the run in its directory; never: refuse if there is one; or the path of a checkpoint to continue")

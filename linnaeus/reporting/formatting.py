@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 WIDTH = 130  # columns of a line of a report, without its time stamp
-BARS = "▁▂▃▄▅▆▇█"
+BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#@"  # from low to high
 INDENT = " " * 8  # of the second and later lines of a report, so that only percentages stand at the left edge
 
 
@@ -86,17 +86,18 @@ def fit(texts: Sequence[str], width: int) -> str:
     return line
 
 
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Return a line chart as text: one of the characters `BARS` for each finite value, the lowest character for the least value; "" without
+def sparkline(values: Sequence[float], width: int, limits: tuple[float, float] | None = None, bars: str = BARS) -> str:
+    """Return a line chart as text: one of the characters `bars` for each finite value, the lowest character for the least value; "" without
     finite values.
 
-    With more than `width` values, each of `width` characters shows the mean of consecutive values."""
+    With more than `width` values, each of `width` characters shows the mean of consecutive values. limits: values of the lowest and of the
+    highest character; None: the least and the largest of the means."""
     finite = [value for value in values if math.isfinite(value)]
     count = min(width, len(finite))
     edges = [len(finite) * number // count for number in range(count + 1)] if count > 0 else []
     means = [sum(finite[first:last]) / (last - first) for first, last in pairwise(edges)]
-    low, high = min(means, default=0.0), max(means, default=0.0)
-    return "".join(BARS[round((len(BARS) - 1) * (mean - low) / (high - low))] if high > low else BARS[0] for mean in means)
+    low, high = limits or (min(means, default=0.0), max(means, default=0.0))
+    return "".join(bars[round((len(bars) - 1) * (mean - low) / (high - low))] if high > low else bars[0] for mean in means)
 
 
 def pass_words(key: str) -> str:

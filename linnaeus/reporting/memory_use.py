@@ -59,6 +59,25 @@ def private_of(processes: Iterable[int]) -> float:
     return sum(found.private for process in processes if (found := memory_of(process)) is not None)
 
 
+def shared_memory_of(process: int | None = None) -> float | None:
+    """Return how much of the resident memory of the process with this PID (None: this process) is in shared memory, in MiB, such as batches
+    of loader workers. Unlike in `Memory.shared`, pages of files do not count. Return None if the process has ended, or on another system
+    than Linux."""
+    try:
+        with open(f"/proc/{process or os.getpid()}/status", "rb") as file:
+            return next((int(line.split()[1]) / 1024 for line in file if line.startswith(b"RssShmem:")), None)
+    except (OSError, ValueError):
+        return None
+
+
+def together(processes: Iterable[int]) -> tuple[float, float]:
+    """Return (resident memory, shared memory) of the processes with these PIDs, in MiB. Each is a sum over the processes, so that a page
+    that two of them use counts twice. Processes that have ended are left out."""
+    pids = list(processes)
+    resident = sum(found.resident for pid in pids if (found := memory_of(pid)) is not None)
+    return resident, sum(shared_memory_of(pid) or 0.0 for pid in pids)
+
+
 SKIPPED = 3  # first readings of a launch that are left out, because the first updates allocate memory
 LEAST_READINGS, MOST_READINGS = 16, 48
 LEAST_GROWTH = 64.0, 0.05  # MiB, and fraction of the memory at the beginning; the larger of both counts

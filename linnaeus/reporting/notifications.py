@@ -46,7 +46,8 @@ class Notifier:
         self._queue: queue.Queue[Message | None] = queue.Queue(QUEUE)
         self._thread: threading.Thread | None = None
         self._handler: _WarningHandler | None = None
-        self._quiet_until, self._counted = 0.0, 0
+        self._lock = threading.Lock()  # warnings come from several threads
+        self._quiet_until, self._counted, self._newest = 0.0, 0, ""
 
     @property
     def active(self) -> bool:
@@ -66,13 +67,15 @@ class Notifier:
 
     def send(self, event: str, text: str, kind: str | None = None) -> None:
         """Queue the message `text` about `event`, one of `EVENTS`. Do nothing if `event` is not one of the chosen events, before `start`,
-        or if `QUEUE` messages are waiting.
+        or if `QUEUE` messages are waiting. The number of warnings that no message has told yet is added, with the newest one.
 
         kind: key of `TYPES` for apprise's type of the message (colour or icon); None: `event`. A key that is not in `TYPES` gives
         "info"."""
         if self._thread is not None and self.active and event in self._events:
-            with contextlib.suppress(queue.Full):
-                self._queue.put_nowait((TYPES.get(kind or event, "info"), hide(text)))
+            with self._lock, contextlib.suppress(queue.Full):
+                more = f"\n{counted(self._counted, 'more warning')}, the newest: {self._newest}" if self._counted else ""
+                self._queue.put_nowait((TYPES.get(kind or event, "info"), hide(text + more)))
+                self._counted = 0
 
     def milestone(self, name: str, text: str) -> None:
         """Queue the message `text` about the milestone `name`, unless a message about it was queued before in this run (recorded in
@@ -94,17 +97,20 @@ class Notifier:
     def warning(self, text: str) -> None:
         """Queue the message `text` about a warning or an error in the log.
 
-        During the next 15 minutes, further warnings are only counted; the next message gives their number."""
+        During the next 15 minutes, further warnings are only counted; the next message of any kind gives their number and the newest."""
         now = time.monotonic()
-        if now < self._quiet_until:
-            self._counted += 1
-            return
-        more = f"\n(and {counted(self._counted, 'warning')} since the last message)" if self._counted else ""
-        self._quiet_until, self._counted = now + QUIET, 0
-        self.send("warnings", text + more)
+        with self._lock:
+            quiet = now < self._quiet_until
+            if quiet:
+                self._counted, self._newest = self._counted + 1, text
+            else:
+                self._quiet_until = now + QUIET
+        if not quiet:
+            self.send("warnings", text)
 
     def close(self, text: str = "", failed: bool = False) -> None:
-        """Queue the message `text` of the event `end`, unless `text` is empty. Wait until all messages are sent, at most about
+        """Queue the message `text` of the event `end`, unless `text` is empty. If warnings were counted that no message has told, and this
+        one is not sent, queue a message about them. Wait until all messages are sent, at most about
         `END_TIMEOUT` seconds.
 
         failed: True if the run failed, which sets the type (colour or icon) of the message."""
@@ -116,6 +122,8 @@ class Notifier:
             return
         if text:
             self.send("end", text, "failed" if failed else None)
+        if self._counted:
+            self.send("warnings", "the launch ends")
         with contextlib.suppress(queue.Full):
             self._queue.put(None, timeout=END_TIMEOUT)
             thread.join(max(0.0, deadline - time.monotonic()))

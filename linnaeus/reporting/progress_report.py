@@ -147,7 +147,8 @@ def rates(s: ReportData) -> list[Part]:
 
 def memory(s: ReportData) -> list[Part]:
     """Return the memory in use: resident memory of this process (rank 0); resident memory of the rank that uses most, if it is another
-    rank; private memory of the loader workers; memory of this process's device: allocated now, peak and total."""
+    rank; private memory of the loader workers; shared memory of this process; memory of this process's device: allocated now, peak and
+    total; peak of the rank whose device uses most, if it is another rank."""
     parts = []
     if "memory/host_now_MiB" in s.clocks:
         parts.append(Part("", text=f"host {format_memory(s.clocks['memory/host_now_MiB'])}"))
@@ -156,9 +157,14 @@ def memory(s: ReportData) -> list[Part]:
         parts.append(Part("", text=f"rank {rank:.0f} {format_memory(most)}"))
     if s.clocks.get("memory/workers_MiB"):
         parts.append(Part("", text=f"workers {format_memory(s.clocks['memory/workers_MiB'])}"))
+    if s.clocks.get("memory/host_shm_MiB", 0.0) >= 1:
+        parts.append(Part("", text=f"shared memory {format_memory(s.clocks['memory/host_shm_MiB'])}"))
     if "memory/device_MiB" in s.clocks:
         now, peak, total = (format_memory(s.clocks[f"memory/device{which}_MiB"]) for which in ("_now", "", "_total"))
         parts.append(Part("", text=f"device {now}, peak {peak} of {total}"))
+    if s.clocks.get("memory/device_most_rank"):
+        most, rank = s.clocks["memory/device_most_MiB"], s.clocks["memory/device_most_rank"]
+        parts.append(Part("", text=f"rank {rank:.0f} device peak {format_memory(most)}"))
     return parts
 
 

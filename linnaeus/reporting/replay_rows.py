@@ -4,7 +4,7 @@
     linnaeus replay outputs/biota/* --to wandb --offline
 
 The rows keep their names. A replay compares the rows at the destination with the files and sends the difference, so it may be repeated,
-interrupted, or made while the run trains. Only a folder in the run directory that the running launch writes is not replaced.
+interrupted, or made while the run trains. A replay to a place that the running launch or another replay writes to is refused.
 
 With `--follow` the program sends new rows until its stdin is closed. A run with `logger.mlflow` or `logger.trackio` starts the program with
 this option (`follower.py`).
@@ -74,12 +74,12 @@ def replay(path: Path, options: argparse.Namespace) -> str:
     """Send the rows of the run directory `path` and return a line for the terminal. Raise `RunFailed` if the destination does not take
     them. `options`: result of `parse`.
 
-    Raise `ConfigError` if the run trains and writes the folder that a replay to this target replaces: later rows of this launch would be
-    lost with the old folder."""
+    Raise `ConfigError` if the run trains and writes to the same place itself: a replay to a folder would replace it, so that later rows of
+    this launch are lost; rows that wait to be sent to W&B would be sent twice, and the W&B run would be marked as finished."""
     run = open_run(path)
     if (key := written_by_run(run, options)) is not None and has_owner(path / "lock"):
-        raise ConfigError(f"{path} trains with {key} and writes this folder itself; repeat the command after its end")
-    with exclusive(path, options.to), failing_in_one_line(options.to):
+        raise ConfigError(f"{path} trains with {key} and writes to this place itself; repeat the command after its end")
+    with exclusive(path, options.to, wait=False), failing_in_one_line(options.to):
         target = _open(run, options)
         sent = target.send(run)
         target.close(run.status)
@@ -88,11 +88,11 @@ def replay(path: Path, options: argparse.Namespace) -> str:
 
 
 def written_by_run(run: SavedRows, options: argparse.Namespace) -> str | None:
-    """Return the setting by which the run writes the folder in its run directory that a replay to the target of `options` replaces, such
-    as `logger.tensorboard=true`; None if it writes none."""
+    """Return the setting by which the run writes to the place of a replay with `options`, such as `logger.tensorboard=true`; None if it
+    does not. For mlflow and trackio always return None: the process beside the run has locked this place (`exclusive`)."""
     logger = run.config.get("logger", {})
-    if options.to == "wandb":
-        return "logger.wandb=offline" if options.offline and logger.get("wandb") == "offline" else None
+    if options.to == "wandb":  # a replay online ends with the removal of the folders that offline launches have written
+        return f"logger.wandb={logger['wandb']}" if logger.get("wandb") in ("offline", *(() if options.offline else ("online",))) else None
     return "logger.tensorboard=true" if options.to == "tensorboard" and logger.get("tensorboard") else None
 
 
@@ -104,7 +104,7 @@ def follow(path: Path, options: argparse.Namespace) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group of the run, which may log more rows before it ends
     run = open_run(path)
-    with exclusive(path, options.to), failing_in_one_line(options.to):
+    with exclusive(path, options.to, wait=True), failing_in_one_line(options.to):
         target, seen, pause, ended = _open(run, options), None, 0.0, False
         while not ended:
             ended = bool(select.select([sys.stdin], [], [], pause)[0])
@@ -127,13 +127,18 @@ def _size(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, target: str) -> Iterator[None]:
-    """Return a context manager that holds a lock for (run directory `path`, `target`) while its block runs.
+def exclusive(path: Path, target: str, wait: bool) -> Iterator[None]:
+    """Return a context manager that holds a lock for (run directory `path`, `target`) while its block runs. The kernel releases the lock if
+    the process is killed.
 
-    It waits until another replay of this run to this target has ended. The kernel releases the lock if the process is killed."""
+    While another process has the lock, wait if `wait` is True; otherwise raise `ConfigError`."""
     descriptor = no_follow(path / f".replay-{target}.lock", os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            beside = f" (a run that trains with logger.{target}=true has such a process)" if target in FOLLOWED else ""
+            raise ConfigError(f"{path}: another process sends its rows to {target}{beside}; repeat the command after its end") from None
         yield
     finally:
         os.close(descriptor)

@@ -153,6 +153,11 @@ def peak_flops(device: str, precision: str) -> float | None:
     return None if figure is None else figure * 1e12
 
 
+def unknown_peak(device: str, precision: str) -> str:
+    """Return the reason why the MFU is unknown, for a device without a peak. The arguments are those of `peak_flops`."""
+    return f"no peak for {device} at {precision}; set logger.peak_tflops"
+
+
 def utilisation(flops_per_sample: float, samples_per_second: float, peak: float, devices: int) -> float:
     """Return the MFU, 0 to 1. flops_per_sample: floating-point operations of forward and backward for one sample. samples_per_second:
     throughput of all devices together. peak: peak FLOP/s of one device. devices: number of devices."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from linnaeus.config.choices import AUTO, FOUND_AT_START, with_values
 from linnaeus.config.environment import hide
+from linnaeus.config.wandb_agent import agent_run
 from linnaeus.errors import ConfigError
 from linnaeus.files import exists, read_or_refuse, refuse_links, remove_stale, to_json, write_atomic
 from linnaeus.rundir.finished_run import ENDED, SUMMARY, missing_files, read_summary
@@ -172,6 +173,7 @@ class RunDirectory:
             raise ConfigError(f"run.resume=never, but {self.path} contains a run; choose another run.name or delete that directory")
         saved, replaced = read_configuration(self.path)
         self.record, replaced_record = read_record(self.path)
+        self._check_agent()
         replacements = {CONFIG: replaced, RECORD: replaced_record}
         self.notes = [note for note in replacements.values() if note]
         self.previous, new_keys = fill_defaults(saved, self.config_dir)
@@ -210,8 +212,14 @@ class RunDirectory:
         launches = self.path / "launches"
         launches.mkdir(exist_ok=True)
         self.launch = 1 + max((int(p.name) for p in launches.iterdir() if p.name.isdigit()), default=0)
-        self.run_id = self.record.get("run_id") or uuid.uuid4().hex[:10]
+        self.run_id = self.record.get("run_id") or agent_run() or uuid.uuid4().hex[:10]
         self._write(self.record, record)
+
+    def _check_agent(self) -> None:
+        """Raise `ConfigError` if the directory contains another run of W&B than the one that a W&B agent has started."""
+        now, was = agent_run(), self.record.get("run_id")
+        if now and was and was != now and self.config["logger"]["wandb"] != "disabled":
+            raise ConfigError(f"run.name: {self.path} contains the W&B run {was}, and the agent has started {now}; leave run.name out")
 
     def _check_fingerprint(self, before: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         was, now = before.get("data_fingerprint"), record.get("data_fingerprint")

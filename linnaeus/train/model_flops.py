@@ -172,12 +172,18 @@ class FirstBatch:
 class FlopsOfRun:
     """Numbers of floating-point operations per sample of the model, one for each size of the training images.
 
-    If the method `flops_per_sample()` of the model returns a number, that number is used. Otherwise `watch` records the shapes of the next
-    batch, and `of_last_update` counts the operations for these shapes."""
+    If the method `flops_per_sample()` of the model returns a number, that number is used; with activation checkpointing, only the repeated
+    operations are counted. Otherwise all operations are counted: `watch` records the shapes of the next batch, and `of_last_update` counts
+    the operations for these shapes."""
 
     def __init__(self) -> None:
         self._found: dict[int | None, Counted | None] = {}  # size of the images (None: constant) -> operations (None: unknown)
         self._first: FirstBatch | None = None
+
+    def start(self, t: Training) -> None:
+        """Record the shapes of the next batch, if operations must be counted."""
+        if t.model.flops_per_sample() is None or t.config.trainer.activation_checkpointing != "none":
+            self.watch(t)
 
     def watch(self, t: Training) -> None:
         """Replace `t.runner` by a wrapper that records the shapes of the next batch. `of_last_update` removes it."""
@@ -187,13 +193,13 @@ class FlopsOfRun:
         """Return the number of operations for one sample at the image size of the last update; None if unknown.
 
         If shapes of a batch were recorded, count the operations now, which takes up to two seconds. If no number is available for this
-        size, start to record the shapes of the next batch and return None. Each size is counted once. A number that the model itself states
-        has no repeated operations."""
-        size = t.ops.get_image_size(max(0, t.progress.global_step - 1))
-        if size not in self._found and (stated := t.model.flops_per_sample()) is not None:
-            self._found[size] = Counted(float(stated))
+        size, start to record the shapes of the next batch and return None. Each size is counted once."""
+        size, stated = t.ops.get_image_size(max(0, t.progress.global_step - 1)), t.model.flops_per_sample()
+        if stated is not None and t.config.trainer.activation_checkpointing == "none":
+            self._found.setdefault(size, Counted(float(stated)))
         if self._first is not None and self._first.batch is not None:
-            self._found.setdefault(size, _count(t.model, self._first.batch))
+            if size not in self._found:
+                self._found[size] = _count(t.model, self._first.batch, stated)
             if t.runner is self._first:  # otherwise another object wraps it; then it stays and passes calls on
                 t.runner = self._first.inner
             self._first = None
@@ -202,15 +208,20 @@ class FlopsOfRun:
         return self._found.get(size)
 
 
-def _count(model: nn.Module, batch: Mapping[str, Tensor]) -> Counted | None:
-    """Return the number of operations for one sample; None if they cannot be counted, with the reason in the log."""
+def _count(model: nn.Module, batch: Mapping[str, Tensor], stated: float | None = None) -> Counted | None:
+    """Return the number of operations for one sample; None if they cannot be counted, with the reason in the log.
+
+    stated: the number that the model itself states, without repeated operations, which then replaces the counted one; None: not stated."""
     try:
         # `Workload.prepare` may leave out `weight`: the batch is the input of the model
         found = count_flops(model, batch, len(batch.get("weight", next(iter(batch.values())))))
     except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        log.info("MFU is not shown: the operations of the model cannot be counted without data (%s)", reason)
-        return None
+        name = "MFU" if stated is None else "HFU"
+        log.info("%s is not shown: the operations of the model cannot be counted without data (%s)", name, reason)
+        return None if stated is None else Counted(float(stated))
+    if stated is not None:
+        return Counted(float(stated), found.repeated)
     log.debug("%.4g GFLOP of the model per sample, forward and backward", found.per_sample / 1e9)
     if found.unknown:
         log.info("MFU: these operations are not counted: %s", ", ".join(found.unknown))

@@ -27,6 +27,7 @@ from linnaeus.progress.stages import validation_passes
 from linnaeus.reporting.console import CONSOLE_ONLY
 from linnaeus.reporting.plan import schedule_summary, unreached
 from linnaeus.reporting.schedule_chart import schedule_picture
+from linnaeus.reporting.schedule_rows import schedule_rows
 from linnaeus.schedule import (
     OpsSchedule,
     ResolvedSchedule,
@@ -59,10 +60,10 @@ class Plan:
     text: str
 
     def show(self, whole: bool) -> None:
-        """Print the whole schedule if `whole`, otherwise one line and the notes about it. train.log gets the whole schedule in both
-        cases."""
+        """Print the whole schedule and a picture of it if `whole`, otherwise one line and the notes about it. train.log gets the whole
+        schedule in both cases."""
         if whole:
-            log.info(self.text)
+            log.info("%s\n%s", self.text, schedule_rows(self.resolved, self.lr.at))
             return
         log.debug(self.text)
         resolved, length = self.resolved, self.length

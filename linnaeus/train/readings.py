@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from linnaeus.reporting.memory_use import memory_of
+from linnaeus.reporting.memory_use import memory_of, shared_memory_of, together
 from linnaeus.reporting.progress_report import ReportData
-from linnaeus.reporting.throughput import Costs, Reading, peak_flops, utilisation
+from linnaeus.reporting.throughput import Costs, Reading, peak_flops, unknown_peak, utilisation
 from linnaeus.train.data_wait import speed_without_waiting
 from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.state import Training
@@ -117,6 +117,16 @@ def memory_now(device: torch.device) -> dict[str, float]:
     return found
 
 
+def shared_memory(t: Training) -> dict[str, float]:
+    """Return memory sizes in MiB, metric key -> value, on Linux: shared memory of this process, and resident and shared memory of its
+    loader workers together."""
+    own = shared_memory_of()
+    if own is None:
+        return {}
+    resident, shared = together(t.workers.processes()) if t.workers is not None else (0.0, 0.0)
+    return {"memory/host_shm_MiB": own, "memory/workers_now_MiB": resident, "memory/workers_shm_MiB": shared}
+
+
 def _peak_host_mib() -> float:
     """Return the largest resident memory of this process so far, in MiB."""
     import resource
@@ -140,8 +150,12 @@ def start_reports(t: Training, costs: Mapping[str, Any] | None = None) -> None:
     reports.earlier = Costs(**(costs or {})).on(t.context.world_size)
     reports.pass_samples = min(len(t.workload.validation_set), t.config.trainer.limit_validation_samples or sys.maxsize)
     t.flops = FlopsOfRun() if device_peak(t) is not None or t.config.profile is not None else None
-    if t.flops is not None and t.model.flops_per_sample() is None:
-        t.flops.watch(t)
+    if t.flops is not None:
+        t.flops.start(t)
+    if t.device.type == "cuda" and device_peak(t) is None:  # not on a CPU, where nearly every run would have this line
+        tf32 = t.config.trainer.precision == "float32" and torch.backends.cuda.matmul.allow_tf32
+        precision = t.config.trainer.precision + " with TF32" * tf32
+        log.info("MFU unknown: %s", unknown_peak(torch.cuda.get_device_name(t.device), precision))
     restart_throughput(t)
     t.output.display.start(t.progress.global_step)
     t.output.display.results(t.tracker.last_step, t.tracker.final, t.workload.tasks)
@@ -172,7 +186,7 @@ def report_progress(t: Training) -> None:
         if reports.file is not None:
             reports.throughput.update(reading(t))
             clocks |= _recent(t) | reports.update_times(t.clock.updates.take()) | memory_now(t.device)
-            clocks |= t.ranks.rows() if resolved.report.due(step) else {}
+            clocks |= t.ranks.rows() | shared_memory(t) if resolved.report.due(step) else {}
             clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)

@@ -132,6 +132,8 @@ REFUSED = {
     "--package run": "add --cfg job",
     "--cfg job --package foo": "--package foo is not a group or a mapping of the configuration",
     "--config-dir /no/folder": "/no/folder",
+    "--optimizer.lr=0.1": "there is not an option --optimizer.lr=0.1; settings have no hyphens: optimizer.lr=0.1",
+    "--seed=0": "settings have no hyphens: seed=0",
     "--config-name nope": "unrecognized arguments: --config-name; ",
     "hydra/job_logging=none": "has no effect here",
     "sweep=seeds": "sweep=seeds has no effect without -m",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of
+from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of, shared_memory_of, together
 
 LAST = 1000
 
@@ -90,3 +90,13 @@ def test_the_memory_of_this_process_is_read() -> None:
         grown = memory_of(os.getpid())
         assert grown is not None and 55 < grown.private - own.private < 90
         assert private_of([os.getpid(), 2**22 + 1]) == pytest.approx(grown.private, abs=5), "a process that has ended is left out"
+
+
+def test_shared_memory_is_told_apart_from_files_and_private_memory() -> None:
+    before, (resident, shared) = shared_memory_of(), together([os.getpid()])
+    assert before is not None and shared == before and resident > 50, "the interpreter and its files are not in shared memory"
+    with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS) as ballast:
+        for _ in range(64):
+            ballast.write(b"x" * 2**20)
+        assert shared_memory_of(os.getpid()) == pytest.approx(before + 64, abs=5)
+        assert together([os.getpid(), os.getpid(), 2**22 + 1])[1] == pytest.approx(2 * (before + 64), abs=10), "one has ended"

@@ -113,7 +113,30 @@ def test_a_warning_is_sent_at_once_and_then_counted(tmp_path: Path, sent: Sent, 
         logging.getLogger("linnaeus").warning(line)
     notifier.close()
     logging.getLogger("linnaeus").warning("after the end")
-    assert texts(sent) == ["spike", "NaN\n(and 2 warnings since the last message)"] and {kind for kind, _, _ in sent} == {"warning"}
+    assert texts(sent) == ["spike", "NaN\n2 more warnings, the newest: and again"] and {kind for kind, _, _ in sent} == {"warning"}
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        (["warnings", "milestones", "end"], ["half\n1 more warning, the newest: again", "finished\n1 more warning, the newest: later"]),
+        (["warnings", "best", "end"], ["best\n1 more warning, the newest: again", "finished\n1 more warning, the newest: later"]),
+        (["warnings"], ["the launch ends\n2 more warnings, the newest: later"]),
+        (["milestones", "end"], ["half", "finished"]),
+    ],
+)
+def test_warnings_that_were_only_counted_are_told_by_the_next_message(
+    tmp_path: Path, sent: Sent, events: list[str], told: list[str]
+) -> None:
+    """No later warning comes."""
+    notifier, log = started(tmp_path, *events), logging.getLogger("linnaeus")
+    log.warning("spike")
+    log.warning("again")
+    notifier.milestone("50 %", "half")
+    notifier.send("best", "best")
+    log.warning("later")
+    notifier.close("finished")
+    assert texts(sent) == [*(["spike"] if "warnings" in events else []), *told]
 
 
 def test_a_server_that_hangs_blocks_nothing(tmp_path: Path, sent: Sent, warnings: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,9 @@
+import io
+import math
+import re
+import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -6,9 +11,11 @@ import pytest
 from linnaeus.config.schema_optimization import LinearGrowthConfig
 from linnaeus.config.schema_schedule import RampConfig
 from linnaeus.errors import ConfigError
+from linnaeus.reporting.formatting import ASCII_BARS, BARS
 from linnaeus.reporting.plan import schedule_summary
 from linnaeus.reporting.schedule_chart import LEFT, RIGHT, WIDTH, schedule_picture
-from linnaeus.schedule import resolve_all_schedule_params
+from linnaeus.reporting.schedule_rows import schedule_rows
+from linnaeus.schedule import ResolvedSchedule, resolve_all_schedule_params
 from tests.schedule.configs import make_config, resolve
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -101,3 +108,46 @@ def test_the_learning_rate_is_drawn_as_given(tmp_path: Path) -> None:
     assert steps == sorted(set(steps)) and steps[0] == 0 and steps[-1] == 99
     line = next(ElementTree.parse(tmp_path / "flat.svg").getroot().iter(f"{SVG}path")).get("d")
     assert len({point.split()[1] for point in line[1:].split("L")}) == 1
+
+
+def picture(resolved: ResolvedSchedule, lr_at: Callable[[int], float], columns: int, ascii_only: bool = False) -> dict[str, list[str]]:
+    """Return {name of the row: [picture, note]} of the picture for a terminal. Its lines fit into the terminal."""
+    lines = schedule_rows(resolved, lr_at, columns, ascii_only).splitlines()
+    assert lines[0] == "picture" and max(map(len, lines)) == max(columns, 80) and (not ascii_only or "".join(lines).isascii())
+    return {name: rest for name, *rest in (re.split("  +", line.strip()) for line in lines[1:-1])}
+
+
+@pytest.mark.parametrize(("columns", "ascii_only"), [(80, False), (200, False), (80, True), (40, True)])
+def test_the_picture_on_the_terminal_shows_values_and_events_at_their_steps(columns: int, ascii_only: bool) -> None:
+    mixing = {"mixup_prob": RampConfig(0.0, 0.5, "20%", "60%"), "null_mask_prob": RampConfig(0.0, 0.0, "0%", "100%")}
+    resolved = resolve(1000, 50, validate=["25%"], checkpoint=["100%"], **mixing)
+    rows = picture(resolved, lambda step: 0.1 * (step >= 500), columns, ascii_only)
+    bars, empty = (ASCII_BARS, ".") if ascii_only else (BARS, "·")
+    assert set(rows) == {
+        *("learning rate", "meta_mask_prob", "partial_meta_mask_prob", "mixup_prob"),
+        *("validate", "validate_mask_meta", "validate_partial_mask_meta", "checkpoint"),
+    }, "null_mask_prob is always 0"
+    (lr, peak), width = rows["learning rate"], len(rows["learning rate"][0])
+    half = -(-width // 2)
+    assert (lr, peak) == (bars[0] * half + bars[-1] * (width - half), "up to 0.1") and width >= 30
+    mixed, note = rows["mixup_prob"]
+    assert note == "0 to 0.5" and mixed[: width // 5] == bars[0] * (width // 5) and mixed[-width // 3 :] == bars[4] * -(-width // 3)
+    assert list(map(bars.index, mixed)) == sorted(map(bars.index, mixed))
+    marked, number = rows["validate"]
+    expected = [math.ceil(quarter * width / 4) - 1 for quarter in (1, 2, 3, 4)]
+    assert [i for i, mark in enumerate(marked) if mark == "|"] == expected and set(marked) == {"|", empty} and number == "4 x"
+    assert rows["checkpoint"] == [empty * (width - 1) + "|", "1 x"]
+
+
+@pytest.mark.parametrize("total", [1, 3, 10**7])
+def test_the_picture_on_the_terminal_of_a_very_short_and_a_very_long_run(total: int) -> None:
+    rows = picture(resolve(total, 10, validate=["1steps"] if total < 10 else ["50%"]), lambda step: 0.0, 80)
+    assert set(rows["learning rate"][0]) == {BARS[0]} and rows["validate"][0].count("|") == min(total, 2 if total > 10 else total)
+
+
+@pytest.mark.parametrize(("encoding", "plain"), [("utf-8", False), ("ascii", True), ("cp1252", True)])
+def test_a_console_without_the_characters_gets_ascii(encoding: str, plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    monkeypatch.setenv("COLUMNS", "100")
+    text = schedule_rows(resolve(), lambda step: 0.1)
+    assert text.isascii() == plain and max(map(len, text.splitlines())) == 100

@@ -68,6 +68,23 @@ def test_the_texts_of_a_section(name: str) -> None:
     assert [part.text for part in SECTIONS[name](DATA) if part.text] == TEXTS[name]
 
 
+def test_the_memory_of_other_processes_and_shared_memory() -> None:
+    more = {
+        "memory/host_now_most_MiB": 1000.0,
+        "memory/host_now_most_rank": 2,
+        "memory/device_most_MiB": 4096.0,
+        "memory/device_most_rank": 3,
+    }
+    workers = {"memory/workers_MiB": 300.0, "memory/workers_now_MiB": 700.0, "memory/host_shm_MiB": 64.0, "memory/workers_shm_MiB": 128.0}
+    texts = [part.text for part in SECTIONS["memory"](replace(DATA, clocks=DATA.clocks | more | workers))]
+    assert texts == [
+        *("host 812 MiB", "rank 2 1000 MiB", "workers 300 MiB", "shared memory 64 MiB", "device 2.0 GiB, peak 3.0 GiB of 139.0 GiB"),
+        "rank 3 device peak 4.0 GiB",
+    ]
+    own = more | {"memory/host_now_most_rank": 0, "memory/device_most_rank": 0}  # this process
+    assert [part.text for part in SECTIONS["memory"](replace(DATA, clocks=DATA.clocks | own))] == TEXTS["memory"]
+
+
 def test_the_row_contains_no_times() -> None:
     assert describe_report([*SECTIONS], DATA)[1] == describe_report([*SECTIONS], replace(DATA, clocks={}))[1] == ROW
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import importlib.util
 import json
 import math
+import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -247,18 +250,82 @@ def test_tables_that_are_replaced_or_deleted_while_a_run_trains_have_its_rows(ru
     assert in_csv(run) == in_files(run)
 
 
-@pytest.mark.parametrize(("target", "value"), [("tensorboard", True), ("wandb", "offline")])
-def test_the_folder_that_a_running_launch_writes_is_not_replaced(run: Path, target: str, value: Any, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("target", "value", "words"),
+    [
+        ("tensorboard", True, []),
+        ("wandb", "offline", ["--offline"]),
+        ("wandb", "offline", []),  # it would remove the folder that the launch writes
+        ("wandb", "online", []),  # rows that wait would be sent twice
+    ],
+)
+def test_the_place_that_a_running_launch_writes_to_is_refused(
+    run: Path, target: str, value: Any, words: list[str], capsys: pytest.CaptureFixture
+) -> None:
     """The launch has its files open: its later rows would be lost with the old folder."""
     (run / "config.yaml").write_text(dump_yaml({"run": {"experiment": "biota"}, "logger": {target: value}, "seed": 0}))
     lock = RunLock(run / "lock")
     lock.acquire()
     with pytest.raises(SystemExit) as ended:
-        sent_to(target, run)
+        main([str(run), "--to", target, *words])
     lines = capsys.readouterr().err.splitlines()
     assert ended.value.code == 2 and len(lines) == 1 and f"trains with logger.{target}=" in lines[0] and not (run / target).exists()
     lock.release()
     assert sent_to(target, run) == 0
+
+
+def test_a_place_that_the_launch_does_not_write_to_is_not_refused(run: Path) -> None:
+    """Replay to a folder and to tables while the launch sends to the server."""
+    pytest.importorskip("wandb")
+    (run / "config.yaml").write_text(dump_yaml({"run": {"experiment": "biota"}, "logger": {"wandb": "online"}, "seed": 0}))
+    lock = RunLock(run / "lock")
+    lock.acquire()
+    assert sent_to("wandb", run) == sent_to("csv", run) == 0
+    lock.release()
+
+
+@pytest.mark.parametrize("target", ["mlflow", "trackio", "csv"])
+def test_a_replay_beside_another_process_that_sends_is_one_line(
+    run: Path, target: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with `logger.mlflow=true` has such a process until its end, for which a second replay would wait in silence."""
+    monkeypatch.setattr(replay_rows.importlib.util, "find_spec", lambda name: True)
+    opened, flock = mock.Mock(return_value=mock.Mock(send=lambda run: 0, place="there")), fcntl.flock
+    monkeypatch.setattr(replay_rows, "_open", opened)
+
+    def not_waiting(descriptor: int, how: int) -> None:
+        assert how & fcntl.LOCK_NB
+        flock(descriptor, how)
+
+    with replay_rows.exclusive(run, target, wait=True), pytest.raises(SystemExit) as ended:
+        monkeypatch.setattr(replay_rows.fcntl, "flock", not_waiting)
+        main([str(run), "--to", target])
+    lines = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and len(lines) == 1 and f"another process sends its rows to {target}" in lines[0]
+    assert (f"logger.{target}=true" in lines[0]) == (target != "csv") and not opened.called
+    assert main([str(run), "--to", target]) == 0 and opened.called
+
+
+def test_the_process_beside_a_run_waits_for_a_replay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send the rows of the launch although a replay is running at its start."""
+    closed, waits, flock = mock.Mock(), threading.Event(), replay_rows.fcntl.flock
+
+    def locking(descriptor: int, how: int) -> None:
+        waits.set()
+        flock(descriptor, how)
+
+    monkeypatch.setattr(replay_rows, "_open", lambda *_: mock.Mock(close=closed))
+    monkeypatch.setattr(replay_rows.signal, "signal", lambda *_: None)  # not in a thread
+    options = replay_rows.parse([str(run), "--to", "trackio", "--follow"])
+    thread = threading.Thread(target=replay_rows.follow, args=(run, options))
+    with open(os.devnull) as ended:
+        monkeypatch.setattr(sys, "stdin", ended)
+        with replay_rows.exclusive(run, "trackio", wait=False):
+            monkeypatch.setattr(replay_rows.fcntl, "flock", locking)
+            thread.start()
+            assert waits.wait(60) and not closed.called
+        thread.join(60)
+    assert closed.called
 
 
 def test_names_that_mlflow_refuses_have_underscores(run: Path) -> None:

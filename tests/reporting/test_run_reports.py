@@ -9,9 +9,10 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 
 from linnaeus.config.schema import Config
-from linnaeus.train import loop
+from linnaeus.train import loop, readings
 from tests import runs
 from tests.vectors.workload import MLP, VectorsWorkload
 
@@ -85,6 +86,13 @@ def test_times_are_in_timings_with_that_of_reporting(whole: Path) -> None:
     assert "recent/mfu" not in last, "the peak of a CPU is not known"
 
 
+def test_the_memory_of_the_workers_is_in_timings(tmp_path: Path) -> None:
+    run = runs.run("vectors", tmp_path, "trainer.length=4steps", "trainer.num_workers=2", "schedule.report=[2steps]")
+    row = next(row for row in runs.rows(run / "timings.jsonl") if row["global_step"] == 2)
+    assert row["memory/workers_now_MiB"] > row["memory/workers_MiB"] > 0 and row["memory/workers_now_MiB"] > row["memory/workers_shm_MiB"]
+    assert 0 <= row["memory/host_shm_MiB"] < row["memory/host_now_MiB"]
+
+
 def report_rows(self: Any, model: Any, global_step: int) -> dict[str, Any]:
     return {"phase": "late" if global_step > 5 else "early", "phase/description": "as it goes", "root/length": 0.5 * global_step}
 
@@ -105,6 +113,32 @@ def test_a_workload_and_a_model_add_to_it(tmp_path: Path, monkeypatch: pytest.Mo
     assert clocks["recent/numbers_per_second"] == pytest.approx(8 * clocks["recent/samples_per_second"])
     text = (run / "train.log").read_text()
     assert "phase late: as it goes" in text and "root/length 5" in text and "11 of 1,410 parameters active" in text and "MFU" in text
+
+
+@pytest.mark.parametrize(
+    ("device", "tf32", "peak", "line"),
+    [
+        ("cuda", False, None, "MFU unknown: no peak for GPU X at float32; set logger.peak_tflops"),
+        ("cuda", True, None, "MFU unknown: no peak for GPU X at float32 with TF32; set logger.peak_tflops"),
+        ("cuda", False, 3.0, None),
+        ("cpu", False, None, None),
+    ],
+)
+def test_the_log_says_once_that_the_peak_of_a_gpu_is_unknown(
+    device: str, tf32: bool, peak: float | None, line: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU X")
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, tf32
+    t = mock.MagicMock(device=torch.device(device))
+    t.config.logger.peak_tflops, t.config.trainer.precision, t.config.profile = peak, "float32", None
+    t.progress.global_step = 5
+    with mock.patch.multiple(readings, _planned_steps=mock.Mock(), restart_throughput=mock.Mock()), caplog.at_level("INFO"):
+        t.workload.validation_set, t.config.trainer.limit_validation_samples = [0], 1
+        try:
+            readings.start_reports(t)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+    assert [text for text in caplog.messages if "MFU" in text] == ([] if line is None else [line])
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,6 +198,23 @@ def test_speeds_are_those_of_the_last_reports(tmp_path: Path) -> None:
     charts = {re.findall(r"<figcaption>([^<]*)", text)[0]: text for text in speed_charts(RunFiles(tmp_path))}
     assert "[1,10.0],[2,20.0]" in charts["Throughput"] and "7.0" not in re.findall('data-series="([^"]*)"', charts["Throughput"])[0]
     assert ">37.5 %<" in time_breakdown(RunFiles(tmp_path))  # MFU
+
+
+@pytest.mark.parametrize(
+    ("device", "logger", "shown"),
+    [
+        ("NVIDIA A30 MIG 1g.6gb", {"peak_tflops": None}, "no peak for NVIDIA A30 MIG 1g.6gb at bf16; set logger.peak_tflops"),
+        ("cpu", {"peak_tflops": None}, "no peak for cpu at bf16"),
+        ("cpu", {"peak_tflops": 1.5}, ""),
+        ("NVIDIA H100 80GB HBM3", {"peak_tflops": None}, ""),  # before the second report
+    ],
+)
+def test_an_unknown_peak_is_said(tmp_path: Path, device: str, logger: dict[str, Any], shown: str) -> None:
+    rows(tmp_path, {"step": 1, "time/samples_per_second": 7.0})
+    (tmp_path / "run.json").write_text(json.dumps({"devices": device}))
+    (tmp_path / "config.yaml").write_text(json.dumps({"run": {}, "trainer": {"precision": "bf16"}, "logger": logger}))
+    text = time_breakdown(RunFiles(tmp_path))
+    assert ("<b>unknown</b><span>model FLOPs utilisation</span>" in text) == bool(shown) and shown in text
 
 
 # -- comparisons ---------------------------------------------------------------------------------------------------------------

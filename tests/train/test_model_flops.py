@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from linnaeus.train import model_flops
 from linnaeus.train.model_flops import count_flops
-from tests import runs
+from tests import runs, watching
 from tests.vectors.workload import VectorsWorkload
 
 
@@ -210,3 +210,31 @@ def test_the_input_of_a_model_need_not_have_the_weights_of_the_samples(tmp_path:
     monkeypatch.setattr(VectorsWorkload, "prepare", lambda self, batch, masked=(): {name: batch[name] for name in ("x", "y", "known")})
     run = runs.run("vectors", tmp_path, "profile=steps:2-3", "trainer.length=4steps")
     assert "GFLOP in an update" in (run / "profile" / "summary.txt").read_text()
+
+
+@pytest.mark.parametrize("blocks", ["none", "blocks"])
+def test_a_model_that_states_its_operations_has_hfu_with_activation_checkpointing(tmp_path: Path, blocks: str) -> None:
+    """For each token, a block of width W repeats 12 W^2 multiply-adds in its matrices and 2 W T in attention over T tokens. There are 2
+    blocks of width 12 and windows of 8 tokens. (Without dropout torch would leave out the last matrix.)"""
+    settings = ["trainer.length=6steps", "schedule.report=[1steps]", "logger.peak_tflops=1", f"trainer.activation_checkpointing={blocks}"]
+    config = runs.configuration("language", tmp_path, *settings, "model.width=12", "model.heads=2", "model.layers=2")
+    stated: list[float] = []
+    with watching.around_updates(before=lambda t: stated.append(t.model.flops_per_sample())):
+        runs.start(config)
+    row = runs.rows(runs.run_path(config) / "timings.jsonl")[5]
+    assert "recent/mfu" in row and ("recent/hfu" in row) == (blocks == "blocks")
+    if blocks == "blocks":
+        repeated = 2 * 2 * 8 * (12 * 12**2 + 2 * 12 * 8)
+        assert row["recent/hfu"] / row["recent/mfu"] == pytest.approx(1 + repeated / stated[0], rel=1e-6)
+
+
+def test_a_stated_number_stays_if_the_repeated_operations_cannot_be_counted(caplog: pytest.LogCaptureFixture) -> None:
+    class ReadsValues(nn.Linear):
+        def forward(self, batch: Any) -> Any:
+            return super().forward(batch["x"]) * float(batch["x"].sum())
+
+    model, batch = ReadsValues(4, 4), {"x": torch.zeros(2, 4)}
+    with caplog.at_level("INFO"):
+        assert model_flops._count(model, batch, 96.0) == model_flops.Counted(96.0)
+        assert model_flops._count(model, batch) is None
+    assert [text.partition(":")[0] for text in caplog.messages] == ["HFU is not shown", "MFU is not shown"]

@@ -7,6 +7,7 @@ from linnaeus.reporting.report.html_parts import Cell, Column, cards, share_cell
 from linnaeus.reporting.report.line_chart import charts_of
 from linnaeus.reporting.report.run_charts import speed_charts
 from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.reporting.throughput import peak_flops, unknown_peak
 
 # Part of `time/<part>_seconds` -> (name, meaning)
 PARTS = {
@@ -37,10 +38,20 @@ def time_breakdown(run: RunFiles) -> str:
         curve = run.timings.get(f"recent/{name}")
         if curve is not None and curve.count:
             figures.append((f"{100 * curve.last[1]:.1f} %", words, "of the peak of the device, last reports"))
+    if timings and "recent/mfu" not in run.timings and (reason := unknown_utilisation(run)):
+        figures.append(("unknown", "model FLOPs utilisation", escape(reason)))
     speed = timings.get("time/speed_without_waiting")
     if speed is not None:
         figures.append((f"{speed:.3g} x", "speed-up without waiting for data", "training, last start"))
     return cards(figures) + _bar(parts) + charts_of(speed_charts(run))
+
+
+def unknown_utilisation(run: RunFiles) -> str:
+    """Return the reason why the model FLOPs utilisation of the run is unknown; "" if the peak of its device is known."""
+    device, precision = run.record.get("devices"), run.config.get("trainer", {}).get("precision")
+    if not device or not precision or run.config.get("logger", {}).get("peak_tflops") is not None or peak_flops(device, precision):
+        return ""
+    return unknown_peak(device, precision)
 
 
 def time_parts(timings: dict[str, float]) -> dict[str, float]:

@@ -268,6 +268,33 @@ def slow_forward(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def slow_loader(folder: Path) -> Iterator[None]:
+    """Give each process a simulated clock, which forward moves by 3 s. Reading the data of updates 31 to 45, and of all from 56 on, moves
+    it by 1 s in the last process."""
+    from linnaeus.data import loader
+    from linnaeus.train.clock import Clock
+    from tests.vectors.workload import MLP, Vectors
+
+    now, forward, read = {"now": 0.0}, MLP.forward, Vectors.__getitems__
+
+    def slow(self: Any, indices: Any) -> Any:
+        late = 30 <= indices[0].global_step < 45 or indices[0].global_step >= 55
+        now["now"] += 1.0 if self.training and late and on_last_rank() else 0.0
+        return read(self, indices)
+
+    def timed(model: Any, batch: Any) -> Any:
+        now["now"] += 3.0
+        return forward(model, batch)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(Clock, "now", staticmethod(lambda: now["now"])))
+        stack.enter_context(mock.patch.object(loader, "time", mock.Mock(perf_counter=lambda: now["now"])))
+        stack.enter_context(mock.patch.object(Vectors, "__getitems__", slow))
+        stack.enter_context(mock.patch.object(MLP, "forward", timed))
+        yield
+
+
+@contextlib.contextmanager
 def leak(folder: Path) -> Iterator[None]:
     """Let rank 1 keep 64 MiB more in each update from the 15th on."""
     from tests.vectors.workload import MLP

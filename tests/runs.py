@@ -311,7 +311,7 @@ def bytes_of(path: Path) -> bytes | None:
     """Return the content of a file; None without the file, or if the file is an alarms.jsonl without an alarm that is compared.
 
     Alarms about times and memory differ between equal runs, so their rows are left out."""
-    content = path.readbytes_of() if path.exists() else None
+    content = path.read_bytes() if path.exists() else None
     if content is None or path.name != "alarms.jsonl":
         return content
     return b"".join(line for line in content.splitlines(keepends=True) if json.loads(line)["kind"] not in MEASURED) or None

@@ -13,6 +13,7 @@ KINDS = {  # kind -> advice
     "learning_rate": "lower optimizer.lr, or lengthen lr_scheduler.warmup",
     "divergence": "lower optimizer.lr, and look at the losses before this step",
     "dead_task": "check the labels and the weight of the task, and that the loss depends on its output layer",
+    "saturated_task": "its output is certain and wrong: lower the weight of the task or optimizer.lr, and check its labels",
     "task_weights": "look at train/<task>/weight; weighting=fixed keeps them constant",
     "no_progress": "check that the labels belong to the samples, then try other values of optimizer.lr",
     "shuffled_labels": "check that the training labels belong to their samples, and that both sets have the same numbering of classes",

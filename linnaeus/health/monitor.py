@@ -67,14 +67,14 @@ class HealthMonitor:
     def observe(self, updates: Updates) -> list[Alarm]:
         """Return the new alarms about single updates, in the order of their steps."""
         self.dense_rows = max(0, self.dense_rows - 1)
-        self._conditions.update(updates.total)
+        self._conditions.update(updates.total, updates.losses)
         found = [*self._not_finite(updates), *self._loss_spikes(updates), *self._gradient_spikes(updates)]
         found = found if self.ranks else [dataclasses.replace(alarm, process_rank=None) for alarm in found]
         return self._raise(sorted(found, key=lambda alarm: alarm.step))
 
     def observe_row(self, row: RowNumbers) -> list[Alarm]:
         """Return the new alarms about problems that are present in `LASTING_ROWS` successive rows. Call this after `observe`."""
-        present = {"/".join((alarm.kind, *alarm.tasks)): alarm for alarm in self._conditions.in_row(row, self._scales["loss"])}
+        present = {"/".join((alarm.kind, *alarm.tasks)): alarm for alarm in self._conditions.in_row(row, self._scales)}
         new = []
         for name in sorted({*present, *self._lasting}):
             rows, absent, said = self._lasting.get(name, (0, 0, False))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,7 +21,10 @@ from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import health, loop
+from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
+from linnaeus.workloads.taxonomy.heads.layout import Layout
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 from tests.vectors import workload
 from tests.vectors.workload import MLP, Vectors
@@ -209,6 +213,7 @@ LASTING = {  # name -> (losses, numbers of the rows, expected alarms)
     "no gradient": (normal(100), {"head_norms": [0.0]}, [("dead_task", 20)]),
     "no gradient, loss 0": (normal(100), {"head_norms": [0.0], "losses": [0.0]}, []),
     "no gradient, weight 0": (normal(100), {"head_norms": [0.0], "weights": [0.0]}, []),
+    "losses of a task above those of the untrained model": (normal(60) + [5.0] * 90, {}, [("divergence", 90)]),
     "not trained": (normal(100), {"head_norms": [math.nan]}, []),
 }
 
@@ -221,6 +226,21 @@ def test_lasting_problem_is_said_once(name):
 
 def test_a_run_from_given_weights_may_stay_at_its_first_loss():
     assert rows_of(HealthMonitor(["a"], warm=True), [3.0] * 200) == []
+
+
+@pytest.mark.parametrize(("high", "warm", "expected"), [(4.5, False, [("saturated_task", 90, ("b",))]), (3.5, False, []), (9.0, True, [])])
+def test_a_task_whose_loss_is_twice_that_of_the_untrained_model_is_saturated(high, warm, expected):
+    """The loss of b rises from 1 to `high` after update 60; in the first update, with few labels, it was 0.5, and then 2."""
+    losses = [0.5, 2.0, 2.0] + [1.0] * 57 + [high] * 90
+    monitor, found = HealthMonitor(["a", "b"], warm=warm), list[Alarm]()
+    for step in range(10, 151, 10):
+        part = [[1.0, loss] for loss in losses[step - 10 : step]]
+        monitor.observe(Updates(step - 9, part, [1.0] * 10, [[1.0]] * 10, [1.0] * 10))
+        found += monitor.observe_row(RowNumbers(step, losses=part[-1], weights=[1.0, 1.0]))
+        copy = HealthMonitor(["a", "b"], warm=warm)
+        copy.load_state_dict(monitor.state_dict())
+        monitor = copy
+    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in found] == expected
 
 
 def test_runaway_weights_and_lasting_problem_after_a_pause():
@@ -288,20 +308,56 @@ TINY += ["data.train_samples=24", "data.validation_samples=4", "schedule.validat
 TINY += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]", "schedule.partial_combinations=[]"]
 
 
-def test_a_dead_task_of_the_classifier_is_named(tmp_path):
+@pytest.mark.parametrize(("name", "head"), [("linear", LinearHead), ("conditional", ConditionalHead)])
+def test_a_dead_task_of_the_classifier_is_named(tmp_path, name, head):
     """A detached output layer of the species is named at the second row."""
-    forward = LinearHead.forward
+    forward = head.forward
 
-    def detached(self: LinearHead, features: Any) -> Any:
+    def detached(self: Any, features: Any) -> Any:
         scores = forward(self, features)
-        scores.logits = (*scores.logits[:3], scores.logits[3].detach())
+        scores.logits = [*scores.logits[:3], scores.logits[3].detach()]
         return scores
 
-    with mock.patch.object(LinearHead, "forward", detached):
-        run = runs.run("biota", tmp_path, *TINY)
+    with mock.patch.object(head, "forward", detached):
+        run = runs.run("biota", tmp_path, f"head={name}", *TINY)
     assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [("dead_task", 2, ("species",))]
     ratios = [row["train/update_ratio/default"] for row in runs.rows(run / "metrics.jsonl") if "train/update_ratio/default" in row]
     assert len(ratios) == 1 and ratios[0] > 0, "once in 100 updates"
+
+
+@pytest.mark.slow
+def test_a_saturated_task_of_the_classifier_is_named(tmp_path):
+    """From update 41 on the scores of the species are 200 times as large: certain, and mostly wrong."""
+    forward = LinearHead.forward
+    updates = {"made": 0}
+
+    def certain(self: LinearHead, features: Any) -> Any:
+        scores = forward(self, features)
+        updates["made"] += 1
+        scores.logits = [*scores.logits[:3], scores.logits[3] * (200.0 if updates["made"] > 40 else 1.0)]
+        return scores
+
+    with mock.patch.object(LinearHead, "forward", certain):
+        settings = ["trainer.length=80steps", "schedule.log=[10steps]", "schedule.checkpoint_at_end=false", "schedule.report=[]"]
+        run = runs.run("biota", tmp_path, *TINY, *settings)
+    lasting = [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run) if alarm.kind != "loss_spike"]
+    assert lasting == [("saturated_task", 70, ("species",))]
+
+
+def test_a_run_whose_model_names_no_output_layer_and_has_no_gradient_is_named(tmp_path):
+    with planted(1, lambda sums: sums), mock.patch.object(loop, "loss_scales", lambda factor, counts, dtype, device: torch.zeros(2)):
+        run = runs.run("vectors", tmp_path, "trainer.length=3steps")
+    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [
+        ("dead_task", 2, (task,)) for task in ("first", "second")
+    ]
+
+
+@pytest.mark.parametrize(("change", "checked"), [({}, [1, 2, 3]), ({"xps": "", "xqs": "", "yps": ""}, [1, 2]), ({"x": ""}, [1, 3])])
+def test_a_rank_of_only_children_or_in_several_levels_is_not_checked(change, checked):
+    """The only order is certain. Then three of five species are only children; then a family is unknown, so its genera are in its level."""
+    rows = [[change.get(name, name) for name in ("o", a, a + b, a + b + c)] for a in "xy" for b in "pq" for c in "st"]
+    tree, _ = TaxonomyTree.from_lineages(("order", "family", "genus", "species"), np.array(rows))
+    assert sorted(Layout(tree, null=False).own_levels) == checked
 
 
 class OwnLayer(MLP):

@@ -268,6 +268,24 @@ def slow_forward(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def bad_gradients(folder: Path) -> Iterator[None]:
+    """In the last process, multiply the gradient of update 76 by 100 and that of update 96 by NaN. The losses are as usual."""
+    from tests.vectors.workload import MLP
+
+    forward, factors, now = MLP.forward, {75: 100.0, 95: float("nan")}, {"step": 0}
+
+    def hooked(model: Any, batch: Any) -> Any:
+        found, factor = forward(model, batch), factors.get(now["step"])
+        if model.training and factor is not None and on_last_rank():
+            found["y"].register_hook(lambda gradient: gradient * factor)
+        return found
+
+    count = around_updates(before=lambda t: now.update(step=t.progress.global_step))
+    with mock.patch.object(MLP, "forward", hooked), count:
+        yield
+
+
+@contextlib.contextmanager
 def slow_loader(folder: Path) -> Iterator[None]:
     """Give each process a simulated clock, which forward moves by 3 s. Reading the data of updates 31 to 45, and of all from 56 on, moves
     it by 1 s in the last process."""

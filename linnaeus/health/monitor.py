@@ -30,7 +30,8 @@ class Updates(NamedTuple):
     losses: mean loss of each task, [n, T]; NaN without a label, infinite if the loss is not finite. total: mean of `losses` over the tasks
     with labels, [n]. processes: sum of the losses on each process, [n, W]. norms: gradient norm before clipping, [n]; not finite if the
     update was skipped. settled: [n], True if the data of the update are comparable with the data of earlier updates; () if all are. Not
-    comparable are a small last batch of an epoch, and updates while a curriculum changes the mixture of the data."""
+    comparable are a small last batch of an epoch, and updates while a curriculum changes the mixture of the data. gradients: norm of the
+    gradient of one parameter on each process, before the sum over the processes, [n, W] or [n, 0]; () if it was not measured."""
 
     first_step: int
     losses: Sequence[Sequence[float]]
@@ -38,6 +39,7 @@ class Updates(NamedTuple):
     processes: Sequence[Sequence[float]]
     norms: Sequence[float]
     settled: Sequence[bool] = ()
+    gradients: Sequence[Sequence[float]] = ()
 
 
 class HealthMonitor:
@@ -130,11 +132,13 @@ class HealthMonitor:
             self._skipped_in_a_row += 1
             parts = updates.processes[number] if number < len(updates.processes) else []
             bad = [rank for rank, part in enumerate(parts) if not math.isfinite(part)]
+            own = [rank for rank, part in enumerate(self._gradients(updates, number)) if not math.isfinite(part)]
             if not bad and self.scaled and self._skipped_in_a_row <= SCALE_SEARCH:
                 continue
             tasks = tuple(task for task, loss in zip(self.tasks, updates.losses[number]) if bad and math.isinf(loss))
             what = "the loss" if bad else "the gradient"
-            rank = bad[0] if len(bad) == 1 else 0 if len(parts) == 1 else None
+            ranks = bad or own
+            rank = ranks[0] if len(ranks) == 1 else 0 if len(parts) == 1 else None
             yield Alarm("not_finite", updates.first_step + number, f"{what} is not finite", rank, tasks)
 
     def _loss_spikes(self, updates: Updates) -> Iterator[Alarm]:
@@ -155,8 +159,15 @@ class HealthMonitor:
 
     def _gradient_spikes(self, updates: Updates) -> Iterator[Alarm]:
         for spike in self._scales["gradient"].spikes(updates.first_step, updates.norms, updates.settled):
-            rank = 0 if updates.processes and len(updates.processes[0]) == 1 else None
+            number = spike.step - updates.first_step
+            parts = self._gradients(updates, number)
+            rank = dominant_process(parts, sum(parts) * spike.usual / spike.value) if parts else None
+            rank = 0 if len(updates.processes[number]) == 1 else rank
             yield Alarm("gradient_spike", spike.step, _rise("the gradient norm", spike), rank, (), spike.value, spike.usual)
+
+    def _gradients(self, updates: Updates, number: int) -> Sequence[float]:
+        """Return the norm on each process of update `number` of `updates`, [W]; [] if it was not measured."""
+        return updates.gradients[number] if number < len(updates.gradients) else []
 
     def state_dict(self) -> dict[str, Any]:
         return {

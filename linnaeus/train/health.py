@@ -111,7 +111,8 @@ def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
     first = max(0, len(losses.sums) - len(norms))
     means = task_means(losses.sums[first:], losses.valid[first:]).tolist()
     total = [row[0] if len(row) == 1 else _mean_of_present(row) for row in means]
-    return Updates(step - len(means) + 1, means, total, losses.processes[first:].tolist(), norms[len(norms) - len(means) :])
+    norms, parts, gradients = norms[len(norms) - len(means) :], losses.processes[first:].tolist(), losses.gradients[first:].tolist()
+    return Updates(step - len(means) + 1, means, total, parts, norms, gradients=gradients)
 
 
 def task_means(sums: Tensor, labels: Tensor) -> Tensor:

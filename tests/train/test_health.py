@@ -77,7 +77,7 @@ def test_mean_losses_without_labels_and_with_losses_that_are_not_finite():
     sums = torch.tensor([[3.0, 0.0], [math.inf, 4.0], [math.nan, math.inf]]).double()
     labels = torch.tensor([[2, 0], [2, 2], [2, 0]]).double()
     assert str(health.task_means(sums, labels).tolist()) == "[[1.5, nan], [inf, 2.0], [inf, nan]]"
-    losses = UpdateLosses(sums, labels, sums.sum(1, keepdim=True), sums.sum(0), labels.sum(0), None)
+    losses = UpdateLosses(sums, labels, sums.sum(1, keepdim=True), sums.new_zeros(3, 0), sums.sum(0), labels.sum(0), None)
     assert health.updates(9, losses, [1.0, 2.0, 3.0]).total == [1.5, math.inf, math.inf]
 
 

@@ -288,7 +288,7 @@ def bad_gradients(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def slow_loader(folder: Path) -> Iterator[None]:
     """Give each process a simulated clock, which forward moves by 3 s. Reading the data of updates 31 to 45, and of all from 56 on, moves
-    it by 1 s in the last process."""
+    it by 9 s in the last process."""
     from linnaeus.data import loader
     from linnaeus.train.clock import Clock
     from tests.vectors.workload import MLP, Vectors
@@ -297,7 +297,7 @@ def slow_loader(folder: Path) -> Iterator[None]:
 
     def slow(self: Any, indices: Any) -> Any:
         late = 30 <= indices[0].global_step < 45 or indices[0].global_step >= 55
-        now["now"] += 1.0 if self.training and late and on_last_rank() else 0.0
+        now["now"] += 9.0 if self.training and late and on_last_rank() else 0.0
         return read(self, indices)
 
     def timed(model: Any, batch: Any) -> Any:

@@ -17,7 +17,6 @@ from linnaeus.health.conditions import Conditions, RowNumbers
 from linnaeus.health.label_statistics import NO_SKILL_AT_ONCE, SHUFFLED, LabelStatistics, ValidationNumbers, label_problems
 from linnaeus.health.running_scale import GRADIENT, LOSS, WINDOW, RunningScale, Spike
 
-DENSE_ROWS = 5  # rows of metrics after an alarm for which progress reports are made, too
 QUIET_UPDATES = WINDOW  # updates without a problem after which it raises an alarm again
 LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with a lasting problem before its alarm; rows without it that do not yet allow another alarm
 SUSPECTED = "suspected_labels"  # key in `_last_seen` of a first validation at chance level, which does not raise an alarm yet
@@ -45,7 +44,8 @@ class Updates(NamedTuple):
 class HealthMonitor:
     """Source of the alarms of a run.
 
-    count: number of alarms so far. dense_rows: for how many more rows of metrics a progress report is made, because of an alarm."""
+    count: number of alarms so far. newest_trouble: step of the newest row of metrics or validation with a problem that has raised an alarm,
+    now or before; None before the first alarm. After it rows and reports are denser (`OpsSchedule.dense_due`)."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class HealthMonitor:
         """scaled: True if the run uses a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels:
         task -> statistics of its labels, for the tasks where they are known. ranks: False if alarms must not name a process rank."""
         self.tasks, self.scaled, self.ranks = tuple(tasks), scaled, ranks
-        self.count = self.dense_rows = 0
+        self.count = 0
+        self.newest_trouble: int | None = None
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
         self._scales = {name: RunningScale(limits) for name, limits in signals.items()}
         self._last_seen: dict[str, int] = {}  # kind of alarm -> the newest update with this problem
@@ -68,10 +69,11 @@ class HealthMonitor:
 
     def observe(self, updates: Updates) -> list[Alarm]:
         """Return the new alarms about single updates, in the order of their steps."""
-        self.dense_rows = max(0, self.dense_rows - 1)
         self._conditions.update(updates.total, updates.losses)
         found = [*self._not_finite(updates), *self._loss_spikes(updates), *self._gradient_spikes(updates)]
         found = found if self.ranks else [dataclasses.replace(alarm, process_rank=None) for alarm in found]
+        if found:
+            self.newest_trouble = updates.first_step + len(updates.norms) - 1
         return self._raise(sorted(found, key=lambda alarm: alarm.step))
 
     def observe_row(self, row: RowNumbers) -> list[Alarm]:
@@ -85,6 +87,7 @@ class HealthMonitor:
                 new.append(present[name])
                 said = True
             self._lasting[name] = rows, absent, said
+            self.newest_trouble = row.step if said and rows else self.newest_trouble
             if absent > QUIET_ROWS:
                 del self._lasting[name]
         return self._count(new)
@@ -103,6 +106,7 @@ class HealthMonitor:
             self._last_seen[SUSPECTED] = present.pop(SHUFFLED).step
         found = [alarm for alarm in present.values() if alarm.kind not in self._last_seen]
         self._last_seen |= {alarm.kind: alarm.step for alarm in found}
+        self.newest_trouble = results.step if found else self.newest_trouble
         return self._count(found)
 
     def _raise(self, found: Sequence[Alarm]) -> list[Alarm]:
@@ -118,7 +122,6 @@ class HealthMonitor:
 
     def _count(self, new: list[Alarm]) -> list[Alarm]:
         self.count += len(new)
-        self.dense_rows = DENSE_ROWS if new else self.dense_rows
         return new
 
     def _not_finite(self, updates: Updates) -> Iterator[Alarm]:
@@ -172,7 +175,7 @@ class HealthMonitor:
     def state_dict(self) -> dict[str, Any]:
         return {
             "count": self.count,
-            "dense_rows": self.dense_rows,
+            "newest_trouble": self.newest_trouble,
             "skipped_in_a_row": self._skipped_in_a_row,
             "last_seen": dict(self._last_seen),
             "conditions": self._conditions.state_dict(),
@@ -181,7 +184,8 @@ class HealthMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count, self.dense_rows, self._skipped_in_a_row = state["count"], state["dense_rows"], state["skipped_in_a_row"]
+        self.count, self._skipped_in_a_row = state["count"], state["skipped_in_a_row"]
+        self.newest_trouble = state.get("newest_trouble")  # an older checkpoint does not have it
         self._last_seen, self._lasting = dict(state["last_seen"]), dict(state["lasting"])
         self._conditions.load_state_dict(state["conditions"])
         for name, scale in self._scales.items():

@@ -192,7 +192,10 @@ def measured_alarms(t: Training, clocks: Mapping[str, float]) -> list[Alarm]:
     share, rank = t.ranks.waiting() if due else (clocks.get("recent/waiting_for_data", 0.0), 0)
     named = rank if t.context.world_size > 1 else None
     wait = t.data_wait.report(share, named, t.clock.training(), step, workers, t.workload.faster_data)
-    return [*([wait] if wait is not None else []), *(t.ranks.alarms(step, resolved.last_step) if due else [])]
+    found = [*([wait] if wait is not None else []), *(t.ranks.alarms(step, resolved.last_step) if due else [])]
+    if found:  # not for as long as the problem lasts: a slow machine may be slow for the whole run
+        t.output.reports.newest_trouble = step
+    return found
 
 
 def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:

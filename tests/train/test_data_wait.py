@@ -55,7 +55,7 @@ def test_idle_cores_are_shared_by_the_processes_of_the_run(monkeypatch: pytest.M
 
 def test_the_alarm_needs_two_successive_reports_after_a_minute_and_is_raised_again_only_after_two_good_ones() -> None:
     wait = DataWait()
-    report = lambda share, seconds, step: wait.report(share, 3, seconds, step, 0, lambda disk: "x")
+    report = lambda share, seconds, step: wait.report(share, 3, seconds, step, 2, lambda disk: "x")
     assert report(0.5, 100.0, 100) is None, "not started"
     wait.start(5.0, 1)
     early = [(0.5, 60.0, 40), (0.5, 64.9, 50), (0.5, 80.0, 10), (0.5, 80.0, 10), (0.5, 80.0, 51), (0.05, 80.0, 52), (0.5, 80.0, 53)]
@@ -66,16 +66,26 @@ def test_the_alarm_needs_two_successive_reports_after_a_minute_and_is_raised_aga
     assert (found[0].kind, found[0].process_rank, found[0].value) == ("data_wait", 3, 0.5) and found[0].describe().startswith(start)
 
 
+def test_without_workers_loading_is_part_of_the_work_and_advice_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "linnaeus")
+    wait = DataWait()
+    wait.start(5.0, 1)
+    shares = [0.05, 0.5, 0.5, 0.7, 0.5, 0.5, 0.7, 0.7]
+    found = [wait.report(share, None, 80.0, step, 0, lambda disk: "x") for step, share in enumerate(shares, 50)]
+    assert [alarm.step for alarm in found if alarm is not None] == [57] and found[7].value == 0.7
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("training waits for data 50 % of the time at step 51; without")
+
+
 def test_a_slow_loader_is_named_in_the_second_report_and_again_only_after_it_was_well(tmp_path: Path) -> None:
     settings = ["trainer.length=70steps", "schedule.report=[5steps]", "trainer.global_batch_size=8", "trainer.micro_batch_size=8"]
     with watching.slow_loader(tmp_path):
         run = runs.run("vectors", tmp_path, *settings)
     alarms = read_alarms(run)
     assert [(alarm.kind, alarm.step, alarm.process_rank, alarm.value) for alarm in alarms] == [
-        ("data_wait", step, 0, 0.25) for step in (40, 65)
+        ("data_wait", step, 0, 0.75) for step in (40, 65)
     ]
     log = (run / "train.log").read_text()
-    assert log.count("WARNING training waits for data 25 % of the time at step ") == 2
+    assert log.count("WARNING training waits for data 75 % of the time at step ") == 2
     assert runs.summary(run)["alarms"]["kinds"] == {"data_wait": 2}
     assert {row.get("train/alarms", 0) for row in runs.rows(run / "metrics.jsonl")} == {0}, "rows of metrics do not depend on times"
 
@@ -100,7 +110,7 @@ def test_the_remedies_of_the_sources_of_photographs() -> None:
 
 
 def test_a_run_gives_advice_and_has_the_figure_in_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("LIMIT", -1.0), ("MIN_SECONDS", -1.0), ("MIN_UPDATES", 1)):
+    for name, value in (("LIMIT_ALONE", -1.0), ("MIN_SECONDS", -1.0), ("MIN_UPDATES", 1)):
         monkeypatch.setattr(data_wait, name, value)
     run = runs.run("vectors", tmp_path, "trainer.length=6steps", "schedule.report=[1steps]", "logger.report=true")
     text = (run / "train.log").read_text()

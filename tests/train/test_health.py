@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from linnaeus.config.load import compose
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.health import Alarm, HealthMonitor, RowNumbers, Updates, ValidationNumbers
 from linnaeus.health.running_scale import BLOCK, LOSS, RunningScale, Spike
@@ -20,6 +21,7 @@ from linnaeus.metrics.update_sums import UpdateLosses
 from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.reporting.alarm_log import read_alarms
+from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.train import health, loop
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
@@ -69,7 +71,7 @@ def test_planted_problem_is_named(tmp_path, name):
     assert summary["count"] == len(kinds) and set(summary["kinds"]) == kinds and f"step {step}: " in summary["newest"][0]["text"]
     text = (run / "train.log").read_text()
     assert text.count(f"WARNING step {step}: ") == len(kinds)
-    rows = [row["train/alarms"] for row in runs.rows(run / "metrics.jsonl")]
+    rows = [row["train/alarms"] for row in runs.rows(run / "metrics.jsonl") if row["global_step"] % 10 == 0]  # others: denser
     assert rows == [0] * ((step - 1) // 10) + [len(kinds)] * (11 - (step - 1) // 10)
 
 
@@ -103,8 +105,35 @@ def test_reports_are_denser_after_an_alarm_and_quiet_again(tmp_path):
         run = runs.run("vectors", tmp_path, *SETTINGS)
     lines = [line for line in (run / "train.log").read_text().splitlines() if f"/{STEPS} " in line]
     steps = [int(line.split(f"/{STEPS}")[0].split()[-1]) for line in lines]
-    assert steps == [0, 40, 50, 55, 60, 70, 80, 110]
+    dense = list(range(45, 100, 5))  # a tenth of the interval of 55 updates, for one interval
+    assert steps == [0, 40, *dense, 110]
+    assert [row["global_step"] for row in runs.rows(run / "metrics.jsonl")] == [10, 20, 30, 40, *dense, 100, 110]
     assert [row["global_step"] for row in runs.rows(run / "reports.jsonl")] == [0, 55, 110]
+
+
+def test_a_run_that_is_killed_while_rows_are_denser_has_the_same_rows(tmp_path):
+    with planted(33, lambda sums: sums * math.nan):
+        whole = runs.run("vectors", tmp_path / "whole", *SETTINGS)
+        config = runs.configuration("vectors", tmp_path / "cut", *SETTINGS)
+        cut = runs.resumed(config, (loop, "train_one_step", 48), (loop, "train_one_step", 15))
+    assert runs.differences(whole, cut) == []
+
+
+@pytest.mark.parametrize(("length", "expected"), [(300, range(31, 34)), (5000, range(35, 81, 5)), (1_000_000, range(1000, 10_001, 1000))])
+def test_rows_are_denser_with_the_default_schedule(length, expected):
+    """After trouble at step 30, for one interval of reports (1 % of the run)."""
+    schedule = resolve_all_schedule_params(compose([]), length, length)
+    ops = OpsSchedule(schedule)
+    assert [step for step in range(31, 20_000) if ops.dense_due(step, 30)] == list(expected)
+    assert ops.next_dense(30, 30) == expected[0] and ops.next_dense(expected[-1], 30) is None and not ops.dense_due(40, None)
+
+
+def test_trouble_lasts_until_the_last_row_with_it():
+    monitor, newest = HealthMonitor(["a", "b"]), []
+    for step in range(1, 12):
+        monitor.observe_row(RowNumbers(step, weights=[1.9 if step in (3, 4, 5, 6, 9) else 0.1, 0.1]))
+        newest.append(monitor.newest_trouble)
+    assert newest == [None, None, None, 4, 5, 6, 6, 6, 9, 9, 9], "from the alarm on; known trouble counts at once"
 
 
 def test_the_same_alarms_after_kills(tmp_path):
@@ -230,7 +259,7 @@ def test_a_run_from_given_weights_may_stay_at_its_first_loss():
 
 @pytest.mark.parametrize(("high", "warm", "expected"), [(4.5, False, [("saturated_task", 90, ("b",))]), (3.5, False, []), (9.0, True, [])])
 def test_a_task_whose_loss_is_twice_that_of_the_untrained_model_is_saturated(high, warm, expected):
-    """The loss of b rises from 1 to `high` after update 60; in the first update, with few labels, it was 0.5, and then 2."""
+    """After update 60 the loss of b rises from 1 to `high`. In the first update, with few labels, it was 0.5, and then 2."""
     losses = [0.5, 2.0, 2.0] + [1.0] * 57 + [high] * 90
     monitor, found = HealthMonitor(["a", "b"], warm=warm), list[Alarm]()
     for step in range(10, 151, 10):

@@ -57,8 +57,8 @@ def named(run: Path, kind: str) -> list[Alarm]:
 
 def test_a_process_that_waits_for_data_is_named(root: Path) -> None:
     (alarm,) = named(root / "loader" / "vectors" / "run", "data_wait")
-    assert (alarm.step, alarm.process_rank, alarm.value) == (40, 1, 0.25)
-    assert alarm.text.startswith("training waits for data 25 % of the time at step 40 on process rank 1; ")
+    assert (alarm.step, alarm.process_rank, alarm.value) == (40, 1, 0.75)
+    assert alarm.text.startswith("training waits for data 75 % of the time at step 40 on process rank 1; ")
 
 
 def test_a_leak_that_begins_in_update_15_is_named_with_its_rank_in_the_second_report_after_it(root: Path) -> None:

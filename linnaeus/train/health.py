@@ -25,16 +25,17 @@ SAME_MIXTURE = 0.02  # change of the share of a source within `WINDOW` updates b
 
 def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
     """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
-    updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
+    updates among the updates that were not skipped), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    `train/clip_rate` is left out without `trainer.max_grad_norm` or without updates. `train/update_ratio/<group>` and `train/alarms` are
+    `train/clip_rate` is left out without `trainer.max_grad_norm` or without such updates. `train/update_ratio/<group>` and `train/alarms` are
     left out if `logger.alarms` is off.
 
     Call this once per row, on all ranks. It waits for the device, and it clears the kept gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
-    more = {} if limit is None or not norms else {"train/clip_rate": sum(norm > limit for norm in norms) / len(norms)}
+    applied_norms = [norm for norm in norms if math.isfinite(norm)]
+    more = {} if limit is None or not applied_norms else {"train/clip_rate": sum(n > limit for n in applied_norms) / len(applied_norms)}
     if not t.config.logger.alarms or t.tracker.losses is None:
         return more
     found = updates(t.progress.global_step, t.tracker.losses, norms)

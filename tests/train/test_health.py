@@ -100,6 +100,13 @@ def test_a_healthy_run_has_no_alarm_and_the_key_switches_them_off(tmp_path):
     assert read_alarms(off) == [] and "train/alarms" not in runs.rows(off / "metrics.jsonl")[0]
 
 
+@pytest.mark.parametrize(("norms", "expected"), [([2.0, math.inf, math.nan, 0.5], {"train/clip_rate": 0.5}), ([math.inf, math.nan], {})])
+def test_skipped_updates_do_not_count_as_clipped(norms, expected):
+    training = mock.Mock(**{"update.norms.read.return_value": torch.tensor(norms)})
+    training.config.trainer.max_grad_norm, training.config.logger.alarms = 1.0, False
+    assert health.check_health(training, {}) == expected
+
+
 def test_reports_are_denser_after_an_alarm_and_quiet_again(tmp_path):
     with planted(33, lambda sums: sums * math.nan):
         run = runs.run("vectors", tmp_path, *SETTINGS)

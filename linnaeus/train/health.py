@@ -24,11 +24,11 @@ SAME_MIXTURE = 0.02  # change of the share of a source within `WINDOW` updates b
 
 
 def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
-    """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
-    updates among the updates that were not skipped), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
+    """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped updates
+    among those that were not skipped), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    `train/clip_rate` is left out without `trainer.max_grad_norm` or without such updates. `train/update_ratio/<group>` and `train/alarms` are
-    left out if `logger.alarms` is off.
+    `train/clip_rate` is left out without `trainer.max_grad_norm` or without such updates. `train/update_ratio/<group>` and `train/alarms`
+    are left out if `logger.alarms` is off.
 
     Call this once per row, on all ranks. It waits for the device, and it clears the kept gradient norms of these updates."""
     norms = t.update.norms.read().tolist()

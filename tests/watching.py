@@ -268,6 +268,21 @@ def slow_forward(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def sleeping_forward(folder: Path) -> Iterator[None]:
+    """Make forward take 0.4 s, on the last rank 0.5 s."""
+    from tests.vectors.workload import MLP
+
+    forward = MLP.forward
+
+    def slow(model: Any, batch: Any) -> Any:
+        time.sleep(0.5 if on_last_rank() else 0.4)
+        return forward(model, batch)
+
+    with mock.patch.object(MLP, "forward", slow):
+        yield
+
+
+@contextlib.contextmanager
 def bad_gradients(folder: Path) -> Iterator[None]:
     """In the last process, multiply the gradient of update 76 by 100 and that of update 96 by NaN. The losses are as usual."""
     from tests.vectors.workload import MLP

@@ -97,9 +97,10 @@ class Conditions:
 
         An output that says nothing (equal probabilities of C classes) has the loss log C, which is about the loss of the untrained model. A
         recent loss of twice that means that the true class has a probability of about C^-2: the output has nearly excluded it, in more than
-        half of the last `RECENT` updates. A healthy task does not reach this at any accuracy, because its loss falls to that of the class
-        frequencies, at most log C, before it becomes certain. The loss of the untrained model is the largest of the first losses here: it
-        then is not too low if single batches have few labels. With one task, `divergence` finds the same."""
+        half of the last `RECENT` updates. In a healthy run the loss falls to that of the class frequencies, at most log C, before the
+        output becomes certain; none of the 21 runs of tests/faults/healthy.py raises the alarm. The loss of the untrained model is the
+        largest of the first losses here: it then is not too low if single batches have few labels. An output that is certain from the first
+        update on is not found. With one task, `divergence` finds the same."""
         for task, first, weight in zip(self.tasks, self._first_of_tasks, row.weights) if not self.warm else ():
             if task not in scales or len(first) < FIRST or weight <= 0:
                 continue

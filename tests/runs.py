@@ -39,6 +39,7 @@ from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from linnaeus.config.load import compose, compose_tree, group_files
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
+from linnaeus.health.alarm import MEASURED
 from tests import fork_server
 
 CHECKPOINT = ("model.safetensors", "ema.safetensors", "training_state.pt")
@@ -280,7 +281,7 @@ def killed(owner: Any, name: str, call: int, after: bool = False) -> Iterator[No
 
 def differences(a: Path, b: Path) -> list[str]:
     """Return the names of files and states that the law of continuation covers and that differ in any bit between two run directories."""
-    found = [name for name in _files(a) | _files(b) if _bytes(a / name) != _bytes(b / name)]
+    found = [name for name in _files(a) | _files(b) if bytes_of(a / name) != bytes_of(b / name)]
     one, other = newest(a), newest(b)
     if one.step != other.step:
         return [*found, f"newest checkpoint: {one.step}, {other.step}"]
@@ -298,7 +299,7 @@ def unequal_files(a: Path, b: Path) -> list[str]:
     checkpoint without state.json, which has times."""
     newest_files = [run.relative_to(a) / name for run in [list_checkpoints(a / "checkpoints")[-1][1]] for name in CHECKPOINT]
     names = _files(a) | _files(b) | {str(name) for name in newest_files if (a / name).exists()}
-    return sorted(name for name in names if _bytes(a / name) != _bytes(b / name) and "batches" not in name)
+    return sorted(name for name in names if bytes_of(a / name) != bytes_of(b / name) and "batches" not in name)
 
 
 def _files(run: Path) -> set[str]:
@@ -306,8 +307,14 @@ def _files(run: Path) -> set[str]:
     return {str(path.relative_to(run)) for pattern in patterns for path in run.glob(pattern)}
 
 
-def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.exists() else None
+def bytes_of(path: Path) -> bytes | None:
+    """Return the content of a file; None without the file, or if the file is an alarms.jsonl without an alarm that is compared.
+
+    Alarms about times and memory differ between equal runs, so their rows are left out."""
+    content = path.read_bytes() if path.exists() else None
+    if content is None or path.name != "alarms.jsonl":
+        return content
+    return b"".join(line for line in content.splitlines(keepends=True) if json.loads(line)["kind"] not in MEASURED) or None
 
 
 def newest(run: Path) -> Any:

@@ -268,6 +268,66 @@ def slow_forward(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def sleeping_forward(folder: Path) -> Iterator[None]:
+    """Make forward take 0.4 s, on the last rank 0.5 s."""
+    from tests.vectors.workload import MLP
+
+    forward = MLP.forward
+
+    def slow(model: Any, batch: Any) -> Any:
+        time.sleep(0.5 if on_last_rank() else 0.4)
+        return forward(model, batch)
+
+    with mock.patch.object(MLP, "forward", slow):
+        yield
+
+
+@contextlib.contextmanager
+def bad_gradients(folder: Path) -> Iterator[None]:
+    """In the last process, multiply the gradient of update 76 by 100 and that of update 96 by NaN. The losses are as usual."""
+    from tests.vectors.workload import MLP
+
+    forward, factors, now = MLP.forward, {75: 100.0, 95: float("nan")}, {"step": 0}
+
+    def hooked(model: Any, batch: Any) -> Any:
+        found, factor = forward(model, batch), factors.get(now["step"])
+        if model.training and factor is not None and on_last_rank():
+            found["y"].register_hook(lambda gradient: gradient * factor)
+        return found
+
+    count = around_updates(before=lambda t: now.update(step=t.progress.global_step))
+    with mock.patch.object(MLP, "forward", hooked), count:
+        yield
+
+
+@contextlib.contextmanager
+def slow_loader(folder: Path) -> Iterator[None]:
+    """Give each process a simulated clock, which forward moves by 3 s. Reading the data of updates 31 to 45, and of all from 56 on, moves
+    it by 9 s in the last process."""
+    from linnaeus.data import loader
+    from linnaeus.train.clock import Clock
+    from tests.vectors.workload import MLP, Vectors
+
+    now, forward, read = {"now": 0.0}, MLP.forward, Vectors.__getitems__
+
+    def slow(self: Any, indices: Any) -> Any:
+        late = 30 <= indices[0].global_step < 45 or indices[0].global_step >= 55
+        now["now"] += 9.0 if self.training and late and on_last_rank() else 0.0
+        return read(self, indices)
+
+    def timed(model: Any, batch: Any) -> Any:
+        now["now"] += 3.0
+        return forward(model, batch)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(Clock, "now", staticmethod(lambda: now["now"])))
+        stack.enter_context(mock.patch.object(loader, "time", mock.Mock(perf_counter=lambda: now["now"])))
+        stack.enter_context(mock.patch.object(Vectors, "__getitems__", slow))
+        stack.enter_context(mock.patch.object(MLP, "forward", timed))
+        yield
+
+
+@contextlib.contextmanager
 def leak(folder: Path) -> Iterator[None]:
     """Let rank 1 keep 64 MiB more in each update from the 15th on."""
     from tests.vectors.workload import MLP

@@ -13,12 +13,17 @@ KINDS = {  # kind -> advice
     "learning_rate": "lower optimizer.lr, or lengthen lr_scheduler.warmup",
     "divergence": "lower optimizer.lr, and look at the losses before this step",
     "dead_task": "check the labels and the weight of the task, and that the loss depends on its output layer",
+    "saturated_task": "its output is certain and wrong: lower the weight of the task or optimizer.lr, and check its labels",
     "task_weights": "look at train/<task>/weight; weighting=fixed keeps them constant",
     "no_progress": "check that the labels belong to the samples, then try other values of optimizer.lr",
     "shuffled_labels": "check that the training labels belong to their samples, and that both sets have the same numbering of classes",
     "label_shift": "check how both sets were drawn: the model learns the class frequencies of training; see also data.sampling",
     "validation_gap": "check that both sets have the same classes and labels; if they have, the model overfits",
 }
+# Alarms about times and memory, which differ between equal runs. `text` has step, process rank and advice. Rank 0 writes them to the log
+# and to alarms.jsonl. They are not counted in `train/alarms`, and a checkpoint has no state of them, because rows of metrics and
+# checkpoints of a resumed run must be equal to those of an unbroken run. So a later launch may raise them again.
+MEASURED = ("data_wait", "slow_rank", "memory_growth", "throttled")
 SHOWN = 3  # samples named in the text of an alarm
 LISTED = 64  # samples in a row of alarms.jsonl; the text has their number
 
@@ -27,7 +32,8 @@ LISTED = 64  # samples in a row of alarms.jsonl; the text has their number
 class Alarm:
     """Problem found in a run.
 
-    kind: a key of `KINDS`. step: the `global_step` after the update with the problem. text: description without step, rank and samples.
+    kind: a key of `KINDS`, or one of `MEASURED`. step: the `global_step` after the update with the problem. text: description without step,
+    rank and samples; for a kind of `MEASURED` the complete line.
     process_rank: rank of the process whose part of the global batch caused the problem; None if several did, or if the process is unknown.
     tasks: names of the tasks with the problem; () for all. value: the number that raised the alarm; None if there is none. usual: the
     number with which `value` was compared, such as the median of earlier updates; None if there is none.
@@ -61,11 +67,11 @@ class Alarm:
 
     def headline(self) -> str:
         """Return the step and the text, such as `step 1,200: the loss is 9.1`."""
-        return f"step {self.step:,}: {self.text}"
+        return self.text if self.kind in MEASURED else f"step {self.step:,}: {self.text}"
 
     def describe(self) -> str:
         """Return a line for the log: step, text, process rank, samples and advice."""
-        return f"{self.headline()}{self._place()}; {KINDS[self.kind]}"
+        return self.text if self.kind in MEASURED else f"{self.headline()}{self._place()}; {KINDS[self.kind]}"
 
     def _place(self) -> str:
         parts = [] if self.process_rank is None else [f"process rank {self.process_rank}"]

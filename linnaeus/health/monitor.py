@@ -17,7 +17,6 @@ from linnaeus.health.conditions import Conditions, RowNumbers
 from linnaeus.health.label_statistics import NO_SKILL_AT_ONCE, SHUFFLED, LabelStatistics, ValidationNumbers, label_problems
 from linnaeus.health.running_scale import GRADIENT, LOSS, WINDOW, RunningScale, Spike
 
-DENSE_ROWS = 5  # rows of metrics after an alarm for which progress reports are made, too
 QUIET_UPDATES = WINDOW  # updates without a problem after which it raises an alarm again
 LASTING_ROWS, QUIET_ROWS = 2, 5  # rows with a lasting problem before its alarm; rows without it that do not yet allow another alarm
 SUSPECTED = "suspected_labels"  # key in `_last_seen` of a first validation at chance level, which does not raise an alarm yet
@@ -30,7 +29,8 @@ class Updates(NamedTuple):
     losses: mean loss of each task, [n, T]; NaN without a label, infinite if the loss is not finite. total: mean of `losses` over the tasks
     with labels, [n]. processes: sum of the losses on each process, [n, W]. norms: gradient norm before clipping, [n]; not finite if the
     update was skipped. settled: [n], True if the data of the update are comparable with the data of earlier updates; () if all are. Not
-    comparable are a small last batch of an epoch, and updates while a curriculum changes the mixture of the data."""
+    comparable are a small last batch of an epoch, and updates while a curriculum changes the mixture of the data. gradients: norm of the
+    gradient of one parameter on each process, before the sum over the processes, [n, W] or [n, 0]; () if it was not measured."""
 
     first_step: int
     losses: Sequence[Sequence[float]]
@@ -38,12 +38,14 @@ class Updates(NamedTuple):
     processes: Sequence[Sequence[float]]
     norms: Sequence[float]
     settled: Sequence[bool] = ()
+    gradients: Sequence[Sequence[float]] = ()
 
 
 class HealthMonitor:
     """Source of the alarms of a run.
 
-    count: number of alarms so far. dense_rows: for how many more rows of metrics a progress report is made, because of an alarm."""
+    count: number of alarms so far. newest_trouble: step of the newest row of metrics or validation with a problem that has raised an alarm,
+    now or before; None before the first alarm. After it rows and reports are denser (`OpsSchedule.dense_due`)."""
 
     def __init__(
         self,
@@ -56,7 +58,8 @@ class HealthMonitor:
         """scaled: True if the run uses a loss scale (fp16), where a few skipped updates are normal. warm: True for a warm start. labels:
         task -> statistics of its labels, for the tasks where they are known. ranks: False if alarms must not name a process rank."""
         self.tasks, self.scaled, self.ranks = tuple(tasks), scaled, ranks
-        self.count = self.dense_rows = 0
+        self.count = 0
+        self.newest_trouble: int | None = None
         signals = {"loss": LOSS, "gradient": GRADIENT} | ({task: LOSS for task in self.tasks} if len(self.tasks) > 1 else {})
         self._scales = {name: RunningScale(limits) for name, limits in signals.items()}
         self._last_seen: dict[str, int] = {}  # kind of alarm -> the newest update with this problem
@@ -66,15 +69,16 @@ class HealthMonitor:
 
     def observe(self, updates: Updates) -> list[Alarm]:
         """Return the new alarms about single updates, in the order of their steps."""
-        self.dense_rows = max(0, self.dense_rows - 1)
-        self._conditions.update(updates.total)
+        self._conditions.update(updates.total, updates.losses)
         found = [*self._not_finite(updates), *self._loss_spikes(updates), *self._gradient_spikes(updates)]
         found = found if self.ranks else [dataclasses.replace(alarm, process_rank=None) for alarm in found]
+        if found:
+            self.newest_trouble = updates.first_step + len(updates.norms) - 1
         return self._raise(sorted(found, key=lambda alarm: alarm.step))
 
     def observe_row(self, row: RowNumbers) -> list[Alarm]:
         """Return the new alarms about problems that are present in `LASTING_ROWS` successive rows. Call this after `observe`."""
-        present = {"/".join((alarm.kind, *alarm.tasks)): alarm for alarm in self._conditions.in_row(row, self._scales["loss"])}
+        present = {"/".join((alarm.kind, *alarm.tasks)): alarm for alarm in self._conditions.in_row(row, self._scales)}
         new = []
         for name in sorted({*present, *self._lasting}):
             rows, absent, said = self._lasting.get(name, (0, 0, False))
@@ -83,6 +87,7 @@ class HealthMonitor:
                 new.append(present[name])
                 said = True
             self._lasting[name] = rows, absent, said
+            self.newest_trouble = row.step if said and rows else self.newest_trouble
             if absent > QUIET_ROWS:
                 del self._lasting[name]
         return self._count(new)
@@ -101,6 +106,7 @@ class HealthMonitor:
             self._last_seen[SUSPECTED] = present.pop(SHUFFLED).step
         found = [alarm for alarm in present.values() if alarm.kind not in self._last_seen]
         self._last_seen |= {alarm.kind: alarm.step for alarm in found}
+        self.newest_trouble = results.step if found else self.newest_trouble
         return self._count(found)
 
     def _raise(self, found: Sequence[Alarm]) -> list[Alarm]:
@@ -116,7 +122,6 @@ class HealthMonitor:
 
     def _count(self, new: list[Alarm]) -> list[Alarm]:
         self.count += len(new)
-        self.dense_rows = DENSE_ROWS if new else self.dense_rows
         return new
 
     def _not_finite(self, updates: Updates) -> Iterator[Alarm]:
@@ -130,11 +135,13 @@ class HealthMonitor:
             self._skipped_in_a_row += 1
             parts = updates.processes[number] if number < len(updates.processes) else []
             bad = [rank for rank, part in enumerate(parts) if not math.isfinite(part)]
+            own = [rank for rank, part in enumerate(self._gradients(updates, number)) if not math.isfinite(part)]
             if not bad and self.scaled and self._skipped_in_a_row <= SCALE_SEARCH:
                 continue
             tasks = tuple(task for task, loss in zip(self.tasks, updates.losses[number]) if bad and math.isinf(loss))
             what = "the loss" if bad else "the gradient"
-            rank = bad[0] if len(bad) == 1 else 0 if len(parts) == 1 else None
+            ranks = bad or own
+            rank = ranks[0] if len(ranks) == 1 else 0 if len(parts) == 1 else None
             yield Alarm("not_finite", updates.first_step + number, f"{what} is not finite", rank, tasks)
 
     def _loss_spikes(self, updates: Updates) -> Iterator[Alarm]:
@@ -155,13 +162,20 @@ class HealthMonitor:
 
     def _gradient_spikes(self, updates: Updates) -> Iterator[Alarm]:
         for spike in self._scales["gradient"].spikes(updates.first_step, updates.norms, updates.settled):
-            rank = 0 if updates.processes and len(updates.processes[0]) == 1 else None
+            number = spike.step - updates.first_step
+            parts = self._gradients(updates, number)
+            rank = dominant_process(parts, sum(parts) * spike.usual / spike.value) if parts else None
+            rank = 0 if len(updates.processes[number]) == 1 else rank
             yield Alarm("gradient_spike", spike.step, _rise("the gradient norm", spike), rank, (), spike.value, spike.usual)
+
+    def _gradients(self, updates: Updates, number: int) -> Sequence[float]:
+        """Return the norm on each process of update `number` of `updates`, [W]; [] if it was not measured."""
+        return updates.gradients[number] if number < len(updates.gradients) else []
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "count": self.count,
-            "dense_rows": self.dense_rows,
+            "newest_trouble": self.newest_trouble,
             "skipped_in_a_row": self._skipped_in_a_row,
             "last_seen": dict(self._last_seen),
             "conditions": self._conditions.state_dict(),
@@ -170,7 +184,8 @@ class HealthMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count, self.dense_rows, self._skipped_in_a_row = state["count"], state["dense_rows"], state["skipped_in_a_row"]
+        self.count, self._skipped_in_a_row = state["count"], state["skipped_in_a_row"]
+        self.newest_trouble = state.get("newest_trouble")  # an older checkpoint does not have it
         self._last_seen, self._lasting = dict(state["last_seen"]), dict(state["lasting"])
         self._conditions.load_state_dict(state["conditions"])
         for name, scale in self._scales.items():

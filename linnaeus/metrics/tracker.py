@@ -152,6 +152,7 @@ class MetricsTracker:
     def rank_state_dict(self) -> dict[str, Tensor]:
         """Return copies on the host of the sums of this process since the last log row."""
         own = {"losses": self.sums.losses, "earlier_losses": self.sums.earlier_losses} | self._counts()
+        own |= {} if self.sums.gradient_norms is None else {"gradient_norms": self.sums.gradient_norms}
         return {name: total.detach().cpu().clone() for name, total in own.items()}
 
     def merged_rank_states(self, states: Sequence[dict[str, Tensor]]) -> list[dict[str, Tensor]]:

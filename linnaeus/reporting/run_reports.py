@@ -2,7 +2,8 @@
 
 A report due by steps is a row of reports.jsonl: the first at 0 %, the others as set by `schedule.report`. A row contains only values that
 the configuration determines; times are rows of timings.jsonl. On a resume, reports.jsonl is cut back to the checkpoint, so each row is
-written once. A report due by wall time is shown but not written. `time/reporting_seconds` is the time spent on all reports.
+written once. A report due by wall time or because of an alarm is shown but not written. `time/reporting_seconds` is the time spent on all
+reports.
 
 The report of a step is made before the validation passes of this step. The last report of the run is an exception: it includes the results
 of the passes, and is pending until they are done. The checkpoint saved before the passes contains the training metrics of the pending
@@ -39,6 +40,8 @@ class RunReports:
     planned: (steps of all validation passes, steps of all checkpoints) of the run, sorted; a step with several is repeated.
     earlier: costs measured in the launch before, converted to this number of processes.
     pass_samples: number of samples in a validation pass.
+    newest_trouble: step of the newest report with an alarm about times or memory; None before the first. Reports are denser after it,
+    but rows of metrics are not, because they must not depend on the time.
     seconds: seconds spent within `timed()`, which encloses all work for a report."""
 
     def __init__(self, config: Config, path: Path | None, display: ProgressDisplay) -> None:
@@ -49,6 +52,7 @@ class RunReports:
         self.pending: dict[str, Any] | None = None
         self.throughput = Throughput()
         self.passes = self.saves = 0
+        self.newest_trouble: int | None = None
         self.seconds = 0.0
         self.planned: tuple[Sequence[int], Sequence[int]] = ((), ())
         self.earlier = Costs()

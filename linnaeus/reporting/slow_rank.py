@@ -62,11 +62,13 @@ class SlowRank:
     follows only if its slow section changes.
 
     If another process becomes slow instead, there is a warning too; in the section `data`, only if this process was not slow in `data`
-    before. After two successive reports without a slow process, each process can cause a warning again."""
+    before. After two successive reports without a slow process, each process can cause a warning again.
+
+    said: the process of the newest warning; None before a warning, and once this process is as fast as the others again."""
 
     def __init__(self) -> None:
+        self.said: Slow | None = None
         self._before: Slow | None = None
-        self._said: Slow | None = None
         self._ranks: list[int] = []  # ranks that have waited for data
 
     def report(self, step: int, table: Sequence[Sequence[float]]) -> str | None:
@@ -77,16 +79,16 @@ class SlowRank:
         found, before = slowest(table), self._before
         self._before = found
         if found is None:
-            ended, self._said = self._said if before is None else None, self._said if before is not None else None
+            ended, self.said = self.said if before is None else None, self.said if before is not None else None
             return f"process rank {ended.rank} is as fast as the others again at step {step:,}" if ended is not None else None
         if before is None or before.section != found.section or (before.rank != found.rank and found.section != DATA):
             return None
-        said, waited = self._said, found.section == DATA and found.rank in self._ranks
+        said, waited = self.said, found.section == DATA and found.rank in self._ranks
         if found.section == DATA:
             self._ranks = list(dict.fromkeys([*self._ranks, before.rank, found.rank]))
         if said is not None and said.section == found.section and (said.rank == found.rank or waited):
             return None
-        self._said = found
+        self.said = found
         return self._line(step, found)
 
     def _line(self, step: int, found: Slow) -> str:

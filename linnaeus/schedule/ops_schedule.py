@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+DENSER = 10  # rows and reports while something is wrong, for each report otherwise
 RATIO_EVERY = 100  # updates; measuring the size of an update takes 0.1 ms
 
 
@@ -39,6 +40,8 @@ class OpsSchedule:
         self.stop_conditions = StopConditions(resolved.early_stop, resolved.warmup_end)
         self._checkpoint_clocks = [TimeTrigger(s, clock) for s in resolved.checkpoint.seconds]
         self._report_clocks = [TimeTrigger(s, clock) for s in resolved.report.seconds]
+        by_steps = resolved.report.periods or len(resolved.report.others) > 1  # otherwise at most the report at the end
+        self._usual_gap = (resolved.report if by_steps else resolved.log).longest_gap
 
     # ---- events
 
@@ -70,6 +73,20 @@ class OpsSchedule:
         The clocks of process ranks differ, so a report may be due on some ranks only. Do not call a collective in a report."""
         by_clock = [trigger.due() for trigger in self._report_clocks]
         return self.resolved.report.due(current_step) or True in by_clock
+
+    def dense_due(self, current_step: int, newest_trouble: int | None) -> bool:
+        """Return True if a row of metrics and a report are due at `current_step` because something is wrong.
+
+        This is so at every tenth (`DENSER`) of the interval between reports, for one interval after the step `newest_trouble`; never if
+        `newest_trouble` is None. Without reports by steps, the interval is that between rows of metrics."""
+        return newest_trouble is not None and self.next_dense(current_step - 1, newest_trouble) == current_step
+
+    def next_dense(self, current_step: int, newest_trouble: int | None) -> int | None:
+        """Return the first step after `current_step` for which `dense_due` is True; None if there is none."""
+        period = max(1, self._usual_gap // DENSER)
+        step = (current_step // period + 1) * period
+        found = newest_trouble is not None and step <= min(newest_trouble + self._usual_gap, self.resolved.last_step)
+        return step if found else None
 
     def should_validate(self, current_step: int | Counter) -> bool:
         return self.resolved.validate.due(_step(current_step))

@@ -111,6 +111,8 @@ def build_training(
     moving = None if isinstance(weighting, FixedWeighting) else weighting.weights
     rows = min(plan.resolved.log.longest_gap, MOST_ROWS)
     tracker = MetricsTracker(workload.tasks, workload.training_metrics(context.device), context.device, moving, rows, order)
+    if context.world_size > 1 and config.logger.alarms and not order.anywhere:  # "anywhere": alarms must not name a process rank
+        tracker.sums.watch_gradient([parameter for name, parameter in model.named_parameters() if name not in shards.rows])
     stop = stop or StopRequest(trainer.max_time)
     watchdog = build_watchdog(config, context)
     labels = label_statistics(workload.label_counts()) if config.logger.alarms else None

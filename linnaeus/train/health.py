@@ -24,41 +24,47 @@ SAME_MIXTURE = 0.02  # change of the share of a source within `WINDOW` updates b
 
 
 def check_health(t: Training, row: Mapping[str, float]) -> dict[str, float]:
-    """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped
-    updates), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
+    """Log the alarms about the updates since the last row. Return further entries of `row`: `train/clip_rate` (fraction of clipped updates
+    among those that were not skipped), `train/update_ratio/<group>` and `train/alarms` (number of alarms so far).
 
-    `train/clip_rate` is left out without `trainer.max_grad_norm` or without updates. `train/update_ratio/<group>` and `train/alarms` are
-    left out if `logger.alarms` is off.
+    `train/clip_rate` is left out without `trainer.max_grad_norm` or without such updates. `train/update_ratio/<group>` and `train/alarms`
+    are left out if `logger.alarms` is off.
 
     Call this once per row, on all ranks. It waits for the device, and it clears the kept gradient norms of these updates."""
     norms = t.update.norms.read().tolist()
     t.update.norms.clear()
     limit = t.config.trainer.max_grad_norm
-    more = {} if limit is None or not norms else {"train/clip_rate": sum(norm > limit for norm in norms) / len(norms)}
+    applied_norms = [norm for norm in norms if math.isfinite(norm)]
+    more = {} if limit is None or not applied_norms else {"train/clip_rate": sum(n > limit for n in applied_norms) / len(applied_norms)}
     if not t.config.logger.alarms or t.tracker.losses is None:
         return more
     found = updates(t.progress.global_step, t.tracker.losses, norms)
     raise_alarms(t, t.health.observe(found._replace(settled=settled(t, found.first_step, len(found.norms)))))
     ratios = t.update_ratio.read()
-    applied, labels = bool(norms) and math.isfinite(norms[-1]), t.tracker.losses.valid[-1:].sum(0)
-    raise_alarms(t, t.health.observe_row(row_numbers(t, row, ratios, applied, labels.tolist())))
+    applied, sums = bool(norms) and math.isfinite(norms[-1]), t.tracker.losses.sums[-1:].sum(0)
+    if t.ops.should_log_metrics(t.progress.global_step):  # not for a row that an alarm has added: a lasting problem would be said earlier
+        raise_alarms(t, t.health.observe_row(row_numbers(t, row, ratios, applied, sums.tolist())))
     more |= {f"train/update_ratio/{group}": ratio for group, ratio in ratios.items()}
     return more | {"train/alarms": t.health.count}
 
 
-def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, float], applied: bool, labels: Sequence[float]) -> RowNumbers:
+def row_numbers(t: Training, row: Mapping[str, float], ratios: Mapping[str, float], applied: bool, sums: Sequence[float]) -> RowNumbers:
     """Return the input of `HealthMonitor.observe_row`: update ratios, head norms, and losses and weights of the tasks at this step.
 
     row: row of metrics. ratios: result of `UpdateRatio.read`. applied: False if the last update was skipped; the field `head_norms` of the
-    result is then []. labels: number of labels of each task in the last update, [T]; the head norm of a task without labels is NaN, because
-    its output layer has no gradient in any run."""
+    result is then []. sums: sum of the losses of each task in the last update, [T]; the head norm of a task whose sum is 0 is NaN, because
+    its output layer has no gradient in any run: it had no labels, or only labels that are certain, such as an only child in a tree.
+
+    If the model names no output layers (one layer for all tasks), the head norm of each task is the gradient norm of the whole model."""
     tasks = t.workload.tasks
     losses = [row.get(f"train/{task}/loss", row["train/loss"]) for task in tasks]
     weights = [row[f"train/{task}/weight"] for task in tasks]
     heads = head_norms(t.model.head_parameters()) if applied else []
     if heads and t.shards.rows:
         heads = t.context.all_reduce(torch.tensor(heads), "max").tolist()
-    heads = [norm if count else math.nan for norm, count in zip(heads, labels)]
+    if applied and not heads:
+        heads = [row["train/grad_norm"]] * len(tasks)
+    heads = [norm if loss else math.nan for norm, loss in zip(heads, sums)]
     moving = t.tracker.weights is not None
     return RowNumbers(t.progress.global_step, t.progress.get_progress_fraction(), ratios, heads, losses, weights, moving)
 
@@ -107,7 +113,8 @@ def updates(step: int, losses: UpdateLosses, norms: Sequence[float]) -> Updates:
     first = max(0, len(losses.sums) - len(norms))
     means = task_means(losses.sums[first:], losses.valid[first:]).tolist()
     total = [row[0] if len(row) == 1 else _mean_of_present(row) for row in means]
-    return Updates(step - len(means) + 1, means, total, losses.processes[first:].tolist(), norms[len(norms) - len(means) :])
+    norms, parts, gradients = norms[len(norms) - len(means) :], losses.processes[first:].tolist(), losses.gradients[first:].tolist()
+    return Updates(step - len(means) + 1, means, total, parts, norms, gradients=gradients)
 
 
 def task_means(sums: Tensor, labels: Tensor) -> Tensor:

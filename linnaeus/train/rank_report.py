@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from linnaeus.health import Alarm
 from linnaeus.reporting.gpu_state import GpuState, open_gpu, throttling_reasons
 from linnaeus.reporting.memory_use import MemoryGrowth, memory_of, private_of
 from linnaeus.reporting.slow_rank import SlowRank
@@ -27,11 +28,12 @@ SAMPLES = 8  # timed updates after each report
 # "weighting" and "step end" are left out: they contain collectives, in which each process waits for the others.
 COMPUTE, HOST = ("forward", "loss", "backward"), ("inputs", "update", "rest")
 TIMES = ("data", "compute", "host")  # seconds of an update; NaN before the first timed update
+WAITING = "waiting"  # share of the training time since the last report that the process has waited for data, 0 to 1
 MEMORY = ("memory/host_now_MiB", "memory/host_private_MiB", "memory/workers_MiB")
 GPU_MEMORY = ("memory/device_now_MiB", "memory/device_reserved_MiB", "memory/device_MiB")
 GPU = ("gpu/utilisation", "gpu/sm_clock_MHz", "gpu/sm_clock_max_MHz", "gpu/power_W", "gpu/temperature_C", "gpu/throttling")
 SLOW_CLOCK = 0.9  # of the maximum; an H200 at full load, at its power limit, had 0.99
-FACTS = (*TIMES, *MEMORY, *GPU_MEMORY, *GPU)
+FACTS = (*TIMES, WAITING, *MEMORY, *GPU_MEMORY, *GPU)
 
 
 class SampledTimes:
@@ -63,20 +65,20 @@ class SampledTimes:
 
 
 class RankReport:
-    """Values of all processes at a report. Call `collect` on all ranks, then `rows` and `lines` on rank 0.
+    """Values of all processes at a report. Call `collect` on all ranks, then `rows`, `waiting` and `alarms` on rank 0.
 
     table: a dict for each rank: name in `FACTS` -> value; NaN if the process does not have the value."""
 
     def __init__(self, device: torch.device, world_size: int) -> None:
         self.sampled = SampledTimes() if world_size > 1 else None
         self.table = [dict.fromkeys(FACTS, math.nan) for _ in range(world_size)]  # NaN before the first `collect`
-        self._before = (0, 0.0)  # step and time spent waiting for data at the last report
+        self._before = (0, 0.0, 0.0)  # at the last report: step, seconds spent waiting for data, seconds of training
         self._of = [f" of process rank {rank}" if world_size > 1 else "" for rank in range(world_size)]
         self._slow = SlowRank()
         self._growth = [MemoryGrowth(f"private memory{of}, with its workers,") for of in self._of]
         self._growth_on_gpu = [MemoryGrowth(f"GPU memory{of}") for of in self._of]
         self._gpu: GpuState | None = None
-        self._throttled = [0, False]  # reports in a row with a throttled GPU; True: a line was logged
+        self._throttled = [0, False]  # reports in a row with a throttled GPU; True: an alarm was raised
         if device.type == "cuda":
             self._gpu = open_gpu(str(getattr(torch.cuda.get_device_properties(device), "uuid", "")))
 
@@ -92,10 +94,11 @@ class RankReport:
         self.table = [dict(zip(FACTS, row, strict=True)) for row in table.tolist()]
 
     def _own(self, t: Training) -> dict[str, float]:
-        step, waiting = t.progress.global_step, t.clock.waiting
-        (first, waited), self._before = self._before, (step, waiting)
+        step, waiting, training = t.progress.global_step, t.clock.waiting, t.clock.training()
+        (first, waited, trained), self._before = self._before, (step, waiting, training)
         updates = step - max(first, t.first_step)
         facts = memory_facts(t) | (self._gpu.read() if self._gpu is not None else {})
+        facts[WAITING] = (waiting - waited) / (training - trained) if training > trained else math.nan
         if self.sampled is not None:
             facts["compute"], facts["host"] = self.sampled.take()
             facts["data"] = (waiting - waited) / updates if updates else math.nan
@@ -118,21 +121,37 @@ class RankReport:
                 found |= {f"ranks/{name}_ms_least": min(times), f"ranks/{name}_ms_most": max(times)}
         return {name: value for name, value in found.items() if not math.isnan(value)}
 
-    def lines(self, step: int, last_step: int) -> list[str]:
-        """Return the lines for the log at this report, about slow processes, memory growth and throttled GPUs; [] if there are none.
+    def waiting(self) -> tuple[float, int]:
+        """Return (largest share of the training time since the last report that a process has waited for data, rank of this process)."""
+        shares = [(row[WAITING], -rank) for rank, row in enumerate(self.table) if not math.isnan(row[WAITING])]
+        share, rank = max(shares, default=(0.0, 0))
+        return share, -rank
+
+    def alarms(self, step: int, last_step: int) -> list[Alarm]:
+        """Return the alarms at this report about slow processes, memory growth and throttled GPUs; [] if there are none. Log a line if a
+        process that was slow is as fast as the others again.
 
         step: current step. last_step: last step of the run. Call this once per report, after `collect`."""
-        lines = list[str | None]()
+        found = list[Alarm | None]()
         if len(self.table) > 1 and not any(math.isnan(row[name]) for row in self.table for name in TIMES):
-            lines.append(self._slow.report(step, [[row[name] for name in TIMES] for row in self.table]))
-        for row, growth, on_gpu in zip(self.table, self._growth, self._growth_on_gpu, strict=True):
-            lines.append(growth.report(step, row[MEMORY[1]] + row[MEMORY[2]], last_step) if not math.isnan(row[MEMORY[1]]) else None)
-            lines.append(on_gpu.report(step, row[GPU_MEMORY[0]], last_step) if not math.isnan(row[GPU_MEMORY[0]]) else None)
-        return [line for line in (*lines, self._throttling(step)) if line is not None]
+            found.append(self._slowness(step))
+        for rank, (row, growth, on_gpu) in enumerate(zip(self.table, self._growth, self._growth_on_gpu, strict=True)):
+            for detector, mebibytes in ((growth, row[MEMORY[1]] + row[MEMORY[2]]), (on_gpu, row[GPU_MEMORY[0]])):
+                line = detector.report(step, mebibytes, last_step) if not math.isnan(mebibytes) else None
+                found.append(Alarm("memory_growth", step, line, rank, value=mebibytes) if line is not None else None)
+        return [alarm for alarm in (*found, self._throttling(step)) if alarm is not None]
 
-    def _throttling(self, step: int) -> str | None:
-        """Return a warning if each of the last two reports has a GPU that is throttled to less than `SLOW_CLOCK`, not necessarily the same
-        one; otherwise None. A launch has at most one such warning."""
+    def _slowness(self, step: int) -> Alarm | None:
+        """Return the alarm of `SlowRank` at this report; None if there is none."""
+        line = self._slow.report(step, [[row[name] for name in TIMES] for row in self.table])
+        slow = self._slow.said
+        if line is not None and slow is None:
+            log.warning(line)  # the process is as fast as the others again
+        return Alarm("slow_rank", step, line, slow.rank, value=slow.ratio, usual=1.0) if line is not None and slow is not None else None
+
+    def _throttling(self, step: int) -> Alarm | None:
+        """Return an alarm if each of the last two reports has a GPU that is throttled to less than `SLOW_CLOCK`, not necessarily the same
+        one; otherwise None. A launch has at most one such alarm."""
         held = [(rank, row["gpu/throttling"]) for rank, row in enumerate(self.table) if is_throttled(row)]
         self._throttled[0] = self._throttled[0] + 1 if held else 0
         if self._throttled[0] < 2 or self._throttled[1]:
@@ -140,10 +159,11 @@ class RankReport:
         self._throttled[1] = True
         rank, bits = held[0]
         row = self.table[rank]
-        most = row["gpu/sm_clock_max_MHz"]
-        clock = f"{row['gpu/sm_clock_MHz']:.0f}" + ("" if math.isnan(most) else f" of {most:.0f}")
-        facts = f"{clock} MHz, {row['gpu/power_W']:.0f} W, {row['gpu/temperature_C']:.0f} °C"
-        return f"the GPU{self._of[rank]} is throttled at step {step:,} ({', '.join(throttling_reasons(bits))}): {facts}"
+        clock, most = row["gpu/sm_clock_MHz"], row["gpu/sm_clock_max_MHz"]
+        shown = f"{clock:.0f}" + ("" if math.isnan(most) else f" of {most:.0f}")
+        facts = f"{shown} MHz, {row['gpu/power_W']:.0f} W, {row['gpu/temperature_C']:.0f} °C"
+        line = f"the GPU{self._of[rank]} is throttled at step {step:,} ({', '.join(throttling_reasons(bits))}): {facts}"
+        return Alarm("throttled", step, line, rank, value=clock, usual=None if math.isnan(most) else most)
 
 
 def is_throttled(row: dict[str, float]) -> bool:

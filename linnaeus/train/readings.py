@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -13,15 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from linnaeus.health import Alarm
 from linnaeus.reporting.memory_use import memory_of, shared_memory_of, together
 from linnaeus.reporting.progress_report import ReportData
 from linnaeus.reporting.throughput import Costs, Reading, peak_flops, unknown_peak, utilisation
 from linnaeus.train.data_wait import speed_without_waiting
+from linnaeus.train.health import raise_alarms
 from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.state import Training
-
-log = logging.getLogger("linnaeus")
-
 
 # -- rows of metrics -----------------------------------------------------------------------------------------------------------
 
@@ -175,7 +173,7 @@ def restart_throughput(t: Training) -> None:
 
 
 def report_progress(t: Training) -> None:
-    """Show and write the progress report of this step, log its warnings, and write the row of timings.
+    """Show and write the progress report of this step, raise the alarms about times and memory, and write the row of timings.
 
     If a row of metrics is pending (from a step with validation), the report shows the metrics of that row, otherwise those of the newest
     row."""
@@ -190,11 +188,28 @@ def report_progress(t: Training) -> None:
             clocks |= time_left(t, clocks, validated=pending is not None)
             keep = pending is not None or resolved.report.due(step)
             reports.report(report_data(t, t.output.last_row if pending is None else pending, clocks), keep)
-            share, workers = clocks.get("recent/waiting_for_data", 0.0), t.config.trainer.num_workers
-            t.data_wait.report(share, t.clock.training(), step, workers, t.workload.faster_data)
-            for line in t.ranks.lines(step, resolved.last_step) if resolved.report.due(step) else ():
-                log.warning(line)
+            if t.config.logger.alarms:
+                raise_alarms(t, measured_alarms(t, clocks))
         t.output.sinks.log(step, clocks, "timings")
+
+
+def measured_alarms(t: Training, clocks: Mapping[str, float]) -> list[Alarm]:
+    """Return the alarms about times and memory at this report (see `health.alarm.MEASURED`). Call this on rank 0, after
+    `RankReport.collect`.
+
+    A report due by wall time is made by rank 0 alone, so only the share of the time that rank 0 waits for data is checked then. clocks: row
+    of timings at this report."""
+    step, resolved, workers = t.progress.global_step, t.ops.resolved, t.config.trainer.num_workers
+    due = resolved.report.due(step)
+    if not due and not resolved.report.seconds:
+        return []
+    share, rank = t.ranks.waiting() if due else (clocks.get("recent/waiting_for_data", 0.0), 0)
+    named = rank if t.context.world_size > 1 else None
+    wait = t.data_wait.report(share, named, t.clock.training(), step, workers, t.workload.faster_data)
+    found = [*([wait] if wait is not None else []), *(t.ranks.alarms(step, resolved.last_step) if due else [])]
+    if found:  # not for as long as the problem lasts: a slow machine may be slow for the whole run
+        t.output.reports.newest_trouble = step
+    return found
 
 
 def time_left(t: Training, clocks: dict[str, float], validated: bool = False) -> dict[str, float]:

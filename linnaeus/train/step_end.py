@@ -3,7 +3,7 @@
 At the end of most steps nothing is due. Otherwise the due actions are done in this order, on which a resume depends: write the training
 row, add due validation passes to the pending ones, report, check for a stop, save, run the validation passes and apply their results, save.
 The report of the last step comes after its validation passes. Which actions are due is a function of `global_step`, so a resumed run does
-the same."""
+the same. After an alarm, rows and reports are due more often; the state of the alarms is in the checkpoint."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def end_step(t: Training) -> None:
     step = t.progress.global_step
     if step < t.next_due and not due_by_request_or_clock(t):
         return
-    t.next_due = next_due(t)
     if step == t.first_step + 1:  # the first update compiles and allocates: measure throughput from here on
         readings.restart_throughput(t)
         log_start_times(t)
         if t.compilation is not None:
             t.compilation.first_update()
-    logged = t.ops.should_log_metrics(step)
-    if logged:
+    alarms, dense = t.health.count, t.ops.dense_due(step, t.health.newest_trouble)  # the same on all ranks, and after a resume
+    if t.ops.should_log_metrics(step) or dense:
         log_metrics(t)
     schedule_due_validations(t)
-    if t.ops.should_report(step) or (logged and t.health.dense_rows):  # reports are denser for a while after an alarm
+    shown = dense or t.health.count > alarms or t.ops.dense_due(step, t.output.reports.newest_trouble)
+    if t.ops.should_report(step) or shown:
         report(t)
     if t.output.display.due():  # after the report, because the panel shows it
         t.output.display.update(step, *readings.seconds_left(t))
@@ -57,14 +57,16 @@ def end_step(t: Training) -> None:
         run_pending_validations(t)
         if not t.run.interrupted:  # interrupted in a pass: the run resumes from the checkpoint before it
             saving.save(t)
+    t.next_due = next_due(t)  # last: rows and validations may have raised alarms, after which rows are denser
 
 
 def next_due(t: Training) -> int:
-    """Return the first later step that has an event of the schedule or a milestone (25, 50 or 75 % of the run). Events due by wall
-    time or by a request are not considered."""
+    """Return the first later step that has an event of the schedule, a row or report because something is wrong, or a milestone (25, 50 or
+    75 % of the run). Events due by wall time or by a request are not considered."""
     step = t.progress.global_step
     marks = t.checker.calculate_expected_fractions().values()
-    return min([t.ops.next_event(step), *(mark for mark in marks if mark > step)])
+    dense = (t.ops.next_dense(step, trouble) for trouble in (t.health.newest_trouble, t.output.reports.newest_trouble))
+    return min([t.ops.next_event(step), *(mark for mark in marks if mark > step), *(found for found in dense if found is not None)])
 
 
 def due_by_request_or_clock(t: Training) -> bool:

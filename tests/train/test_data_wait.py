@@ -1,4 +1,4 @@
-"""Test the share of time that training waits for data: on each progress line, in the results, and with advice above 5 %."""
+"""Test the share of time that training waits for data: in the results, and an alarm with advice above 5 %."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,11 @@ import torch
 from linnaeus.config.load import compose
 from linnaeus.data.loader import DevicePrefetcher
 from linnaeus.distributed.processes import CoreSeconds
+from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import data_wait
 from linnaeus.train.data_wait import DataWait, advice, idle_cores, more_workers, speed_without_waiting
 from linnaeus.workloads.taxonomy.workload import TaxonomyWorkload
-from tests import runs
+from tests import runs, watching
 
 
 @pytest.mark.parametrize(
@@ -52,17 +53,41 @@ def test_idle_cores_are_shared_by_the_processes_of_the_run(monkeypatch: pytest.M
     assert idle_cores(None, None, 10.0) == (0.0, 0.0)
 
 
-def test_the_advice_is_given_once_after_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_alarm_needs_two_successive_reports_after_a_minute_and_is_raised_again_only_after_two_good_ones() -> None:
+    wait = DataWait()
+    report = lambda share, seconds, step: wait.report(share, 3, seconds, step, 2, lambda disk: "x")
+    assert report(0.5, 100.0, 100) is None, "not started"
+    wait.start(5.0, 1)
+    early = [(0.5, 60.0, 40), (0.5, 64.9, 50), (0.5, 80.0, 10), (0.5, 80.0, 10), (0.5, 80.0, 51), (0.05, 80.0, 52), (0.5, 80.0, 53)]
+    assert [report(*values) for values in early] == [None] * 7, "too early, too few updates, one report, 5 %"
+    found = [report(share, 80.0, step) for step, share in enumerate([0.5, 0.5, 0.0, 0.5, 0.5, 0.0, 0.0, 0.5, 0.5, 0.5], 54)]
+    assert [alarm.step for alarm in found if alarm is not None] == [54, 62]
+    start = "training waits for data 50 % of the time at step 54 on process rank 3; without waiting it would be 2.0 x as fast: "
+    assert (found[0].kind, found[0].process_rank, found[0].value) == ("data_wait", 3, 0.5) and found[0].describe().startswith(start)
+
+
+def test_without_workers_loading_is_part_of_the_work_and_advice_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "linnaeus")
     wait = DataWait()
-    wait.report(0.5, 100.0, 100, 0, lambda disk: "x")
     wait.start(5.0, 1)
-    for share, seconds, step in ((0.5, 64.9, 50), (0.5, 80.0, 10), (0.05, 80.0, 50)):
-        wait.report(share, seconds, step, 0, lambda disk: "x")
-    assert not caplog.messages, "too early, too few updates, 5 %"
-    for step in (50, 60):
-        wait.report(0.5, 80.0, step, 0, lambda disk: "x")
-    assert len(caplog.messages) == 1 and "waits for data 50 % of the time; without waiting it would be 2.0 x as fast" in caplog.text
+    shares = [0.05, 0.5, 0.5, 0.7, 0.5, 0.5, 0.7, 0.7]
+    found = [wait.report(share, None, 80.0, step, 0, lambda disk: "x") for step, share in enumerate(shares, 50)]
+    assert [alarm.step for alarm in found if alarm is not None] == [57] and found[7].value == 0.7
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("training waits for data 50 % of the time at step 51; without")
+
+
+def test_a_slow_loader_is_named_in_the_second_report_and_again_only_after_it_was_well(tmp_path: Path) -> None:
+    settings = ["trainer.length=70steps", "schedule.report=[5steps]", "trainer.global_batch_size=8", "trainer.micro_batch_size=8"]
+    with watching.slow_loader(tmp_path):
+        run = runs.run("vectors", tmp_path, *settings)
+    alarms = read_alarms(run)
+    assert [(alarm.kind, alarm.step, alarm.process_rank, alarm.value) for alarm in alarms] == [
+        ("data_wait", step, 0, 0.75) for step in (40, 65)
+    ]
+    log = (run / "train.log").read_text()
+    assert log.count("WARNING training waits for data 75 % of the time at step ") == 2
+    assert runs.summary(run)["alarms"]["kinds"] == {"data_wait": 2}
+    assert {row.get("train/alarms", 0) for row in runs.rows(run / "metrics.jsonl")} == {0}, "rows of metrics do not depend on times"
 
 
 def remedy(disk: bool, *given: str, pairs: bool = False) -> str | None:
@@ -85,7 +110,7 @@ def test_the_remedies_of_the_sources_of_photographs() -> None:
 
 
 def test_a_run_gives_advice_and_has_the_figure_in_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("LIMIT", -1.0), ("MIN_SECONDS", 0.0), ("MIN_UPDATES", 1)):
+    for name, value in (("LIMIT_ALONE", -1.0), ("MIN_SECONDS", -1.0), ("MIN_UPDATES", 1)):
         monkeypatch.setattr(data_wait, name, value)
     run = runs.run("vectors", tmp_path, "trainer.length=6steps", "schedule.report=[1steps]", "logger.report=true")
     text = (run / "train.log").read_text()

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
+from linnaeus.config.load import compose
 from linnaeus.data.sampler import PositionSampler
 from linnaeus.health import Alarm, HealthMonitor, RowNumbers, Updates, ValidationNumbers
 from linnaeus.health.running_scale import BLOCK, LOSS, RunningScale, Spike
@@ -19,8 +21,12 @@ from linnaeus.metrics.update_sums import UpdateLosses
 from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
 from linnaeus.reporting.alarm_log import read_alarms
+from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.train import health, loop
+from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
 from linnaeus.workloads.taxonomy.heads.head import LinearHead
+from linnaeus.workloads.taxonomy.heads.layout import Layout
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 from tests import runs
 from tests.vectors import workload
 from tests.vectors.workload import MLP, Vectors
@@ -65,7 +71,7 @@ def test_planted_problem_is_named(tmp_path, name):
     assert summary["count"] == len(kinds) and set(summary["kinds"]) == kinds and f"step {step}: " in summary["newest"][0]["text"]
     text = (run / "train.log").read_text()
     assert text.count(f"WARNING step {step}: ") == len(kinds)
-    rows = [row["train/alarms"] for row in runs.rows(run / "metrics.jsonl")]
+    rows = [row["train/alarms"] for row in runs.rows(run / "metrics.jsonl") if row["global_step"] % 10 == 0]  # others: denser
     assert rows == [0] * ((step - 1) // 10) + [len(kinds)] * (11 - (step - 1) // 10)
 
 
@@ -73,7 +79,7 @@ def test_mean_losses_without_labels_and_with_losses_that_are_not_finite():
     sums = torch.tensor([[3.0, 0.0], [math.inf, 4.0], [math.nan, math.inf]]).double()
     labels = torch.tensor([[2, 0], [2, 2], [2, 0]]).double()
     assert str(health.task_means(sums, labels).tolist()) == "[[1.5, nan], [inf, 2.0], [inf, nan]]"
-    losses = UpdateLosses(sums, labels, sums.sum(1, keepdim=True), sums.sum(0), labels.sum(0), None)
+    losses = UpdateLosses(sums, labels, sums.sum(1, keepdim=True), sums.new_zeros(3, 0), sums.sum(0), labels.sum(0), None)
     assert health.updates(9, losses, [1.0, 2.0, 3.0]).total == [1.5, math.inf, math.inf]
 
 
@@ -94,13 +100,47 @@ def test_a_healthy_run_has_no_alarm_and_the_key_switches_them_off(tmp_path):
     assert read_alarms(off) == [] and "train/alarms" not in runs.rows(off / "metrics.jsonl")[0]
 
 
+@pytest.mark.parametrize(("norms", "expected"), [([2.0, math.inf, math.nan, 0.5], {"train/clip_rate": 0.5}), ([math.inf, math.nan], {})])
+def test_skipped_updates_do_not_count_as_clipped(norms, expected):
+    training = mock.Mock(**{"update.norms.read.return_value": torch.tensor(norms)})
+    training.config.trainer.max_grad_norm, training.config.logger.alarms = 1.0, False
+    assert health.check_health(training, {}) == expected
+
+
 def test_reports_are_denser_after_an_alarm_and_quiet_again(tmp_path):
     with planted(33, lambda sums: sums * math.nan):
         run = runs.run("vectors", tmp_path, *SETTINGS)
     lines = [line for line in (run / "train.log").read_text().splitlines() if f"/{STEPS} " in line]
     steps = [int(line.split(f"/{STEPS}")[0].split()[-1]) for line in lines]
-    assert steps == [0, 40, 50, 55, 60, 70, 80, 110]
+    dense = list(range(45, 100, 5))  # a tenth of the interval of 55 updates, for one interval
+    assert steps == [0, 40, *dense, 110]
+    assert [row["global_step"] for row in runs.rows(run / "metrics.jsonl")] == [10, 20, 30, 40, *dense, 100, 110]
     assert [row["global_step"] for row in runs.rows(run / "reports.jsonl")] == [0, 55, 110]
+
+
+def test_a_run_that_is_killed_while_rows_are_denser_has_the_same_rows(tmp_path):
+    with planted(33, lambda sums: sums * math.nan):
+        whole = runs.run("vectors", tmp_path / "whole", *SETTINGS)
+        config = runs.configuration("vectors", tmp_path / "cut", *SETTINGS)
+        cut = runs.resumed(config, (loop, "train_one_step", 48), (loop, "train_one_step", 15))
+    assert runs.differences(whole, cut) == []
+
+
+@pytest.mark.parametrize(("length", "expected"), [(300, range(31, 34)), (5000, range(35, 81, 5)), (1_000_000, range(1000, 10_001, 1000))])
+def test_rows_are_denser_with_the_default_schedule(length, expected):
+    """After trouble at step 30, for one interval of reports (1 % of the run)."""
+    schedule = resolve_all_schedule_params(compose([]), length, length)
+    ops = OpsSchedule(schedule)
+    assert [step for step in range(31, 20_000) if ops.dense_due(step, 30)] == list(expected)
+    assert ops.next_dense(30, 30) == expected[0] and ops.next_dense(expected[-1], 30) is None and not ops.dense_due(40, None)
+
+
+def test_trouble_lasts_until_the_last_row_with_it():
+    monitor, newest = HealthMonitor(["a", "b"]), []
+    for step in range(1, 12):
+        monitor.observe_row(RowNumbers(step, weights=[1.9 if step in (3, 4, 5, 6, 9) else 0.1, 0.1]))
+        newest.append(monitor.newest_trouble)
+    assert newest == [None, None, None, 4, 5, 6, 6, 6, 9, 9, 9], "from the alarm on; known trouble counts at once"
 
 
 def test_the_same_alarms_after_kills(tmp_path):
@@ -209,6 +249,7 @@ LASTING = {  # name -> (losses, numbers of the rows, expected alarms)
     "no gradient": (normal(100), {"head_norms": [0.0]}, [("dead_task", 20)]),
     "no gradient, loss 0": (normal(100), {"head_norms": [0.0], "losses": [0.0]}, []),
     "no gradient, weight 0": (normal(100), {"head_norms": [0.0], "weights": [0.0]}, []),
+    "losses of a task above those of the untrained model": (normal(60) + [5.0] * 90, {}, [("divergence", 90)]),
     "not trained": (normal(100), {"head_norms": [math.nan]}, []),
 }
 
@@ -221,6 +262,21 @@ def test_lasting_problem_is_said_once(name):
 
 def test_a_run_from_given_weights_may_stay_at_its_first_loss():
     assert rows_of(HealthMonitor(["a"], warm=True), [3.0] * 200) == []
+
+
+@pytest.mark.parametrize(("high", "warm", "expected"), [(4.5, False, [("saturated_task", 90, ("b",))]), (3.5, False, []), (9.0, True, [])])
+def test_a_task_whose_loss_is_twice_that_of_the_untrained_model_is_saturated(high, warm, expected):
+    """After update 60 the loss of b rises from 1 to `high`. In the first update, with few labels, it was 0.5, and then 2."""
+    losses = [0.5, 2.0, 2.0] + [1.0] * 57 + [high] * 90
+    monitor, found = HealthMonitor(["a", "b"], warm=warm), list[Alarm]()
+    for step in range(10, 151, 10):
+        part = [[1.0, loss] for loss in losses[step - 10 : step]]
+        monitor.observe(Updates(step - 9, part, [1.0] * 10, [[1.0]] * 10, [1.0] * 10))
+        found += monitor.observe_row(RowNumbers(step, losses=part[-1], weights=[1.0, 1.0]))
+        copy = HealthMonitor(["a", "b"], warm=warm)
+        copy.load_state_dict(monitor.state_dict())
+        monitor = copy
+    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in found] == expected
 
 
 def test_runaway_weights_and_lasting_problem_after_a_pause():
@@ -288,20 +344,56 @@ TINY += ["data.train_samples=24", "data.validation_samples=4", "schedule.validat
 TINY += ["schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]", "schedule.partial_combinations=[]"]
 
 
-def test_a_dead_task_of_the_classifier_is_named(tmp_path):
+@pytest.mark.parametrize(("name", "head"), [("linear", LinearHead), ("conditional", ConditionalHead)])
+def test_a_dead_task_of_the_classifier_is_named(tmp_path, name, head):
     """A detached output layer of the species is named at the second row."""
-    forward = LinearHead.forward
+    forward = head.forward
 
-    def detached(self: LinearHead, features: Any) -> Any:
+    def detached(self: Any, features: Any) -> Any:
         scores = forward(self, features)
-        scores.logits = (*scores.logits[:3], scores.logits[3].detach())
+        scores.logits = [*scores.logits[:3], scores.logits[3].detach()]
         return scores
 
-    with mock.patch.object(LinearHead, "forward", detached):
-        run = runs.run("biota", tmp_path, *TINY)
+    with mock.patch.object(head, "forward", detached):
+        run = runs.run("biota", tmp_path, f"head={name}", *TINY)
     assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [("dead_task", 2, ("species",))]
     ratios = [row["train/update_ratio/default"] for row in runs.rows(run / "metrics.jsonl") if "train/update_ratio/default" in row]
     assert len(ratios) == 1 and ratios[0] > 0, "once in 100 updates"
+
+
+@pytest.mark.slow
+def test_a_saturated_task_of_the_classifier_is_named(tmp_path):
+    """From update 41 on the scores of the species are 200 times as large: certain, and mostly wrong."""
+    forward = LinearHead.forward
+    updates = {"made": 0}
+
+    def certain(self: LinearHead, features: Any) -> Any:
+        scores = forward(self, features)
+        updates["made"] += 1
+        scores.logits = [*scores.logits[:3], scores.logits[3] * (200.0 if updates["made"] > 40 else 1.0)]
+        return scores
+
+    with mock.patch.object(LinearHead, "forward", certain):
+        settings = ["trainer.length=80steps", "schedule.log=[10steps]", "schedule.checkpoint_at_end=false", "schedule.report=[]"]
+        run = runs.run("biota", tmp_path, *TINY, *settings)
+    lasting = [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run) if alarm.kind != "loss_spike"]
+    assert lasting == [("saturated_task", 70, ("species",))]
+
+
+def test_a_run_whose_model_names_no_output_layer_and_has_no_gradient_is_named(tmp_path):
+    with planted(1, lambda sums: sums), mock.patch.object(loop, "loss_scales", lambda factor, counts, dtype, device: torch.zeros(2)):
+        run = runs.run("vectors", tmp_path, "trainer.length=3steps")
+    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [
+        ("dead_task", 2, (task,)) for task in ("first", "second")
+    ]
+
+
+@pytest.mark.parametrize(("change", "checked"), [({}, [1, 2, 3]), ({"xps": "", "xqs": "", "yps": ""}, [1, 2]), ({"x": ""}, [1, 3])])
+def test_a_rank_of_only_children_or_in_several_levels_is_not_checked(change, checked):
+    """The only order is certain. Then three of five species are only children; then a family is unknown, so its genera are in its level."""
+    rows = [[change.get(name, name) for name in ("o", a, a + b, a + b + c)] for a in "xy" for b in "pq" for c in "st"]
+    tree, _ = TaxonomyTree.from_lineages(("order", "family", "genus", "species"), np.array(rows))
+    assert sorted(Layout(tree, null=False).own_levels) == checked
 
 
 class OwnLayer(MLP):

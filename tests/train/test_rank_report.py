@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from linnaeus.health import Alarm
+from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import rank_report
 from linnaeus.train.rank_report import GPU, GPU_MEMORY, RankReport
 from tests import runs
@@ -20,12 +22,16 @@ SETTINGS = ["trainer.length=20steps", "schedule.report=[2steps]", "trainer.globa
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of two processes: `slow`, where forward of rank 1 takes a quarter longer, `leak`, where rank 1 leaks memory from update 15 on,
-    and `apart`, see `tests.watching.waits_apart`."""
+    `loader`, where rank 1 waits for data (`tests.watching.slow_loader`), and `apart`, see `tests.watching.waits_apart`."""
     root = tmp_path_factory.mktemp("ranks")
     jobs = []
     for name, watch in (("slow", "slow_forward"), ("leak", "leak"), ("apart", "waits_apart")):
         (root / name).mkdir()
         jobs.append(runs.job("vectors", root / name, *SETTINGS, watch=[watch]))
+    (root / "loader").mkdir()
+    jobs.append(
+        runs.job("vectors", root / "loader", *SETTINGS, "trainer.length=42steps", "schedule.report=[5steps]", watch=["slow_loader"])
+    )
     runs.run_group(2, jobs, root)
     return root
 
@@ -37,12 +43,30 @@ def test_a_rank_that_is_a_quarter_slower_is_named_within_two_reports(root: Path)
     rank, ratio, step, rest = found[0]
     assert (rank, step) == ("1", "4") and "more per update in forward and backward" in rest
     assert ratio == "1.25"
+    alarms = named(root / "slow" / "vectors" / "run", "slow_rank")
+    assert [(alarm.kind, alarm.step, alarm.process_rank) for alarm in alarms] == [("slow_rank", 4, 1)]
+
+
+def named(run: Path, kind: str) -> list[Alarm]:
+    """Return the alarms of a kind in alarms.jsonl; they are counted in summary.json, but not in the rows of metrics."""
+    found = [alarm for alarm in read_alarms(run) if alarm.kind == kind]
+    assert runs.summary(run)["alarms"]["kinds"].get(kind, 0) == len(found)
+    assert {row.get("train/alarms", 0) for row in runs.rows(run / "metrics.jsonl")} == {0}
+    return found
+
+
+def test_a_process_that_waits_for_data_is_named(root: Path) -> None:
+    (alarm,) = named(root / "loader" / "vectors" / "run", "data_wait")
+    assert (alarm.step, alarm.process_rank, alarm.value) == (40, 1, 0.75)
+    assert alarm.text.startswith("training waits for data 75 % of the time at step 40 on process rank 1; ")
 
 
 def test_a_leak_that_begins_in_update_15_is_named_with_its_rank_in_the_second_report_after_it(root: Path) -> None:
     log = (root / "leak" / "vectors" / "run" / "train.log").read_text()
     found = re.findall(r"WARNING (.*) grows steadily, as in a leak: from .* at step (\d+) to .* at step (\d+);", log)
     assert found == [("private memory of process rank 1, with its workers,", "14", "18")]
+    (alarm,) = named(root / "leak" / "vectors" / "run", "memory_growth")
+    assert (alarm.step, alarm.process_rank) == (18, 1)
     assert "grows steadily" not in (root / "slow" / "vectors" / "run" / "train.log").read_text()
 
 
@@ -64,18 +88,18 @@ def test_waiting_for_the_gradients_of_others_is_no_part_of_backward(root: Path) 
 
 
 def report_of(facts: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Return the lines of the reports of one process on a GPU that gives `facts`, at steps 10, 20, ..."""
+    """Return the texts of the alarms at the reports of one process on a GPU that gives `facts`, at steps 10, 20, ..."""
     taken = iter(facts)
     training: Any = SimpleNamespace(
         context=SimpleNamespace(world_size=1, rank=0, all_reduce=lambda table: table), device=torch.device("cpu"), first_step=0,
-        progress=SimpleNamespace(global_step=0), clock=SimpleNamespace(waiting=0.0),
+        progress=SimpleNamespace(global_step=0), clock=SimpleNamespace(waiting=0.0, training=float),
     )  # fmt: skip
     monkeypatch.setattr(rank_report, "memory_facts", lambda t: next(taken))
     ranks, lines = RankReport(torch.device("cpu"), 1), []
     for _ in facts:
         training.progress.global_step += 10
         ranks.collect(training)
-        lines.append(ranks.lines(training.progress.global_step, 1000))
+        lines.append([alarm.describe() for alarm in ranks.alarms(training.progress.global_step, 1000)])
     return lines
 
 

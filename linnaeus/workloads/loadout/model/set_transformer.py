@@ -95,6 +95,9 @@ class SetTransformer(SeededModel):
         logits = self.output(pooled)
         return logits if self.levels is None else logits + self.levels(pooled, tokens)
 
+    def head_parameters(self) -> list[list[nn.Parameter]]:
+        return [list(self.output.parameters())]
+
     def shared_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the output layer. The model has a single task, so no layer is shared by several tasks."""
         return list(self.output.parameters())

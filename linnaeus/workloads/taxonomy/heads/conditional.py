@@ -255,6 +255,10 @@ class ConditionalHead(Head):
         self.layout, self.sharded = Layout(tree, null), sharded
         self.levels = nn.ModuleDict({str(n): NodeLinear(width, size) for n, size in enumerate(self.layout.level_sizes) if size})
 
+    def task_parameters(self) -> list[list[nn.Parameter]]:
+        """Return the parameters of the layer of each rank; of the ranks that are not in `Layout.own_levels`, []."""
+        return [list(self.levels[str(r)].parameters()) if r in self.layout.own_levels else [] for r in range(self.layout.ranks)]
+
     def forward(self, features: Tensor) -> SiblingScores:
         return SiblingScores(self.layout, [self._level_logits(n, feature) for n, feature in enumerate(features.unbind(1))])
 

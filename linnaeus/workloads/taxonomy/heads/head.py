@@ -139,6 +139,11 @@ class Head(nn.Module, ABC):
                 nn.init.trunc_normal_(layer.weight, std=INIT_STD)
                 nn.init.zeros_(layer.bias)
 
+    def task_parameters(self) -> list[list[nn.Parameter]]:
+        """Return the parameters of the output layer of each taxonomic rank, from which the health checks find a rank without a gradient.
+        The list of a rank without a layer of its own is empty. Return [] if no rank has one, which is the default."""
+        return []
+
     @abstractmethod
     def forward(self, features: Tensor) -> Scores: ...
 
@@ -218,6 +223,10 @@ class LinearHead(Head):
         super().__init__()
         self.tree, self.sharded = tree, sharded
         self.ranks = nn.ModuleList(nn.Linear(width, size + null) for size in tree.sizes)
+
+    def task_parameters(self) -> list[list[nn.Parameter]]:
+        """Return the parameters of the classifier of each rank."""
+        return [list(layer.parameters()) for layer in self.ranks]
 
     def forward(self, features: Tensor) -> LinearScores:
         logits = [layer(feature) for layer, feature in zip(self.ranks, features.unbind(1), strict=True)]

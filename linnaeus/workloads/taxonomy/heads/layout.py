@@ -95,8 +95,18 @@ class Layout(Tables):
         self._register_leaves(parent, order)
         complete = np.array_equal(level[:taxa], tree.node_rank) and len(self.leaf_node) == tree.sizes[-1]
         self.regular = complete and not null and np.array_equal(order, np.arange(taxa))
+        self.own_levels = self._find_own_levels(level)
         if not self.regular:
             self._register_irregular(parent, position, level)
+
+    def _find_own_levels(self, level: np.ndarray) -> frozenset[int]:
+        """Return the ranks r whose taxa are all in level r and mostly have siblings. The scores of level r then have a gradient whenever a
+        batch has several labels of rank r. (An only child is certain: the score of a level of only children has no gradient.)
+
+        level: int64 [N], level of each node."""
+        ends, (first, last) = self.tree.offsets, self.siblings[: self.taxa].numpy().T
+        ranks = [(level[begin:end], (last - first)[begin:end]) for begin, end in pairwise(ends)]
+        return frozenset(r for r, (own, sizes) in enumerate(ranks) if (own == r).all() and 2 * (sizes > 1).sum() >= len(sizes))
 
     @property
     def path(self) -> Tensor:

@@ -16,7 +16,6 @@ from linnaeus.workloads.base import Model
 from linnaeus.workloads.repeated_blocks import block_distances, find_repeated_blocks
 from linnaeus.workloads.taxonomy.components import column_slices
 from linnaeus.workloads.taxonomy.heads import Head
-from linnaeus.workloads.taxonomy.heads.head import LinearHead
 from linnaeus.workloads.taxonomy.heads.sharded import shard_head
 
 TOKEN_STD = 0.02
@@ -81,9 +80,8 @@ class Classifier(Model):
         return [self.norm.weight, self.norm.bias]
 
     def head_parameters(self) -> list[list[nn.Parameter]]:
-        """Return the parameters of the output layer of each rank if the head has a separate output layer for each rank (`head=linear`);
-        otherwise []."""
-        return [list(layer.parameters()) for layer in self.head.ranks] if isinstance(self.head, LinearHead) else []
+        """Return the parameters of the output layer of each rank, see `Head.task_parameters`."""
+        return self.head.task_parameters()
 
     def shard(self, context: DistributedContext) -> dict[str, int]:
         """With `head.sharded` and several processes, replace the head by the part of it that this process holds."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,8 @@ from linnaeus.train.data_wait import speed_without_waiting
 from linnaeus.train.health import raise_alarms
 from linnaeus.train.model_flops import FlopsOfRun
 from linnaeus.train.state import Training
+
+log = logging.getLogger("linnaeus")
 
 # -- rows of metrics -----------------------------------------------------------------------------------------------------------
 

@@ -393,4 +393,5 @@ def test_a_loss_of_a_token_that_is_not_finite_is_shown(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "texts.json").write_text(json.dumps({"windows": [[["a", 1.5], ["b", None], ["c", "Infinity"]]]}))
     hard = next(section for section in report_sections("language", RunFiles(tmp_path)) if section.title == "Hard tokens")
-    assert hard.body.count("not finite") == 2 and "1.50 nats" in hard.body
+    assert hard.body.count("not finite") == 2 and 'data-about="1.50 nats">a<' in hard.body
+    assert hard.body.count("tabindex") == 1 and " title=" not in hard.body

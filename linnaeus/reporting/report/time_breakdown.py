@@ -77,10 +77,7 @@ def _bar(parts: dict[str, float], title: str) -> str:
     if not total:
         return ""
     shown = [(number, name, parts[name]) for number, name in enumerate(PARTS) if name in parts]
-    bar = "".join(
-        f'<i class="b{number}" style="width:{100 * seconds / total:.2f}%" title="{escape(PARTS[name][0])}"></i>'
-        for number, name, seconds in shown
-    )
+    bar = "".join(f'<i class="b{number}" style="width:{100 * seconds / total:.2f}%"></i>' for number, _, seconds in shown)
     rows = [
         [
             Cell(f'<span class="key"><i class="b{number}"></i>{escape(PARTS[name][0])}</span>', PARTS[name][0]),

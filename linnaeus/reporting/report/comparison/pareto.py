@@ -6,9 +6,9 @@ The front has the finished groups whose metric is better than that of every othe
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from linnaeus.reporting.charts import BLUE, INK, Chart, Scale, element
+from linnaeus.reporting.charts import BLUE, INK, Chart, Scale
 from linnaeus.reporting.formatting import format_duration, format_tick
-from linnaeus.reporting.report.html_parts import explained
+from linnaeus.reporting.report.html_parts import explained, picture_of_marks
 from linnaeus.reporting.report.metric_names import direction, is_share, metric_name, show_value
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 290, 66, 20, 16, 38
@@ -64,19 +64,23 @@ def pareto_chart(metric: str, entries: Sequence[Entry]) -> str:
         if entry.deviation:
             ends = [chart.y(entry.quality + sign * entry.deviation) for sign in (-1, 1)]
             chart.add("line", class_=f"{colour} whisker", x1=px, x2=px, y1=ends[0], y2=ends[1])
-        chart.dot(entry.cost, entry.quality, BLUE, f"{colour} hollow" if entry.unfinished else colour, 5)
+        kind = f"{colour} hollow" if entry.unfinished else colour
+        chart.dot(entry.cost, entry.quality, BLUE, kind, 5, data_about=_words(metric, entry))
         free = max(py + 4, free + 15)
         side, anchor = (10, "start") if px < 0.6 * WIDTH else (-10, "end")  # names stay inside
         chart.text(px + side, free, entry.name[:34], anchor, INK)
-    words = "; ".join(
-        f"{e.name}: {show_value(metric, e.quality)} in {format_duration(e.cost)}{f', {e.unfinished}' * bool(e.unfinished)}" for e in entries
-    )
+    words = "; ".join(_words(metric, entry) for entry in entries)
     name = metric_name(metric.partition("/")[2].replace("/", " "))
     label = f"{name} over device time. {words}"
-    picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
+    picture = picture_of_marks(chart, WIDTH, HEIGHT, label)
     about = (
         "Device time: training time x processes. Line: Pareto front, the finished runs that no other one beats in both. "
         "Hollow dots: unfinished runs. Bars: standard deviations over seeds."
     )
     caption = explained(f"{name} over device time", about)
     return f'<figure class="chart pareto"><figcaption>{caption}</figcaption>{picture}</figure>'
+
+
+def _words(metric: str, entry: Entry) -> str:
+    status = f", {entry.unfinished}" if entry.unfinished else ""
+    return f"{entry.name}: {show_value(metric, entry.quality)} in {format_duration(entry.cost)}{status}"

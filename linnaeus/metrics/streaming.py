@@ -17,6 +17,8 @@ from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 from linnaeus.progress import ValidationPass
 
+SAMPLES = "samples"  # name of the table with a row for each validation sample
+
 
 class Metrics(ABC):
     """Accumulators of the metrics of one validation pass.
@@ -55,8 +57,11 @@ class Metrics(ABC):
         return {}
 
     def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
-        """Return tables by name, each as its rows (column name -> value). Called in the last validation of a run. Each table is written to
+        """Return tables by name, each as its rows (column name -> value). Called in each validation pass. Each table is written to
         `validation/step-N/<pass>-<table>.csv`; `linnaeus evaluate` writes the tables of the first pass. counts: as in `compute`.
+
+        Before the last validation of a run, the table `samples` is not written, so return it as an iterator. The other tables are deleted
+        when a later pass has written its own.
 
         report.html reads two tables. `samples` has a row for each validation sample, in dataset order: the column `sample` is the name of
         the sample, the column `group` the number of its group, if there are groups. A column with the name of a metric, such as

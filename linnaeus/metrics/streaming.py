@@ -66,8 +66,9 @@ class Metrics(ABC):
         report.html reads two tables. `samples` has a row for each validation sample, in dataset order: the column `sample` is the name of
         the sample, the column `group` the number of its group, if there are groups. A column with the name of a metric, such as
         `species/top1`, has the value of each sample, and the mean of the column is the metric; so runs can be compared sample by sample.
-        `baselines` has a row for each metric: the columns `metric`, `constant` (value for a model that always predicts the most frequent
-        class of the training data) and `shuffled` (value if the predictions of the model are assigned to samples in random order)."""
+        `baselines` has a row for each metric: the column `metric` and some of the columns `constant` (value for a model that always
+        predicts the most frequent class of the training data), `shuffled` (value if the predictions of the model are assigned to samples in
+        random order) and `unigram` (value of predicting each token with its frequency)."""
         return {}
 
 

@@ -33,7 +33,7 @@ test-multinode: $(VENV)/.tested
 # Pages of reports in Debian's Chromium, which is installed if it is missing: make test-browser DATA=FOLDER of plants480 and text; OUT: pictures.
 test-browser: $(VENV)/.tested
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest tests/browser/proof.py -s
+	$(BIN)/python -m pytest tests/browser/proof.py tests/browser/marks.py -s
 
 # The same hosts: a run on one host and on both in turn, stopped by SIGTERM 100 times: make test-alternations LAUNCHES=10
 test-alternations: $(VENV)/.tested

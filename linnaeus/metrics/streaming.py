@@ -17,6 +17,8 @@ from linnaeus.data.samples import Batch
 from linnaeus.errors import ConfigError
 from linnaeus.progress import ValidationPass
 
+SAMPLES = "samples"  # name of the table with a row for each validation sample
+
 
 class Metrics(ABC):
     """Accumulators of the metrics of one validation pass.
@@ -55,14 +57,18 @@ class Metrics(ABC):
         return {}
 
     def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
-        """Return tables by name, each as its rows (column name -> value). Called in the last validation of a run. Each table is written to
+        """Return tables by name, each as its rows (column name -> value). Called in each validation pass. Each table is written to
         `validation/step-N/<pass>-<table>.csv`; `linnaeus evaluate` writes the tables of the first pass. counts: as in `compute`.
+
+        Before the last validation of a run, the table `samples` is not written, so return it as an iterator. The other tables are deleted
+        when a later pass has written its own.
 
         report.html reads two tables. `samples` has a row for each validation sample, in dataset order: the column `sample` is the name of
         the sample, the column `group` the number of its group, if there are groups. A column with the name of a metric, such as
         `species/top1`, has the value of each sample, and the mean of the column is the metric; so runs can be compared sample by sample.
-        `baselines` has a row for each metric: the columns `metric`, `constant` (value for a model that always predicts the most frequent
-        class of the training data) and `shuffled` (value if the predictions of the model are assigned to samples in random order)."""
+        `baselines` has a row for each metric: the column `metric` and some of the columns `constant` (value for a model that always
+        predicts the most frequent class of the training data), `shuffled` (value if the predictions of the model are assigned to samples in
+        random order) and `unigram` (value of predicting each token with its frequency)."""
         return {}
 
 

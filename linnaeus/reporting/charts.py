@@ -134,10 +134,14 @@ class Chart:
         path = "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
         self.add("path", d=path, class_=f"curve {class_}", fill="none", stroke=colour, stroke_width=width, stroke_linejoin="round")
 
-    def dot(self, x: float, y: float, colour: str, class_: str = "", radius: float = 3.2, title: str = "") -> None:
-        """Draw a point at the values (`x`, `y`); browsers show `title` under the pointer."""
-        about = element("title", escape(title)) if title else ""
-        self.add("circle", about, class_=f"dot {class_}", cx=self.x(x), cy=self.y(y), r=radius, fill=colour, fill_opacity=0.9)
+    def dot(
+        self, x: float, y: float, colour: str, class_: str = "", radius: float = 3.2, title: str = "", **attributes: float | str
+    ) -> None:
+        """Draw a point at the values (`x`, `y`); browsers show `title` under the pointer. On a page, use `data_about` instead, see
+        `picture_of_marks`."""
+        inner = element("title", escape(title)) if title else ""
+        place = {"cx": self.x(x), "cy": self.y(y), "r": radius}
+        self.add("circle", inner, class_=f"dot {class_}", **place, fill=colour, fill_opacity=0.9, **attributes)
 
     def area(self, xs: tuple[float, float, float, float], colour: str, text: str = "", note: str = "", title: str = "") -> None:
         """Fill a quadrangle that reaches from the lower to the upper edge of the chart.

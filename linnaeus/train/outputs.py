@@ -22,6 +22,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.errors import ConfigError, RunFailed
 from linnaeus.files import to_csv, to_json, write_atomic
 from linnaeus.health import Alarm
+from linnaeus.metrics.streaming import SAMPLES
 from linnaeus.reporting import LogSinks, ProgressDisplay, attach_log_file
 from linnaeus.reporting.alarm_log import AlarmLog
 from linnaeus.reporting.batch_record import BatchRecord
@@ -129,12 +130,18 @@ class Outputs:
                 self.results.write(step, key, metrics, weights)
 
     def write_tables(self, step: int, key: str, tables: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
-        """Write each table of the validation pass `key` to a file <key>-<name>.csv. tables: name -> rows. A failed write is logged."""
+        """Write each table of the validation pass `key` to a file <key>-<name>.csv, and delete these files of earlier steps.
+
+        Files of an earlier step with a table of samples stay: they are those of the end of the run, before it was extended. tables: name ->
+        rows. A failed write is logged, and the earlier files stay."""
         for name, rows in tables.items():
             path = self.results.path(step, key).with_name(f"{key}-{name}.csv")
             with log_write_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomic(path, to_csv(rows))
+                for earlier in self.results.directory.glob(f"step-*/{path.name}"):
+                    if earlier.parent != path.parent and not any(earlier.parent.glob(f"*-{SAMPLES}.csv")):
+                        earlier.unlink()
 
     def show_validation(self, step: int, key: str, metrics: Mapping[str, float], tasks: tuple[str, ...]) -> None:
         """Log the losses and top-1 accuracies of a finished validation pass, and a warning if a loss is not finite."""

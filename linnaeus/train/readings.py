@@ -93,6 +93,7 @@ def timings(t: Training) -> dict[str, float]:
         "time/saving_seconds": t.clock.saving,
         "time/reporting_seconds": t.output.reports.seconds,
         "time/wall_seconds": t.output.seconds_before + t.clock.wall(),
+        "time/processes": t.context.world_size,
         "memory/host_MiB": _peak_host_mib(),
     }
     if t.workload.units is not None and steps:

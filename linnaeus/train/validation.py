@@ -18,7 +18,7 @@ from linnaeus.config.contracts import class_name
 from linnaeus.data.loader import DevicePrefetcher, build_loaders
 from linnaeus.data.sampler import ValidationBatches, validation_part
 from linnaeus.errors import ConfigError
-from linnaeus.metrics.streaming import Metrics
+from linnaeus.metrics.streaming import SAMPLES, Metrics
 from linnaeus.progress import TrainingStage, ValidationPass
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.schedule.validation_passes import PARTIAL
@@ -143,12 +143,14 @@ def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _s
     """Return the metrics of one validation pass; None if it was interrupted.
 
     Names begin with the key of the pass (`val/...`, or `val_ema/...` for averaged weights). `show` is called between batches, with the
-    number of batches done. If this may be the last validation, add the metrics of the end of a run, and write the tables as CSV."""
+    number of batches done. If this may be the last validation, add the metrics of the end of a run. Write the tables as CSV; the table of
+    samples, which takes four times as long as the others, only if this may be the last validation."""
     totals, at_end = measure_pass(t, pass_, show), may_be_last(t)
     if totals is None:
         return None
-    if at_end and t.context.is_master:  # before the result: a pass with a result is not run again
-        t.output.write_tables(t.progress.global_step, pass_.key, totals.metrics.tables(totals.counts))
+    if t.context.is_master:  # before the result: a pass with a result is not run again
+        tables = totals.metrics.tables(totals.counts)
+        t.output.write_tables(t.progress.global_step, pass_.key, {name: rows for name, rows in tables.items() if at_end or name != SAMPLES})
     return totals.results(at_end)
 
 

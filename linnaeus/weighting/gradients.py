@@ -147,40 +147,45 @@ def _vector(grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> Tensor:
 
 
 class GradientConflict:
-    """Cosine of each pair of task gradients at the last shared layer. A cosine below 0 means that the two tasks conflict.
+    """Norm of each task gradient at the last shared layer, and cosine of each pair of them. A cosine below 0 means that the two tasks
+    conflict.
 
-    The gradients are summed over the whole global batch before the cosines are computed. A mean of cosines over micro-batches or ranks
-    would be another number, and would depend on the split. `cosines`: float64 [T, T] on the device, of the last measurement. `pending`:
-    True until a log row has contained this measurement."""
+    The gradients are those of the losses without their task weights. They are summed over the whole global batch before norms and cosines
+    are computed. A mean over micro-batches or ranks would be another number, and would depend on the split. `norms`: float64 [T] on the
+    device, of the last measurement. `cosines`: float64 [T, T]. `pending`: True until a log row has contained this measurement."""
 
     def __init__(self, tasks: Sequence[str], device: torch.device) -> None:
         self.tasks = tuple(tasks)
         self.cosines = torch.full((len(tasks), len(tasks)), torch.nan, dtype=torch.float64, device=device)
+        self.norms = torch.full((len(tasks),), torch.nan, dtype=torch.float64, device=device)
         self.pending = False
 
     @torch.no_grad()
     def update(self, gramian: Tensor) -> None:
-        """Compute the cosines from `gramian`, the scalar products [T, T] of the task gradients. The cosines of a task without a gradient
-        are NaN."""
+        """Compute norms and cosines from `gramian`, the scalar products [T, T] of the task gradients. The cosines of a task without a
+        gradient are NaN."""
         products = gramian.double()
-        norms = products.diagonal().sqrt()
+        norms = self.norms.copy_(products.diagonal().sqrt())
         self.cosines.copy_((products / (norms * norms.unsqueeze(1))).clamp(-1.0, 1.0))
         self.pending = True
 
     def row(self) -> dict[str, float]:
-        """Return `{train/conflict/<task>/<task>: cosine}` for each pair of tasks, once per measurement; otherwise {}.
+        """Return `{train/<task>/grad_norm: norm}` for each task and `{train/conflict/<task>/<task>: cosine}` for each pair of tasks, once
+        per measurement; otherwise {}.
 
         This waits for the device, so call it only when a row is logged."""
         if not self.pending:
             return {}
         self.pending = False
-        cosines = self.cosines.tolist()
+        norms, *cosines = torch.cat([self.norms.unsqueeze(0), self.cosines]).tolist()
         pairs = combinations(range(len(self.tasks)), 2)
-        return {f"train/conflict/{self.tasks[a]}/{self.tasks[b]}": cosines[a][b] for a, b in pairs}
+        own = {f"train/{task}/grad_norm": norm for task, norm in zip(self.tasks, norms, strict=True)}
+        return own | {f"train/conflict/{self.tasks[a]}/{self.tasks[b]}": cosines[a][b] for a, b in pairs}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"cosines": self.cosines.clone(), "pending": self.pending}
+        return {"cosines": self.cosines.clone(), "norms": self.norms.clone(), "pending": self.pending}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.cosines.copy_(state["cosines"])
+        self.norms.copy_(state.get("norms", self.norms))  # not in checkpoints that were written before norms were logged
         self.pending = state["pending"]

@@ -149,3 +149,36 @@ def test_the_frontier_has_the_runs_that_no_other_beats() -> None:
     assert [entry.name for entry in frontier(entries, higher=False)] == ["a", "b"]
     drawn = pareto_chart("val/species/top1", entries)
     assert drawn.count("<circle") == 4 and "c: 70.0 %" in drawn and pareto_chart("val/loss", entries[:1]) == ""
+    killed = [*entries, Entry("e", 5, 0.9, None, "killed")]
+    assert [entry.name for entry in frontier(killed, higher=True)] == ["a", "c"], "it would beat all others"
+    drawn = pareto_chart("val/species/top1", killed)
+    assert drawn.count("hollow") == 1 and "e: 90.0 % in 5s, killed" in drawn
+
+
+def test_eight_processes_cost_eight_times_as_much(tmp_path: Path) -> None:
+    one, eight = (make_run(tmp_path, f"{n}", f"{n}", 0, 0.5, seconds) for n, seconds in ((1, 80), (8, 10)))
+    (eight.path / "run.json").write_text(json.dumps({"world_size": 8, "data_fingerprint": "f"}))
+    assert [group.seconds for group in Compared([one, eight]).groups] == [80, 80]
+    (eight.path / "summary.json").write_text("{}")
+    text = comparison_page([one, RunFiles(eight.path)], tmp_path)
+    assert '8 <span class="status warning">running</span>' in text and '1 <span class="status warning">' not in text
+
+
+def test_a_difference_over_a_part_of_the_samples_says_so_and_adds_up(tmp_path: Path) -> None:
+    first, other = (make_run(tmp_path, head, head, 0, skill, 60) for head, skill in (("a", 0.4), ("b", 0.6)))
+    table = other.path / "validation" / "step-00000010" / "val-samples.csv"
+    assert "paired samples" not in comparison_page([first, other], tmp_path)
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[: 1 + SAMPLES // 2]))
+    made = [first, RunFiles(other.path)]
+    found = PairedRows().difference(*Compared(made).groups, "val/species/top1")
+    assert found is not None and (found.samples, found.of) == (SAMPLES // 2, SAMPLES)
+    means = [np.mean([int(row["species/top1"]) for row in run.table("samples")[: SAMPLES // 2]]) for run in made]
+    assert found.reference == pytest.approx(means[0]) and found.reference + found.value == pytest.approx(means[1])
+    assert f"over 150 paired samples of 300; the reference there: {100 * means[0]:.1f} %" in comparison_page(made, tmp_path)
+
+
+def test_the_page_says_which_intervals_contain_the_seeds(six: list[RunFiles], tmp_path: Path) -> None:
+    folder = six[0].path.parent
+    assert "They include the variation over the seeds. " in comparison_page(six, folder)
+    assert "over the seeds, except in the 1 column of a single run. " in comparison_page(six[:5], folder)
+    assert "They do not include the variation over seeds" in comparison_page(six[1:], folder), "the reference has one run"

@@ -84,7 +84,7 @@ def charts_of(text: str) -> dict[str, list]:
 def test_the_page_contains_the_data(run: Path) -> None:
     text = report_page(RunFiles(run), [Section("Ceilings & floors", "<p id='mine'>0.83</p>")])
     assert "<h2>Ceilings &amp; floors</h2><p id='mine'>0.83</p>" in text and 'id="sched"' in text
-    for shown in ("64.4 %", "97.3 %", "1.234", "1m15s", "321", "-10.0", "+0.266", "without metadata", "best val/loss 1.2 at step 100"):
+    for shown in ("64.4 %", "97.3 %", "1.234", "1m15s", "321", "-10.0", "+0.266", "without metadata"):
         assert shown in text, shown
     charts = charts_of(text)
     assert set(charts) >= {"Loss", "Top-1 accuracy", "Top-1 accuracy of species by pass", "Task weights", "Learning rate", "Throughput"}
@@ -95,6 +95,25 @@ def test_the_page_contains_the_data(run: Path) -> None:
     assert [s["name"] for s in charts["Macro top-1 accuracy"]] == ["order", "species"]
     assert [s["name"] for s in charts["Top-1 accuracy"]] == ["order", "species"]  # coarse to fine, in the order of the summary
     assert charts["Throughput"][0]["p"][-1] == [150, 250]
+
+
+@pytest.mark.parametrize("sections", [[], [Section("Summary", "mine", lead=True)]])
+def test_a_better_value_before_the_last_validation_is_said_at_the_top(run: Path, sections: list[Section]) -> None:
+    """During a launch the best value is that of metrics.jsonl. Negative control: the last value is the best."""
+    (run / "checkpoints" / "step-00000100").mkdir(parents=True)
+    top = report_page(RunFiles(run), sections).partition("</header>")[0]
+    assert (
+        "The validation loss was 1.2 at step 100 (saved: checkpoints/step-00000100). In the last validation, shown here, it is 1.234."
+        in top
+    )
+    for value, step, shown in ((1.2345, 150, False), (1.2344, 100, False), (1.1, 50, True)):  # the second has equal digits
+        write_summary(run / "summary.json", "finished", 150, best={"val/loss": {"value": value, "global_step": step}}, final=FINAL)
+        assert ("better before" in report_page(RunFiles(run), sections).partition("<script>")[0]) == shown
+    write_summary(run / "summary.json", "running", 150, final=FINAL)
+    assert "better before" not in report_page(RunFiles(run), sections).partition("<script>")[0]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"global_step": 160, "val/loss": 1.5}\n')
+    assert "was 1.234 at step 50. In the last validation, shown here, it is 1.5." in report_page(RunFiles(run), sections)
 
 
 def test_every_figure_equals_the_summary(run: Path) -> None:

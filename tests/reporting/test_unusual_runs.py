@@ -24,8 +24,8 @@ from linnaeus.reporting.report.pass_differences import paired_intervals
 from linnaeus.reporting.report.previous_best import previous_best
 from linnaeus.reporting.report.run_charts import by_task, learning_charts, speed_charts
 from linnaeus.reporting.report.run_files import RunFiles, read_table
-from linnaeus.reporting.report.run_report import best_value, report_page
-from linnaeus.reporting.report.time_breakdown import time_breakdown, time_parts
+from linnaeus.reporting.report.run_report import better_before, report_page
+from linnaeus.reporting.report.time_breakdown import time_breakdown, time_parts, total_parts
 from linnaeus.reporting.results import write_summary
 from linnaeus.workloads import report_sections
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
@@ -108,6 +108,19 @@ def test_a_killed_run_is_said_to_be_killed(resumed: Path, owner: dict, touched: 
     assert ("<strong>killed:</strong>" in text) == (status == "killed")
 
 
+def test_the_best_earlier_run_was_validated_on_equally_many_samples(tmp_path: Path) -> None:
+    for number, limit in enumerate(("trainer: {limit_validation_samples: 8}", "trainer: {limit_validation_samples: null}", "")):
+        path = tmp_path / f"run{number}"
+        path.mkdir()
+        write_summary(path / "summary.json", "finished", 9, final={"val/loss": 0.5 + number})
+        (path / "run.json").write_text(json.dumps({"data_fingerprint": "a", "created": f"2026-01-0{number + 1}"}))
+        (path / "config.yaml").write_text(f"run: {{}}\n{limit}\n")
+    found = previous_best(RunFiles(tmp_path / "run2"))
+    assert found is not None and found.name == "run1", "the better loss of run0 is that of 8 samples"
+    (tmp_path / "run2/config.yaml").write_text("run: {}\ntrainer: {limit_validation_samples: 8}\n")
+    assert previous_best(RunFiles(tmp_path / "run2")).name == "run0"
+
+
 def test_the_best_earlier_run_of_a_run_in_progress_is_that_of_its_own_metric(tmp_path: Path) -> None:
     for number, (loss, top1) in enumerate([(0.5, 0.25), (1.0, 0.75), (2.0, 0.5)]):
         path = tmp_path / f"run{number}"
@@ -125,7 +138,42 @@ def test_the_best_value_is_that_of_the_metric_that_is_monitored_now(resumed: Pat
     (resumed / "config.yaml").write_text("run: {}\nschedule: {best_monitor: val/breed/top1}\n")
     best = {"val/loss": {"value": 0.5, "global_step": 40}, "val/breed/top1": {"value": 0.25, "global_step": 60}}  # changed in between
     write_summary(resumed / "summary.json", "finished", 80, best=best)
-    assert best_value(RunFiles(resumed)) == "best val/breed/top1 25.0 % at step 60"
+    assert "The validation breed top-1 accuracy was 25.0 % at step 60. In the last validation, shown here, it is 75.0 %." in better_before(
+        RunFiles(resumed)
+    )
+
+
+def clocks(step: int, startup: float, training: float, wall: float, **more: float) -> dict[str, float]:
+    """Return a row of timings.jsonl: a launch with this start-up time, 2 s of validation and no other time."""
+    names = {"startup_seconds": startup, "training_seconds": training, "validation_seconds": 2.0, "wall_seconds": wall, **more}
+    return {"step": step, **{f"time/{name}": value for name, value in names.items()}}
+
+
+def test_the_parts_of_the_time_are_those_of_all_launches(tmp_path: Path) -> None:
+    """Write three launches: the second has a longer training time than the first, so that it is known by its start-up alone."""
+    first = [clocks(50, 10.0, 30.0, 42.0, processes=4), clocks(99, 10.0, 60.0, 72.0, processes=4)]
+    rows(tmp_path, *first, clocks(100, 20.0, 61.0, 155.0, processes=4), clocks(101, 20.0, 6.0, 184.0, processes=1))
+    (tmp_path / "run.json").write_text('{"world_size": 1}')
+    run = RunFiles(tmp_path)
+    assert [row["time/training_seconds"] for row in run.launch_timings] == [60.0, 61.0, 6.0]
+    parts = total_parts(run.launch_timings, run.last_timings["time/wall_seconds"])
+    assert parts == pytest.approx({"startup": 50, "computing": 127, "validation": 6, "waiting": 0, "unknown": 1})
+    text = time_breakdown(run)
+    assert "Time of all 3 starts" in text and ">127.0 s<" in text and ">not recorded<" in text and ">69.0 %<" in text
+    assert Compared([run]).groups[0].seconds == 4 * 60 + 4 * 61 + 6
+    timings = {"time/startup_seconds": 20.0, "time/training_seconds": 7.0, "time/validation_seconds": 2.0, "time/wall_seconds": 185.0}
+    write_summary(tmp_path / "summary.json", "finished", 101, timings=timings)  # continues the last row
+    run = RunFiles(tmp_path)
+    assert [row["time/training_seconds"] for row in run.launch_timings] == [60.0, 61.0, 7.0]
+    assert total_parts(run.launch_timings, 184.0)["computing"] == 128 and "unknown" not in total_parts(run.launch_timings, 184.0)
+    assert total_parts([], 5.0) == {} and "Time of the run" in time_breakdown_of_one(tmp_path / "one")
+
+
+def time_breakdown_of_one(path: Path) -> str:
+    """Return the section of a run with one launch."""
+    path.mkdir()
+    rows(path, clocks(50, 10.0, 30.0, 42.0))
+    return time_breakdown(RunFiles(path))
 
 
 @pytest.mark.parametrize("trainer, shown", [("{}", " of 90 validation photographs"), ("{limit_validation_samples: 8}", "")])
@@ -363,4 +411,5 @@ def test_a_loss_of_a_token_that_is_not_finite_is_shown(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "texts.json").write_text(json.dumps({"windows": [[["a", 1.5], ["b", None], ["c", "Infinity"]]]}))
     hard = next(section for section in report_sections("language", RunFiles(tmp_path)) if section.title == "Hard tokens")
-    assert hard.body.count("not finite") == 2 and "1.50 nats" in hard.body
+    assert hard.body.count("not finite") == 2 and 'data-about="1.50 nats">a<' in hard.body
+    assert hard.body.count("tabindex") == 1 and " title=" not in hard.body

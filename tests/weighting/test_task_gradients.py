@@ -156,12 +156,13 @@ def test_cosines_are_of_the_whole_gradients_and_logged_once():
     for pieces in SPLITS:
         conflict.update(measured("features", pieces)[3])
         row, expected = conflict.row(), torch.nn.functional.cosine_similarity(*reference("shared"), dim=0).item()
-        assert row == {"train/conflict/genus/species": pytest.approx(expected, rel=1e-12)}
+        norms = dict(zip(("train/genus/grad_norm", "train/species/grad_norm"), reference("shared").norm(dim=1).tolist(), strict=True))
+        assert row == pytest.approx({**norms, "train/conflict/genus/species": expected}, rel=1e-12)
         assert conflict.row() == {}, "until the next measurement"
     halves = []
     for part in (slice(0, 6), slice(6, 12)):
         conflict.update(measured("shared", ((part,),))[3])
-        halves += conflict.row().values()
+        halves.append(conflict.row()["train/conflict/genus/species"])
     assert abs(sum(halves) / 2 - expected) > 1e-3, "negative control: a mean of cosines is another number"
 
 
@@ -170,4 +171,5 @@ def test_a_task_without_a_gradient_has_no_cosine():
     rows = torch.tensor([[1.0, 0.0], [0.0, 0.0], [-1.0, 1.0]])
     conflict.update(rows @ rows.T)
     expected = {"a/b": math.nan, "a/c": -math.sqrt(0.5), "b/c": math.nan}
-    assert conflict.row() == pytest.approx({f"train/conflict/{pair}": cosine for pair, cosine in expected.items()}, nan_ok=True)
+    norms = {"train/a/grad_norm": 1.0, "train/b/grad_norm": 0.0, "train/c/grad_norm": math.sqrt(2.0)}
+    assert conflict.row() == pytest.approx(norms | {f"train/conflict/{pair}": cosine for pair, cosine in expected.items()}, nan_ok=True)

@@ -76,7 +76,7 @@ def read_curves(path: Path) -> dict[str, Curve]:
     curves: dict[str, Curve] = {}
     lines = sum(1 for _ in complete_lines(path)) if path.is_file() else 0
     width = max(1, -(-lines // BLOCKS))
-    rows = _rows(path) if lines else iter(())
+    rows = read_rows(path)
     while block := list(islice(rows, width)):
         values: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for row in block:
@@ -92,8 +92,9 @@ def read_curves(path: Path) -> dict[str, Curve]:
     return curves
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    for line in complete_lines(path):
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSONL file; none if the file does not exist. Damaged lines are left out."""
+    for line in complete_lines(path) if path.is_file() else ():
         row = parse_row(line)
         if row is not None:
             yield row

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
+from linnaeus.reporting.charts import Chart, element
 from linnaeus.reporting.report.metric_names import meaning, metric_name, show_value
 
 log = logging.getLogger("linnaeus")
@@ -56,6 +57,13 @@ def explained(text: str, about: str) -> str:
     if not about:
         return escape(text)
     return f'<span class="why" tabindex="0" data-about="{escape(about)}">{escape(text)}</span>'
+
+
+def picture_of_marks(chart: Chart, width: float, height: float, label: str) -> str:
+    """Return a chart as an SVG picture with one tab stop. Under the pointer and with the arrow keys, report.js shows the attribute
+    `data-about` of each mark, from left to right. label: description for screen readers."""
+    size = {"viewBox": f"0 0 {width:g} {height:g}", "role": "img", "tabindex": "0", "aria-label": label}
+    return element("svg", "".join(chart.parts), **size, **{"data-marks": ""})
 
 
 def metric_label(metric: str) -> str:

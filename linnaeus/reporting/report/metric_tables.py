@@ -27,7 +27,11 @@ from linnaeus.reporting.report.previous_best import Previous
 from linnaeus.reporting.report.run_files import Rows, half_width
 
 Final = Mapping[str, float | None]
-BASELINES = {"constant": "Always the most frequent class of the training data.", "shuffled": "The model's predictions in random order."}
+BASELINES = {
+    "constant": "Always the most frequent class of the training data.",
+    "shuffled": "The model's predictions in random order.",
+    "unigram": "Every token with its frequency in the training text, without context.",
+}
 
 
 def final_tables(
@@ -38,8 +42,8 @@ def final_tables(
     The first table has one metric by task: `top1`, otherwise the first metric that several tasks have. The second table has the metrics
     over all tasks. The other metrics by task are in a folded section.
 
-    final: metric key -> value. baselines: rows with the columns `metric`, `constant` and `shuffled`, from the table `baselines` of the run;
-    None: no such columns. previous: the best earlier run; None: no such column. differences: metric key of a masked pass -> interval of the
+    final: metric key -> value. baselines: rows of the table `baselines` of the run, with the column `metric` and some of `BASELINES`; None:
+    no such columns. previous: the best earlier run; None: no such column. differences: metric key of a masked pass -> interval of the
     difference from the normal pass, from `pass_differences`; None: no intervals."""
     passes, tasks = passes_and_tasks(final)
     if not passes:
@@ -86,10 +90,10 @@ class _Beside:
         self.baselines, self.previous, self.differences = baselines, previous, differences
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
-        """Return the columns `constant`, `shuffled` and `previous best`, each only if it has a value for one of `keys`. keys: metric keys
-        of the normal pass."""
-        known = any(key.partition("/")[2] in self.baselines for key in keys)
-        columns = [Column(name, about) for name, about in BASELINES.items() if known]
+        """Return the columns of `BASELINES` and `previous best`, each only if it has a value for one of `keys`. keys: metric keys of the
+        normal pass."""
+        known = [self.baselines.get(key.partition("/")[2], {}) for key in keys]
+        columns = [Column(name, about) for name, about in BASELINES.items() if any(row.get(name) for row in known)]
         if self.previous is not None and any(self.previous.final.get(key) is not None for key in keys):
             columns.append(Column("previous best", f"Run {self.previous.name}, the best earlier run of this experiment on the same data."))
         return columns
@@ -100,7 +104,7 @@ class _Beside:
         found, row = [], self.baselines.get(key.partition("/")[2], {})
         for column in columns:
             if column.title in BASELINES:
-                value = float(row[column.title]) if column.title in row else None
+                value = float(text) if (text := row.get(column.title)) else None
                 found.append(Cell(show_value(key, value), value))
             else:
                 assert self.previous is not None

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from linnaeus.files import read_json
 from linnaeus.reporting.report.run_files import RunFiles
+from linnaeus.rundir.finished_run import ENDED
 
 MOST = 500  # sibling directories that are read
 
@@ -21,8 +22,9 @@ class Previous(NamedTuple):
 def previous_best(run: RunFiles) -> Previous | None:
     """Return the best earlier run of the experiment of `run`, by the final value of the metric that `run` monitors; None if there is none.
 
-    A candidate is a run in the folder of `run` that was created before `run`, has an equal data fingerprint, and has the status `finished`
-    or `stopped_early`. Only the first `MOST` directories by name are read."""
+    A candidate is a run in the folder of `run` that was created before `run`, has an equal data fingerprint and an equal
+    `trainer.limit_validation_samples`, and has the status `finished` or `stopped_early`. Only the first `MOST` directories by name are
+    read."""
     monitor = run.monitor
     lower = (run.config.get("schedule") or {}).get("best_mode", "min") == "min"
     data, started = run.record.get("data_fingerprint"), str(run.record.get("created", ""))
@@ -34,9 +36,14 @@ def previous_best(run: RunFiles) -> Previous | None:
         summary, record = read_json(path) or {}, read_json(path.parent / "run.json") or {}
         value = (summary.get("final") or {}).get(monitor)
         same = data is not None and record.get("data_fingerprint") == data and str(record.get("created", "")) < started
-        if same and value is not None and summary.get("status") in ("finished", "stopped_early"):
+        if same and value is not None and summary.get("status") in ENDED and _limit(RunFiles(path.parent)) == _limit(run):
             found.append((value if lower else -value, path.parent.name, path.parent, summary["final"]))
     if not found:
         return None
     _, name, folder, final = min(found, key=lambda entry: entry[:2])
     return Previous(name, folder, final)
+
+
+def _limit(run: RunFiles) -> Any:
+    trainer = run.config.get("trainer")
+    return trainer.get("limit_validation_samples") if isinstance(trainer, dict) else None

@@ -11,18 +11,46 @@ function place(x, y) {
 }
 const hide = () => { tip.hidden = true; };
 
-// Words and marks with an explanation: under the pointer, and with the keyboard focus.
-for (const [enter, leave] of [['pointerover', 'pointerout'], ['focusin', 'focusout']]) {
-  document.addEventListener(enter, event => {
-    const word = event.target.closest && event.target.closest('[data-about]');
-    if (!word) return;
-    tip.textContent = word.dataset.about;
-    const box = word.getBoundingClientRect();
-    place(box.left, box.bottom - 12);
-  });
-  document.addEventListener(leave, event => { if (event.target.closest && event.target.closest('[data-about]')) hide(); });
+// Words and marks with an explanation: under the pointer, and with the keyboard focus. A finger leaves the mark at once, so the text stays.
+const about = event => event.target.closest && event.target.closest('[data-about]');
+function explain(mark, name) {
+  tip.textContent = (name ? name + ': ' : '') + mark.dataset.about;
+  const box = mark.getBoundingClientRect();
+  place(box.left, box.bottom - 12);
 }
+for (const [enter, leave] of [['pointerover', 'pointerout'], ['focusin', 'focusout']]) {
+  document.addEventListener(enter, event => { if (about(event)) explain(about(event)); });
+  document.addEventListener(leave, event => { if (about(event) && event.pointerType !== 'touch') hide(); });
+}
+document.addEventListener('pointerdown', event => { if (!about(event) && !event.target.closest('svg[data-series]')) hide(); });
+document.addEventListener('touchmove', hide, {passive: true});
 document.addEventListener('keydown', event => { if (event.key === 'Escape') hide(); });
+
+const keys = {ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20, Home: -1e9, End: 1e9};
+const moved = (position, by, count) => Math.max(0, Math.min(count - 1, position + by));
+
+// Charts of dots and texts of tokens are one tab stop; arrow keys move from mark to mark.
+for (const group of document.querySelectorAll('[data-marks]')) {
+  let marks, position = -1;
+  const leave = () => { if (marks && position >= 0) marks[position].classList.remove('at'); hide(); };
+  group.onblur = leave;
+  group.onkeydown = event => {
+    if (!keys[event.key]) return;
+    event.preventDefault();
+    if (!marks) {
+      marks = [...group.querySelectorAll('[data-about]')];
+      if (group.viewBox) {
+        const left = new Map(marks.map(mark => [mark, mark.getBBox().x + mark.getBBox().width / 2]));
+        marks.sort((a, b) => left.get(a) - left.get(b));
+      }
+    }
+    leave();
+    if (!marks.length) return;
+    position = moved(position, keys[event.key], marks.length);
+    marks[position].classList.add('at'); marks[position].scrollIntoView({block: 'nearest'});
+    explain(marks[position], marks[position].textContent.trim());
+  };
+}
 
 // Charts: the values of the nearest step under the pointer; arrow keys move from step to step.
 function scaled([low, high, start, end, log], value) {
@@ -59,17 +87,17 @@ for (const svg of document.querySelectorAll('svg[data-series]')) {
     place(box.left + px * scale, box.top + 30);
   };
   const leave = () => { if (cursor) cursor.style.display = 'none'; hide(); };
-  svg.onpointermove = event => {
+  svg.onpointermove = svg.onpointerdown = event => {
     prepare();
     const box = svg.getBoundingClientRect(), px = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
     move(x[0] + (px - x[2]) / (x[3] - x[2]) * (x[1] - x[0]));
   };
-  svg.onpointerleave = leave; svg.onblur = leave;
+  svg.onpointerleave = event => { if (event.pointerType !== 'touch') leave(); };
+  svg.onblur = leave;
   svg.onkeydown = event => {
-    const by = {ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20, Home: -1e9, End: 1e9}[event.key];
-    if (!by) return;
+    if (!keys[event.key]) return;
     prepare(); event.preventDefault();
-    position = Math.max(0, Math.min(steps.length - 1, position + by)); move(steps[position]);
+    position = moved(position, keys[event.key], steps.length); move(steps[position]);
   };
 }
 
@@ -109,6 +137,6 @@ if (theme) theme.onclick = () => {
   const dark = getComputedStyle(root).colorScheme === 'dark' || (root.style.colorScheme === '' && matchMedia('(prefers-color-scheme: dark)').matches);
   root.style.colorScheme = dark ? 'light' : 'dark';
 };
-const opened = [];
-addEventListener('beforeprint', () => document.querySelectorAll('details:not([open]):not(.tree details)').forEach(d => { d.open = true; opened.push(d); }));
+const opened = [], printed = 'details:not([open]):not(.tree details), .tree > details:not([open]), .tree > details > details:not([open])';
+addEventListener('beforeprint', () => document.querySelectorAll(printed).forEach(d => { d.open = true; opened.push(d); }));
 addEventListener('afterprint', () => opened.splice(0).forEach(d => { d.open = false; }));

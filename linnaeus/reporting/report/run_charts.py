@@ -66,13 +66,19 @@ def training_charts(run: RunFiles) -> list[str]:
     weights = by_task(run, "weight")
     moving = any(len({value for _, value in curve.points}) > 1 for curve in weights.values())
     ratios = {name or "all": curve for name, curve in matching(curves, r"train/update_ratio(?:/(.+))?").items()}
-    norms = {name: curve for name, curve in matching(curves, r"train/([^/]+)/grad_norm").items()}
     conflicts = matching(curves, r"train/(?:conflict|cosine)/(.+)") | matching(curves, r"train/(conflict\w*|cosine\w*)")
     charts = [
         line_chart("Learning rate", {name or "lr": c for name, c in matching(curves, r"train/lr(?:/(.+))?").items()}, last),
         line_chart("Gradient norm", _present({"norm": "train/grad_norm"}, curves), last, smoothed=True, log=True, note="before clipping"),
         line_chart("Task weights", weights if moving else {}, last, note="their sum is the number of tasks"),
-        line_chart("Gradient norm by task", norms, last, smoothed=True, log=True, note="at the shared layer"),
+        line_chart(
+            "Gradient norm by task",
+            by_task(run, "grad_norm"),
+            last,
+            smoothed=True,
+            log=True,
+            note="at the shared layer, without task weights",
+        ),
         line_chart("Gradient conflicts between tasks", conflicts, last, smoothed=True),
         line_chart(
             "Masked metadata", matching(curves, r"train/masked/(.+)"), last, smoothed=True, share=True, note="share of known values"

@@ -7,13 +7,13 @@ import json
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
 from linnaeus.errors import ConfigError
 from linnaeus.files import TEMPORARY, from_finite, read_json
-from linnaeus.reporting.report.downsampling import Curve, read_curves
+from linnaeus.reporting.report.downsampling import Curve, read_curves, read_rows
 from linnaeus.rundir.lock import owner_has_ended
 from linnaeus.rundir.saved_config import CONFIG, parse_config
 
@@ -139,6 +139,24 @@ class RunFiles:
         if self.ended:
             totals = {f"time/{name}": self.summary.get(name) for name in ("samples_per_second", "wall_seconds")}
             found |= {name: value for name, value in _numbers((self.summary.get("timings") or {}) | totals).items() if value is not None}
+        return found
+
+    @cached_property
+    def launch_timings(self) -> list[dict[str, float]]:
+        """Return the last row of timings.jsonl of each launch that has a row, as {key: number}. The times restart at 0 in each launch.
+
+        After the end of a launch, its last row is the entry `timings` of summary.json. A new launch is known by its start-up time, which is
+        constant in a launch, or by a shorter training time."""
+        found: list[dict[str, float]] = []
+        ended = [self.summary.get("timings")] if self.ended else []
+        for values in chain(read_rows(self.path / "timings.jsonl"), ended):
+            row = {name: value for name, value in _numbers(values).items() if value is not None}
+            last = found[-1] if found else {}
+            same = last.get("time/startup_seconds") == row.get("time/startup_seconds")
+            if last and same and row.get("time/training_seconds", 0.0) >= last.get("time/training_seconds", 0.0):
+                found[-1] = last | row
+            elif row:
+                found.append(row)
         return found
 
     @cached_property

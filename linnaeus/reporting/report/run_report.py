@@ -12,13 +12,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from linnaeus.checkpoint.format import step_name
 from linnaeus.files import write_atomic
 from linnaeus.reporting.formatting import format_duration
 from linnaeus.reporting.report.configuration import configuration
 from linnaeus.reporting.report.html_parts import Section, cards, empty, explained, number
 from linnaeus.reporting.report.incidents import incidents
 from linnaeus.reporting.report.line_chart import charts_of
-from linnaeus.reporting.report.metric_names import meaning, metric_name, passes_and_tasks, show_value
+from linnaeus.reporting.report.metric_names import last_part, meaning, metric_name, passes_and_tasks, show_value
 from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.page import sections_page
 from linnaeus.reporting.report.previous_best import previous_best
@@ -76,7 +77,7 @@ def _header(run: RunFiles) -> str:
     ]
     line = " · ".join(fact for fact in facts if fact)
     mark = f'<span class="status {escape(status)}">{escape(status.replace("_", " "))}</span>'
-    return f'<header><h1>{escape(run.title)}</h1><p class="sub">{mark}{line}</p></header>'
+    return f'<header><h1>{escape(run.title)}</h1><p class="sub">{mark}{line}</p>{better_before(run)}</header>'
 
 
 def _devices(record: Mapping[str, Any]) -> str:
@@ -104,9 +105,7 @@ def _key_figures(run: RunFiles) -> str:
         value = run.final.get(key)
         if value is not None:
             name = " ".join(filter(None, (key.split("/")[1] if key.count("/") == 2 else "", metric_name(key.rpartition("/")[2]).lower())))
-            figures.append(
-                (number(key, value), explained(name, meaning(key)), best_value(run) if key.endswith("/loss") else "last validation")
-            )
+            figures.append((number(key, value), explained(name, meaning(key)), "last validation"))
     if run.step is not None:
         figures.append((f"{run.step:,}", "updates", f"of {run.total_steps:,}" if run.total_steps else ""))
     wall = run.last_timings.get("time/wall_seconds")
@@ -115,15 +114,30 @@ def _key_figures(run: RunFiles) -> str:
     return cards(figures)
 
 
-def best_value(run: RunFiles) -> str:
-    """Return the best value of the monitored metric as HTML, such as `best val/loss 0.91 at step 800`.
+def better_before(run: RunFiles) -> str:
+    """Return a paragraph that says when the monitored metric was better than in the last validation, and where that checkpoint is, as HTML.
 
-    Return "" if the run has not ended or has no best value."""
+    Return "" if the last value is the best, if both are shown with equal digits, or without values. After the end of a launch the best
+    value is from summary.json, otherwise from metrics.jsonl."""
     monitor = run.monitor
-    best = (run.summary.get("best") or {}).get(monitor) if run.ended else None
-    if not isinstance(best, dict) or best.get("value") is None:
+    last, curve = run.final.get(monitor), run.metrics.get(monitor)
+    found = (run.summary.get("best") or {}).get(monitor) if run.ended else None
+    if isinstance(found, dict):
+        best, step = found.get("value"), found.get("global_step")
+    elif curve is not None and curve.count:
+        mode = (run.config.get("schedule") or {}).get("best_mode", "min")
+        step, best = (max if mode == "max" else min)(curve.points, key=lambda point: point[1])
+    else:
         return ""
-    return escape(f"best {monitor} {show_value(monitor, best['value'])} at step {best.get('global_step', 0):,}")
+    if best is None or step is None or monitor not in run.final or show_value(monitor, best) == show_value(monitor, last):
+        return ""
+    name = " ".join(filter(None, (monitor.split("/")[1] if monitor.count("/") == 2 else "", metric_name(last_part(monitor)).lower())))
+    folder = f"checkpoints/{step_name(int(step))}"
+    kept = f" (saved: {folder})" if (run.path / folder).is_dir() else ""
+    now = "not a number" if last is None else show_value(monitor, last)
+    text = f"The validation {name} was {show_value(monitor, best)} at step {int(step):,}{kept}. In the last validation, shown here, "
+    text += f"it is {now}."
+    return f'<p class="sub"><span class="status warning">better before</span>{escape(text)}</p>'
 
 
 def _picture(run: RunFiles) -> str:

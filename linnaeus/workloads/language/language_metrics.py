@@ -9,16 +9,18 @@ adapters), validation adds `dimension/NAME/score`: the loss in nats per token wi
 measured on every D-th window, where the loss without that dimension is computed as well."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
-from linnaeus.metrics.streaming import Metrics, TrainingMetrics
+from linnaeus.metrics.streaming import SAMPLES, Metrics, TrainingMetrics
 from linnaeus.workloads.language.model.dimensions import ablation_mask
 from linnaeus.workloads.language.model.token_loss import IGNORED
+from linnaeus.workloads.language.window_record import WindowRecord
 
 COLUMNS = {"loss": "nats/token", "perplexity": "perplexity", "bits_per_byte": "bits/byte", "top1": "top-1 %"}
 
@@ -44,14 +46,23 @@ class LanguageMetrics(Metrics):
     """Metrics of next-token prediction in one validation pass, as the module lists them."""
 
     def __init__(
-        self, byte_lengths: np.ndarray | None, device: torch.device, dimensions: Sequence[str] = (), sources: Sequence[str] = ()
+        self,
+        byte_lengths: np.ndarray | None,
+        device: torch.device,
+        dimensions: Sequence[str] = (),
+        sources: Sequence[str] = (),
+        record: WindowRecord | None = None,
+        baselines: Callable[[], list[dict[str, Any]]] | None = None,
     ) -> None:
         """`byte_lengths`: as for `LanguageTrainingMetrics`. `dimensions`: names of the model's D dimensions (named adapters). `sources`:
-        names of the text's S sources."""
+        names of the text's S sources. `record`: record of the windows; None: no table of samples. `baselines()`: rows of the table
+        `baselines`; None: no such table."""
+        self.record, self.baselines = record, baselines
         self.dimensions, self.sources = tuple(dimensions), tuple(sources)
         self.width = 2 + 2 * len(self.sources) + 2 * len(self.dimensions)
         self._byte_lengths = torch.as_tensor(byte_lengths, device=device) if byte_lengths is not None else None
         self.counts = {name: torch.zeros((), dtype=torch.int64, device=device) for name in ("bytes", "correct")}
+        self.counts |= record.counts if record is not None else {}
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """Return float64 [2 + 2 S + 2 D], in this order:
@@ -75,6 +86,13 @@ class LanguageMetrics(Metrics):
     def count(self, outputs: Mapping[str, Tensor], batch: Batch) -> None:
         self.counts["correct"] += (outputs["predictions"] == batch["target"]).sum()  # no prediction equals IGNORED
         _count_bytes(self.counts["bytes"], self._byte_lengths, batch["target"])
+        if self.record is not None:
+            self.record.count(outputs, batch)
+
+    def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+        """Return the tables `samples`, with a row for each window, and `baselines`."""
+        found: dict[str, Iterable[dict[str, Any]]] = {} if self.record is None else {SAMPLES: self.record.rows(counts)}
+        return found | ({} if self.baselines is None else {"baselines": self.baselines()})
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         losses, targets, *more = sums.tolist()

@@ -11,6 +11,7 @@ from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads.language.text_samples import FILE
 
 HARD = 6.0  # nats; tokens with this loss or more have the darkest colour
+_ABOUT_TOKENS = "Validation text. The darker a token, the higher its loss, which the pointer and the arrow keys show."
 
 
 def language_sections(run: RunFiles) -> list[Section]:
@@ -22,7 +23,11 @@ def language_sections(run: RunFiles) -> list[Section]:
     sections = [
         Section("Summary", _in_short(run, passes[0], texts), lead=True),
         Section("Texts", _texts(texts), "Beginnings of validation texts, continued by the model (temperature 0.8) and as in the data."),
-        Section("Hard tokens", _hard(texts), "Validation text. The darker a token, the higher its loss."),
+        Section(
+            "Hard tokens",
+            _hard(texts),
+            "Validation text. The darker a token, the higher its loss, shown under the pointer and by the arrow keys.",
+        ),
         Section("Sources and dimensions", _parts(run, passes)),
     ]
     return [section for section in sections if section.body]
@@ -66,9 +71,11 @@ def _texts(texts: dict) -> str:
 
 
 def _hard(texts: dict) -> str:
-    parts = []
+    parts: list[str] = []
     for window in texts.get("windows", ()):
-        parts.append(f"<blockquote>{''.join(_token(text, loss) for text, loss in window)}</blockquote>")
+        label = f"Validation text {len(parts) + 1}: arrow keys move from token to token"
+        tokens = "".join(_token(text, loss) for text, loss in window)
+        parts.append(f'<blockquote tabindex="0" data-marks aria-label="{label}">{tokens}</blockquote>')
     return "".join(parts)
 
 
@@ -77,7 +84,7 @@ def _token(text: str, loss: float | str | None) -> str:
 
     `loss`: in nats. None or a text means that the loss is not finite; the token then has the darkest colour."""
     share, shown = (min(85, round(85 * loss / HARD)), f"{loss:.2f}") if isinstance(loss, (int, float)) else (85, "not finite,")
-    return f'<span class="hard" style="--loss:{share}%" title="{shown} nats">{escape(text)}</span>'
+    return f'<span class="hard" style="--loss:{share}%" data-about="{shown} nats">{escape(text)}</span>'
 
 
 def _parts(run: RunFiles, passes: list[str]) -> str:

@@ -4,9 +4,11 @@ continuations    validation text, its continuation by the model, and the text th
 windows          validation text token by token, each with its loss in nats
 unigram_loss     loss of predicting every token with its frequency in the training text, in nats per token
 constant_top1    share of tokens that are the most frequent token of the training text
+bits_per_byte    `unigram_loss` in bits per byte, if the bytes of the tokens are known
 """
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,20 @@ from linnaeus.files import to_json, write_atomic
 from linnaeus.workloads.language.generation import Sampling, generate
 from linnaeus.workloads.language.model.gpt import GPT
 from linnaeus.workloads.language.token_store import TokenStore
+from linnaeus.workloads.language.unigram import MOST_TOKENS
 
 FILE = "texts.json"
 TEXTS, PROMPT, NEW, SHOWN = 4, 48, 160, 256  # texts, and tokens of a prompt, of a continuation and of a text with losses
 SAMPLING = Sampling(temperature=0.8, top_k=200)
-MOST_TOKENS = 20_000_000  # of a split, for frequencies
 
 
-def save_texts(folder: Path, store: TokenStore, model: GPT) -> None:
-    """Write texts.json to `folder`. Texts are left out if the store has no tokenizer, so that the meaning of the tokens is unknown;
-    continuations also if the model computes logits that are not finite."""
-    training, validation = (split.read(np.arange(min(split.size, MOST_TOKENS))) for split in (store.train, store.validation))
-    content: dict[str, Any] = unigram(training, validation, store.vocabulary_size)
+def save_texts(folder: Path, store: TokenStore, model: GPT, baselines: Mapping[str, float]) -> None:
+    """Write texts.json to `folder`. `baselines`: result of `unigram`.
+
+    Texts are left out if the store has no tokenizer, so that the meaning of the tokens is unknown; continuations also if the model computes
+    logits that are not finite."""
+    validation = store.validation.read(np.arange(min(store.validation.size, MOST_TOKENS)))
+    content: dict[str, Any] = dict(baselines)
     length, own = min(SHOWN, model.block), min(PROMPT, model.block)
     room = len(validation) - max(length, own) - 1
     if store.tokenizer is not None and room > 0:
@@ -45,17 +49,6 @@ def save_texts(folder: Path, store: TokenStore, model: GPT) -> None:
         content["windows"] = [_losses(model, validation[s : s + length + 1], decode) for s in starts]
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FILE, to_json(content, None))
-
-
-def unigram(training: np.ndarray, validation: np.ndarray, vocabulary: int) -> dict[str, float]:
-    """Return {"unigram_loss", "constant_top1"}: the results of two predictions that use only the token frequencies of `training`, measured
-    on `validation` (see the module).
-
-    training, validation: tokens, int [N]. For the loss, 1 is added to the count of each token, so that no token is impossible."""
-    counts = np.bincount(training, minlength=vocabulary)
-    occurs = np.bincount(validation, minlength=vocabulary)[: len(counts)] / max(len(validation), 1)
-    log_p = np.log((counts + 1) / (counts.sum() + len(counts)))
-    return {"unigram_loss": float(-(occurs * log_p).sum()), "constant_top1": float(occurs[counts.argmax()])}
 
 
 @torch.inference_mode()

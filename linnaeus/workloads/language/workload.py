@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,8 @@ from linnaeus.workloads.language.text_windows import TextWindows
 from linnaeus.workloads.language.token_array import token_counts
 from linnaeus.workloads.language.token_files import check_token_files, open_token_files
 from linnaeus.workloads.language.token_store import TokenStore, open_store, text_store
+from linnaeus.workloads.language.unigram import baseline_rows, unigram
+from linnaeus.workloads.language.window_record import WindowRecord
 
 STORES = "token_stores"  # folder in run.root
 
@@ -51,7 +54,7 @@ class LanguageWorkload(Workload):
         self.train_set: TextWindows = self._training_windows(None)
         self.train_size, self.source_sizes = self.train_set.unlimited_size, tuple(self.train_set.window_counts.tolist())
         name = f"{self.fingerprint}/validation"
-        self.validation_set = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
+        self.validation_set: TextWindows = TextWindows(self.store.validation, data.block, config.seed, None, name, self.sources)
 
     def build_datasets(self, schedule: OpsSchedule, directory: Path) -> None:
         """Set `train_set`, the training windows in the mixture of the schedule's phases. Also set `final_dimension_weights`, the weights of
@@ -97,7 +100,15 @@ class LanguageWorkload(Workload):
         return outputs["loss_sum"].view(1)
 
     def metrics(self, device: torch.device) -> LanguageMetrics:
-        return LanguageMetrics(self.store.byte_lengths, device, self.dimensions, self.sources)
+        names = partial(window_names, self.validation_set)
+        record = WindowRecord(len(self.validation_set), device, self.sources, names)
+        more = record, lambda: baseline_rows(self.unigram)
+        return LanguageMetrics(self.store.byte_lengths, device, self.dimensions, self.sources, *more)
+
+    @cached_property
+    def unigram(self) -> dict[str, float]:
+        """Return the results of two predictions that use only the token frequencies of the training text (`unigram.unigram`)."""
+        return unigram(self.store)
 
     def training_metrics(self, device: torch.device) -> LanguageTrainingMetrics:
         return LanguageTrainingMetrics(self.store.byte_lengths, device)
@@ -113,12 +124,8 @@ class LanguageWorkload(Workload):
         return {"tokens": (training, validation)}
 
     def sample_names(self, samples: Sequence[int]) -> list[str]:
-        """Return the names of windows, such as window-17. With named sources a name consists of the source and the number in this source,
-        as in notes/window-3."""
-        if not self.sources:
-            return [f"window-{sample}" for sample in samples]
-        sources, firsts = self.train_set.source_of(np.array(samples, np.int64)), self.train_set.first_windows
-        return [f"{self.sources[source]}/window-{sample - firsts[source]}" for sample, source in zip(samples, sources)]
+        """Return the names of training windows (`window_names`)."""
+        return window_names(self.train_set, samples)
 
     def sample_view(self) -> TextView:
         return TextView(self.store.tokenizer, self.store.vocabulary_size, lambda sample: f"window-{sample}")
@@ -141,7 +148,16 @@ class LanguageWorkload(Workload):
         return [f"linnaeus generate {shlex.quote(str(run))}", *super().next_commands(run)]
 
     def save_examples(self, run: Path, step: int, model: nn.Module) -> None:
-        save_texts(run / "validation" / step_name(step), self.store, cast(GPT, model))
+        save_texts(run / "validation" / step_name(step), self.store, cast(GPT, model), self.unigram)
+
+
+def window_names(windows: TextWindows, numbers: Sequence[int]) -> list[str]:
+    """Return the names of windows, such as window-17. With named sources a name consists of the source and the number in this source, as in
+    notes/window-3."""
+    if not windows.sources:
+        return [f"window-{number}" for number in numbers]
+    sources, firsts = windows.source_of(np.array(numbers, np.int64)), windows.first_windows
+    return [f"{windows.sources[source]}/window-{number - firsts[source]}" for number, source in zip(numbers, sources)]
 
 
 def build_store(config: Config) -> TokenStore:

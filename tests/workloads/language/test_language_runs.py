@@ -11,6 +11,9 @@ import torch.nn.functional as F
 
 from linnaeus.config.load import compose
 from linnaeus.errors import ConfigError
+from linnaeus.reporting.report.comparison.compared_runs import Compared
+from linnaeus.reporting.report.comparison.paired_rows import PairedRows
+from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.workloads import build_workload, report_sections
 from linnaeus.workloads.language.generation import Sampling, generate
@@ -150,6 +153,41 @@ def test_validation_metrics_equal_a_slow_reference(split):
     assert {f"val/{name}" for name in wanted} <= set(final) and min(abs(wanted[f"dimension/{name}/score"]) for name in "xy") > 1e-5
     for name, value in wanted.items():
         assert final[f"val/{name}"] == pytest.approx(value, rel=1e-12, abs=1e-13), name
+
+
+@pytest.mark.parametrize("name", ["one", "two", "random-one"])
+def test_the_tables_of_windows_and_baselines_give_the_metrics(split, name):
+    """Placeholders and an incomplete last window are in the batches; named sources and two processes in the runs."""
+    run = RunFiles(split / name / "text/run")
+    windows = run.table("samples")
+    assert len({row["sample"] for row in windows}) == len(windows) > 8 and len({row["tokens"] for row in windows}) > 1
+    means = {name: np.mean([float(row[name]) for row in windows if row[name]]) for name in windows[0] if name not in ("sample", "tokens")}
+    assert means.keys() >= {"loss", "top1"} and len(means) == (2 if name == "random-one" else 5)
+    for metric, mean in means.items():
+        assert mean == pytest.approx(run.final[f"val/{metric}"], rel=1e-12), metric
+    other = RunFiles(split / {"one": "two", "two": "one"}.get(name, name) / "text/run").table("samples")
+    assert [row["sample"] for row in windows] == [row["sample"] for row in other]
+    assert [float(row["loss"]) for row in windows] == pytest.approx([float(row["loss"]) for row in other], rel=1e-10)
+    baselines = {row["metric"]: row for row in run.table("baselines")}
+    tokens = {part: np.fromfile(next((split / name / "token_stores").glob(f"*/{part}.bin")), "<u2") for part in ("train", "val")}
+    counts = np.bincount(tokens["train"], minlength=int(max(map(np.max, tokens.values()))) + 1) + 1
+    loss = -np.log(counts / counts.sum())[tokens["val"]].mean()
+    assert float(baselines["loss"]["unigram"]) == pytest.approx(loss, rel=1e-6) and baselines["loss"]["constant"] == ""
+    assert float(baselines["perplexity"]["unigram"]) == pytest.approx(math.exp(loss), rel=1e-6)
+    letters = (tokens["val"] != max(map(np.max, tokens.values()))).mean() if name != "random-one" else 1.0
+    bits = loss / math.log(2) / letters
+    assert float(baselines["bits_per_byte"]["unigram"]) == pytest.approx(bits, rel=1e-6), "a letter is one byte, the end marker none"
+    assert float(baselines["top1"]["constant"]) == (tokens["val"] == counts.argmax()).mean()
+    tables = final_tables(run.final, run.table("baselines"))
+    assert ">constant<" in tables and ">unigram<" in tables and ">shuffled<" not in tables and f">{loss:.4g}<" in tables
+
+
+def test_runs_are_compared_window_by_window(split):
+    found = [Compared([RunFiles(split / name / "text/run")]).groups[0] for name in ("random-one", "random-two")]
+    difference = PairedRows().difference(*found, "val/loss")
+    windows = RunFiles(split / "random-one" / "text/run").table("samples")
+    assert difference is not None and difference.samples == difference.of == len(windows)
+    assert abs(difference.value) < 1e-10 and difference.high - difference.low < 1e-9, "the same run on one and two processes"
 
 
 def test_training_rows_have_loss_perplexity_and_bits_per_byte(split):

@@ -2,7 +2,9 @@
 
 import csv
 import math
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +80,27 @@ def test_the_tree_counts_each_sample_once_at_each_rank(run: Path) -> None:
         inside = [sample for sample in labelled if lineage in tables.path(sample.label)]
         assert (total, right) == (len(inside), sum(bool(sample.right) for sample in inside))
     assert clade_tree(tables).count("<summary>") + clade_tree(tables).count("<p>") == len(counts)
+
+
+def test_no_value_is_in_a_tooltip_alone(run: Path) -> None:
+    """Browsers show `title` under the pointer only. A chart and the tree are one tab stop each, however many dots and taxa they have."""
+    tables, text = AnswerTables(RunFiles(run)), (run / "report.html").read_text().partition("<script>")[0]
+    text = re.sub(r'<div class="picture".*?</svg>', "", text, flags=re.DOTALL)  # the schedule, which is also there as text
+    assert text.count("<title>") == 1 and set(re.findall(r' title="([^"]*)"', text)) <= {"95 % interval"}
+    tree = clade_tree(tables)
+    assert tree.count("tabindex") == 1
+    shown = Counter(" ".join(re.sub("<[^>]*>", " ", line).split()) for line in re.split("<summary>|<p>", tree)[1:])
+    expected = Counter[str]()
+    for lineage, (total, right) in clade_counts(tables).items():
+        taxon = tables.taxa[lineage]
+        own = f", {100 * taxon.accuracy:.0f} % right at this rank" if taxon.rank != tables.finest and taxon.accuracy is not None else ""
+        labels = f"{taxon.training} training label{'s' * (taxon.training != 1)}{own}"
+        expected[f"{100 * right / total:.0f} % ({right} of {total}) {taxon.name} {taxon.rank} {labels}"] += 1
+    assert shown == expected
+    charts = re.findall(r"<svg[^>]*data-marks.*?</svg>", text)
+    assert len(charts) == 2 + len(tables.ranks)
+    for chart in charts:
+        assert 0 < chart.count("<circle") <= chart.count("data-about=") and chart.count("tabindex") == 1
 
 
 def test_the_command_makes_the_same_page_and_one_without_the_lost_files(run: Path, tmp_path: Path) -> None:

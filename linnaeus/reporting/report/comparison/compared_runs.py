@@ -11,6 +11,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import read_json
 from linnaeus.reporting.report.configuration import flatten, shown
 from linnaeus.reporting.report.run_files import RunFiles, open_run
+from linnaeus.rundir.finished_run import ENDED
 
 SEEDS = ("seed", "data.fold")  # runs that differ in these keys only form a group, whose mean is shown
 # Keys, or beginnings of keys, that do not describe an experiment. They are ignored.
@@ -84,24 +85,32 @@ class Group:
         return stdev(values) if len(values) > 1 else None
 
     @property
+    def unfinished(self) -> str:
+        """Return which runs did not finish, such as `killed` or `2 of 3 unfinished`; "" if all finished."""
+        states = [run.status for run in self.runs if run.status not in ENDED]
+        return "" if not states else states[0] if len(self.runs) == 1 else f"{len(states)} of {len(self.runs)} unfinished"
+
+    @property
     def seconds(self) -> float | None:
-        """Return the mean training time of the runs in seconds (see `_training_seconds`); None if no time is known.
+        """Return the mean device time of the runs in seconds (see `_device_seconds`); None if no time is known.
 
         Runs with an unknown time are left out."""
-        found = [_training_seconds(run) for run in self.runs]
+        found = [_device_seconds(run) for run in self.runs]
         known = [seconds for seconds in found if seconds]
         return fmean(known) if known else None
 
 
-def _training_seconds(run: RunFiles) -> float | None:
-    """Return the training time of a run in seconds, summed over all launches, without validation and saving; None if unknown.
+def _device_seconds(run: RunFiles) -> float | None:
+    """Return the training time of a run in seconds x its processes, summed over all launches, without validation and saving; None if
+    unknown.
 
-    It is computed from timings.jsonl, because `time/training_seconds` restarts at 0 in each launch. Without timings.jsonl, return the
-    training time of the last launch, otherwise the wall time of the run."""
-    curve, before, total = run.timings.get("time/training_seconds"), 0.0, 0.0
-    for _, seconds in curve.points if curve is not None else ():
-        total, before = total + (seconds - before if seconds >= before else seconds), seconds
-    return total or run.last_timings.get("time/training_seconds") or run.last_timings.get("time/wall_seconds")
+    A launch without a number of processes has that of run.json, otherwise 1. Without a training time, return the wall time of the run x
+    processes."""
+    processes = run.record.get("world_size", 1)
+    processes = processes if isinstance(processes, int) else 1
+    each = ((timings.get("time/training_seconds", 0.0), timings.get("time/processes", processes)) for timings in run.launch_timings)
+    total = sum(seconds * number for seconds, number in each)
+    return total or run.last_timings.get("time/wall_seconds", 0.0) * processes or None
 
 
 class Compared:

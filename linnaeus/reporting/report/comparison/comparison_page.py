@@ -50,7 +50,7 @@ def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
     compared, pairs = Compared(runs), PairedRows()
     first = compared.groups[0]
     paired = any(pairs.table(run) for run in first.runs)
-    several = len(compared.groups) > 1 and all(len(group.runs) > 1 for group in compared.groups)
+    several = [len(first.runs) > 1 and len(group.runs) > 1 for group in compared.groups[1:]]
     about = f"Differences from {first.name}, 95 % intervals. " + _intervals_text(paired, several)
     sections = [
         Section(
@@ -69,12 +69,18 @@ def comparison_page(runs: Sequence[RunFiles], folder: Path) -> str:
     return sections_page(f"Comparison: {experiments}", header, [section for section in sections if section.body])
 
 
-def _intervals_text(paired: bool, several: bool) -> str:
-    """Return the text about the sources of the intervals. paired: the tables of samples are saved. several: each group has several runs."""
-    if not paired and not several:
+def _intervals_text(paired: bool, several: Sequence[bool]) -> str:
+    """Return the text about the sources of the intervals. paired: the tables of samples are saved. several: for each group after the first,
+    True if it and the first have several runs."""
+    if not paired and not any(several):
         return "Only aggregate results are saved, so there are no paired intervals and nothing is coloured."
     found = "Paired by sample: both runs predict the same samples. " if paired else ""
-    found += "They include the variation over the seeds. " if several else "They do not include the variation over seeds. "
+    if any(several):
+        alone = several.count(False)
+        found += "They include the variation over the seeds"
+        found += f", except in the {counted(alone, 'column')} of a single run. " if alone else ". "
+    else:
+        found += "They do not include the variation over seeds, which needs two runs or more of the reference and of the other. "
     return found + "A difference is coloured only if its interval excludes 0."
 
 
@@ -102,13 +108,17 @@ def _results(compared: Compared) -> str:
     best = {key: _best(compared, key) for key in keys}
     rows = []
     for group in compared.groups:
-        cells = [text_cell(group.name), Cell(str(len(group.runs)), len(group.runs))]
+        mark = f' <span class="status warning">{escape(group.unfinished)}</span>' if group.unfinished else ""
+        cells = [Cell(escape(group.name) + mark, group.name), Cell(str(len(group.runs)), len(group.runs))]
         cells += [_mean_cell(group, key, group.name == best[key]) for key in keys]
         cells.append(Cell(format_duration(group.seconds), group.seconds) if group.seconds else Cell("–"))
         rows.append(cells)
     columns = [Column("configuration", words=True), Column("runs", "Number of seeds.")]
-    columns += [Column(_short_title(key), meaning(key)) for key in keys] + [Column("training", "Time of the updates, mean over seeds.")]
+    columns += [Column(_short_title(key), meaning(key)) for key in keys] + [Column("device time", _DEVICE_TIME)]
     return table("Results by configuration", columns, rows)
+
+
+_DEVICE_TIME = "Time of the updates x processes, summed over all starts; mean over seeds."
 
 
 def _title(key: str) -> str:
@@ -144,7 +154,7 @@ def _mean_cell(group: Group, key: str, best: bool) -> Cell:
 def _pareto(compared: Compared) -> str:
     key = compared.main_metric
     entries = [
-        Entry(group.name, group.seconds, mean, group.deviation(key))
+        Entry(group.name, group.seconds, mean, group.deviation(key), group.unfinished)
         for group in compared.groups
         if group.seconds and (mean := group.mean(key)) is not None
     ]
@@ -185,6 +195,9 @@ def _difference_cell(key: str, found: Difference | None) -> Cell:
     if not math.isnan(found.low):
         scale, form = (100, "+.1f") if is_share(key) else (1, "+.3g")
         html += f'<span class="interval">{scale * found.low:{form}} to {scale * found.high:{form}}</span>'
+    if found.samples < found.of:
+        there = show_value(key, found.reference)
+        html += f'<span class="interval">over {found.samples:,} paired samples of {found.of:,}; the reference there: {there}</span>'
     return Cell(html, found.value)
 
 

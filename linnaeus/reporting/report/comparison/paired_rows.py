@@ -21,12 +21,15 @@ from linnaeus.reporting.report.run_files import Rows, RunFiles
 
 class Difference(NamedTuple):
     """Difference of a metric between two groups. `value`: second group minus first group. `low`, `high`: ends of its 95 % interval; NaN if
-    unknown. `samples`: number of paired samples; 0 if `value` is the difference of the final metrics."""
+    unknown. `samples`: number of paired samples; 0 if `value` is the difference of the final metrics. `of`: largest number of samples in a
+    table. `reference`: mean of the first group over the paired samples, or its final metric."""
 
     value: float
     low: float
     high: float
     samples: int
+    of: int
+    reference: float
 
     @property
     def significant(self) -> bool:
@@ -63,10 +66,12 @@ class PairedRows:
         seeds = seed_half_width(first.values(key), other.values(key))
         if not names:
             width = np.nan if seeds is None else seeds
-            return Difference(b - a, b - a - width, b - a + width, 0)
+            return Difference(b - a, b - a - width, b - a + width, 0, 0, a)
         means = [np.mean([[float(table[name][column]) for name in names] for table in own], axis=0) for own in tables]
         value, (low, high) = float((means[1] - means[0]).mean()), _interval(means[1] - means[0], _groups(tables[0][0], names))
-        return Difference(value, value - math.hypot(value - low, seeds or 0), value + math.hypot(high - value, seeds or 0), len(names))
+        ends = value - math.hypot(value - low, seeds or 0), value + math.hypot(high - value, seeds or 0)
+        most = max(sum(row[column] != "" for row in table.values()) for own in tables for table in own)
+        return Difference(value, *ends, len(names), most, float(means[0].mean()))
 
 
 def _common_names(tables: Sequence[dict[str, dict[str, str]]], column: str) -> list[str]:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from linnaeus.reporting.charts import BLUE, Chart, Scale, element
+from linnaeus.reporting.charts import BLUE, Chart, Scale
 from linnaeus.reporting.formatting import format_tick
+from linnaeus.reporting.report.html_parts import picture_of_marks
 
 WIDTH, HEIGHT = 520, 260
 LEFT, RIGHT, TOP, BOTTOM = 56, 26, 16, 44
@@ -52,7 +53,7 @@ def density_chart(title: str, density: np.ndarray, places: int) -> str:
         width, top = x(last) - x(first) - 1.5, chart.y(count)
         if count:
             box = {"x": x(first), "y": top, "width": width, "height": chart.y.start - top, "rx": 1.5}
-            chart.add("rect", element("title", about), class_="b0", fill=BLUE, **box)
+            chart.add("rect", class_="b0", fill=BLUE, data_about=about, **box)
     dead = f"{never} of {len(density)} never active" if never else f"all {len(density)} active"
     return _figure(title, f"{dead} on {places:,} places", chart, "")
 
@@ -77,13 +78,13 @@ def frontier_chart(title: str, points: Sequence[Point], note: str) -> str:
             chart.curve([(point.l0, point.value) for point in own], BLUE, f"s{number % 8}")
         for point in own:
             about = f"{point.name}: L0 {point.l0:.1f}, {point.value:.4f}"
-            chart.dot(point.l0, point.value, BLUE, f"s{number % 8}", radius=6 if point.here else 3.6, title=about)
+            chart.dot(point.l0, point.value, BLUE, f"s{number % 8}", radius=6 if point.here else 3.6, data_about=about)
     keys = "".join(f'<span class="key"><i class="b{i % 8}"></i>{escape(name)}</span>' for i, name in enumerate(series))
     return _figure(title, note, chart, keys if len(series) > 1 else "")
 
 
 def _figure(title: str, note: str, chart: Chart, legend: str) -> str:
-    picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
+    picture = picture_of_marks(chart, WIDTH, HEIGHT, title)
     caption = f'<figcaption>{escape(title)}<span class="note">{escape(note)}</span></figcaption>'
     return f'<figure class="chart">{caption}<div class="legend">{legend}</div>{picture}</figure>'
 

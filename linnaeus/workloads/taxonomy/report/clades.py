@@ -68,11 +68,11 @@ def _node(tables: AnswerTables, counts: dict[str, tuple[int, int]], children: di
     taxon, (total, right) = tables.taxa[lineage], counts[lineage]
     share = right / total
     name = f"<i>{escape(taxon.name)}</i>" if taxon.rank in ("genus", "species") else escape(taxon.name)
-    own = f", right at this rank {100 * taxon.accuracy:.0f} %" if taxon.rank != tables.finest and taxon.accuracy is not None else ""
-    about = f"{right} of {total} right at rank {tables.finest}{own}; {counted(taxon.training, 'training label')}"
+    facts = [counted(taxon.training, "training label")]
+    facts += [f"{100 * taxon.accuracy:.0f} % right at this rank"] if taxon.rank != tables.finest and taxon.accuracy is not None else []
     bar = f'<span class="track" aria-hidden="true"><i class="bar s0" style="width:{100 * share:.0f}%"></i></span>'
-    figure = f'<span class="acc" title="{escape(about)}">{100 * share:.0f} % of {total:,}{bar}</span>'
-    line = f'{name}<span class="rank">{escape(taxon.rank)}</span>{figure}'
+    figure = f'<span class="acc">{100 * share:.0f} % ({right:,} of {total:,}){bar}</span>'
+    line = f'{figure}{name}<span class="rank">{escape(taxon.rank)}</span> <span class="rank facts">{", ".join(facts)}</span>'
     below = sorted(children.get(lineage, ()), key=lambda child: -counts[child][0])
     if not below:
         return f"<p>{line}</p>"

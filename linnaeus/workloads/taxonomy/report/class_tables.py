@@ -4,9 +4,9 @@ accuracy.
 
 from html import escape
 
-from linnaeus.reporting.charts import BLUE, Chart, Scale, element
+from linnaeus.reporting.charts import BLUE, Chart, Scale
 from linnaeus.reporting.formatting import format_tick
-from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, explained, number, share_cell, table, text_cell
+from linnaeus.reporting.report.html_parts import Cell, Column, count_cell, explained, number, picture_of_marks, share_cell, table, text_cell
 from linnaeus.reporting.report.metric_names import meaning, metric_name
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, Taxon
 
@@ -59,9 +59,9 @@ def _picture(tables: AnswerTables, own: list[Taxon]) -> str:
     for taxon in sorted(own, key=lambda taxon: -taxon.samples)[:DOTS]:
         text = f"{taxon.name}: {taxon.right} of {taxon.samples} right, {taxon.training} training labels"
         radius = 2 + 5 * (taxon.samples / largest) ** 0.5
-        chart.dot(max(taxon.training, 0.9), taxon.accuracy or 0.0, BLUE, "s0", radius, text)
+        chart.dot(max(taxon.training, 0.9), taxon.accuracy or 0.0, BLUE, "s0", radius, data_about=text)
     label = f"Accuracy of {len(own)} classes over their numbers of training labels; the values are in the table of classes"
-    picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=label)
+    picture = picture_of_marks(chart, WIDTH, HEIGHT, label)
     about = "A dot is a class. The larger the dot, the more validation samples."
     caption = explained(f"Accuracy of each {tables.finest} over its training labels", about)
     return f'<figure class="chart"><figcaption>{caption}</figcaption>{picture}</figure>'

@@ -6,8 +6,8 @@ from html import escape
 
 from linnaeus.errors import counted
 from linnaeus.files import read_json
-from linnaeus.reporting.charts import BLUE, Chart, Scale, element
-from linnaeus.reporting.report.html_parts import cards, explained, interval, number
+from linnaeus.reporting.charts import BLUE, Chart, Scale
+from linnaeus.reporting.report.html_parts import cards, explained, interval, number, picture_of_marks
 from linnaeus.reporting.report.metric_names import meaning
 from linnaeus.reporting.report.metric_tables import difference, uncertainty
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables, times
@@ -116,15 +116,17 @@ def rank_plot(tables: AnswerTables) -> str:
         ticks = {"s1": tables.baselines.get(f"{rank}/top1", {}).get("constant"), "s3": best.get(f"with_meta/{rank}/top1")}
         for class_, value in ticks.items():
             if value is not None:
-                chart.add("line", class_=f"{class_} whisker", x1=chart.x(value), x2=chart.x(value), y1=y - 12, y2=y + 12)
+                about = f"{rank}, {'best possible' if class_ == 's3' else 'always the most frequent class'} {100 * value:.1f} %"
+                ends = {"x1": chart.x(value), "x2": chart.x(value), "y1": y - 12, "y2": y + 12}
+                chart.add("line", class_=f"{class_} whisker", **ends, data_about=about)
+                described.append(about)
     keys = [("b0", "all inputs"), *([("b2", "without place and date")] if f"{tables.normal}{MASKED}/loss" in tables.final else [])]
     keys += [("b1", "always the most frequent class")] * bool(tables.baselines) + [("b3", "best possible")] * bool(
         tables.examples.get("ceilings")
     )
     legend = "".join(f'<span class="key"><i class="{class_}"></i>{words}</span>' for class_, words in keys)
-    size = {"viewBox": f"0 0 {WIDTH} {height}", "role": "img", "aria-label": "Accuracy by taxonomic rank. " + "; ".join(described)}
     caption = explained("Accuracy by taxonomic rank", "Lines are 95 % intervals.")
-    picture = element("svg", "".join(chart.parts), **size)
+    picture = picture_of_marks(chart, WIDTH, height, "Accuracy by taxonomic rank. " + "; ".join(described))
     return f'<figure class="chart"><figcaption>{caption}</figcaption><div class="legend">{legend}</div>{picture}</figure>'
 
 
@@ -142,7 +144,7 @@ def _dot(tables: AnswerTables, chart: Chart, rank: str, kind: str, y: float) -> 
     if low is not None and high is not None:
         chart.add("line", class_=f"{colour} whisker", x1=chart.x(low), x2=chart.x(high), y1=y, y2=y)
         text += f" ({100 * low:.1f} to {100 * high:.1f})"
-    chart.add("circle", element("title", escape(text)), class_=f"dot {colour}", cx=chart.x(value), cy=y, r=4.5, fill=BLUE)
+    chart.add("circle", class_=f"dot {colour}", cx=chart.x(value), cy=y, r=4.5, fill=BLUE, data_about=text)
     return [text]
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from linnaeus.reporting.charts import BLUE, Chart, Scale, element
-from linnaeus.reporting.report.html_parts import number
+from linnaeus.reporting.charts import BLUE, Chart, Scale
+from linnaeus.reporting.report.html_parts import number, picture_of_marks
 from linnaeus.reporting.report.run_files import Rows
 from linnaeus.workloads.taxonomy.report.answer_tables import AnswerTables
 
@@ -36,13 +36,11 @@ def _diagram(tables: AnswerTables, rank: str, rows: Rows) -> str:
     points = [(float(row["confidence"]), float(row["right"]), int(row["samples"])) for row in rows]
     chart.curve([(x, y) for x, y, _ in points], BLUE, "s0 faint")
     for x, y, samples in points:
-        text = f"stated {100 * x:.0f} %, right {100 * y:.0f} % of {samples}"
-        chart.dot(x, y, BLUE, "s0", 2.5 + 11 * (samples / total) ** 0.5, text)
+        chart.dot(x, y, BLUE, "s0", 2.5 + 11 * (samples / total) ** 0.5, data_about=_described([(x, y, samples)]))
     key = f"{tables.normal}/{rank}/ece"
     caption = f'{escape(rank)}<span class="note">calibration error {number(key, tables.final.get(key))}</span>'
     label = f"Reliability at {rank}: {_described(points)}"
-    picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {SIDE} {SIDE}", role="img", aria_label=label)
-    return f"<figure><figcaption>{caption}</figcaption>{picture}</figure>"
+    return f"<figure><figcaption>{caption}</figcaption>{picture_of_marks(chart, SIDE, SIDE, label)}</figure>"
 
 
 def _described(points: Sequence[tuple[float, float, int]]) -> str:

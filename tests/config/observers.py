@@ -22,6 +22,7 @@ from linnaeus.distributed import DistributedContext
 from linnaeus.rundir import RunDirectory, run_path
 from linnaeus.train.build import build_train_loader, build_workers
 from linnaeus.train.loop import update_on_window, windows
+from linnaeus.train.validation import measure_pass
 from linnaeus.workloads import build_workload
 from tests import runs
 
@@ -106,7 +107,7 @@ def loader_on_gpu(config: Any) -> tuple:
 
 def validation_batches(config: Any) -> int:
     t = built(config)
-    train.validate_one_pass(t, t.passes[0])
+    measure_pass(t, t.passes[0])
     return len(t.validation_loader)
 
 

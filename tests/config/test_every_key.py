@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from linnaeus import train, workloads
+from linnaeus import workloads
 from linnaeus.config.registry import registered
 from linnaeus.config.setting import entry_type
 from linnaeus.config.typed_config import config_class, variants_of
 from linnaeus.sweep.request import check_settings, split_parameters
 from linnaeus.sweep.trial_results import metric_of
 from linnaeus.train.outputs import build_loggers
+from linnaeus.train.validation import measure_pass
 from linnaeus.workloads import build_workload
 from tests.config import launched
 from tests.config import observers as see
@@ -150,7 +151,7 @@ TABLE = {
     "model.name": Case(TIMM, built(lambda t: type(t.model.trunk).__name__)),
     "loss.name": Case("loss=marginal", see.updates),
     "augment.name": Case("augment=none", see.batches),
-    "augment.tta": Case("augment.tta=flip", built(lambda t: train.validate_one_pass(t, t.passes[0]))),
+    "augment.tta": Case("augment.tta=flip", built(lambda t: measure_pass(t, t.passes[0]).results(False))),
     "augment.mix_nulls": Case(
         "augment.mix_nulls=true", built(lambda t: t.workload.train_set.groups("order").tolist()), f"{MIXED} data.train_samples=400"
     ),

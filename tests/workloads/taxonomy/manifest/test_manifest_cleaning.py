@@ -85,6 +85,27 @@ def test_zero_elevation_is_a_value_unless_set_as_missing_and_semicolon_tables_ha
     assert metadata.elevation[0] == 0.0 and metadata.latitude[0] == 43.5
 
 
+DAY = [f"2020-05-01T{minute // 60:02d}:{minute % 60:02d}:00" for minute in range(5, 1440, 8)]  # 180 times, none at a full hour
+
+
+@pytest.mark.parametrize(
+    "others, midnights, missing",
+    [
+        (DAY, 3, 3),
+        (DAY, 2, 0),
+        ([*DAY, *[f"2020-05-01 {hour:02d}:00:00" for hour in range(1, 24)]], 10, 0),
+        ([*DAY, *[f"2020-05-01 {hour:02d}:00:00" for hour in range(1, 24)]], 11, 11),
+        (DAY * 16, 20, 0),  # 2,900 rows: two a minute
+        (DAY * 16, 21, 21),
+    ],
+)
+def test_midnight_is_missing_if_it_is_far_more_frequent_than_by_chance(others, midnights, missing, tmp_path):
+    times = ["2020-05-01T00:00:00"] * midnights + others
+    metadata, tally = cleaned(tmp_path, [row(time=time) for time in times])
+    assert np.flatnonzero(np.isnan(metadata.hour)).tolist() == list(range(missing))
+    assert [count for reason, count in tally.counts.items() if "local time of exactly 00:00:00" in reason] == [missing][: missing > 0]
+
+
 def test_midnight_in_every_row_is_missing(tmp_path):
     metadata, tally = cleaned(tmp_path, [row(time="00:00:00")] * 3)
     assert np.isnan(metadata.hour).all() and list(tally.counts.values()) == [3]

@@ -192,7 +192,7 @@ class Cells:
 
 
 def _placeholder_midnight(hour: np.ndarray, local: np.ndarray) -> np.ndarray:
-    """Return bool [N], True for local times of exactly 00:00:00 if they probably stand for dates without a time; otherwise False everywhere.
+    """Return bool [N], True for local times of exactly 00:00:00 if they probably stand for dates without a time; if not, all are False.
 
     They do if there are at least `FEWEST_MIDNIGHTS`, and more than `FREQUENT` times as many as expected: the mean number of rows at exactly
     22:00, 23:00, 01:00 and 02:00, or, if larger, the number of rows in a minute if rows are equally frequent all day. hour: float64 [N],

@@ -64,6 +64,14 @@ class Inspected:
         return len(self.labels)
 
     @cached_property
+    def species(self) -> np.ndarray:
+        """Return the label of each row at the rank species, int64 [N], -1 for none. Without a rank of this name it is the finest rank."""
+        ranks = [rank.lower() for rank in self.tree.ranks]
+        if not ranks:
+            return np.full(len(self), -1, dtype=np.int64)
+        return self.labels[:, ranks.index("species") if "species" in ranks else -1]
+
+    @cached_property
     def row_numbers(self) -> np.ndarray:
         """Return the number by which reports name each row, int64 [N]: that in its file, from 1, where the source is one table."""
         return self.table.row_numbers()

@@ -149,8 +149,17 @@ def species_in_the_north(rows):
     return own
 
 
-def test_signs_and_order_of_coordinates_by_the_other_records_of_the_species(rows, inspected):
+def with_subspecies(rows):
+    """Give each tenth row with a species a subspecies, its own."""
+    for number, row in enumerate(rows):
+        row["subspecies"] = f"{row['species']} s{number}" if row["species"] and number % 10 == 0 else ""
+
+
+@pytest.mark.parametrize("subspecies", [False, True])
+def test_signs_and_order_of_coordinates_by_the_other_records_of_the_species(subspecies, rows, inspected):
     own = species_in_the_north(rows)
+    if subspecies:
+        with_subspecies(rows)
     assert table_findings(inspected(rows)) == []
     for row, (latitude, longitude) in zip(own, PLACES, strict=False):
         rows[row]["latitude"] = f"{latitude * float(rows[row]['latitude']):.5f}"
@@ -212,8 +221,11 @@ def test_a_species_that_begins_with_another_genus(rows, inspected):
     assert taxon_names.foreign_genus(inspected(rows)) == []
 
 
-def test_a_land_organism_at_sea_is_found_with_a_map(rows, inspected, monkeypatch):
+@pytest.mark.parametrize("subspecies", [False, True])
+def test_a_land_organism_at_sea_is_found_with_a_map(subspecies, rows, inspected, monkeypatch):
     own = species_in_the_north(rows)
+    if subspecies:
+        with_subspecies(rows)
     globe = SimpleNamespace(is_land=lambda latitude, longitude: np.asarray(longitude) < 80)  # the coast is the meridian of 80 degrees
     for row in own:
         rows[row] |= {"latitude": "60", "longitude": "79.5", "uncertainty": "20"}

@@ -11,7 +11,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, read_columns, usable_rows
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, plain_name
-from linnaeus.workloads.taxonomy.manifest.dates import first_date
+from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
 from linnaeus.workloads.taxonomy.manifest.split import split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table
@@ -68,7 +68,7 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
         uncertainty=cells.numbers("uncertainty"),
         elevation=cells.numbers("elevation"),
         date=_dates(table, config),
-        hour=metadata.hour.astype(np.float64),
+        hour=metadata.hour.astype(np.float64) if config.time_column is not None else _hours_of_dates(table, config),
         groups={name: table.columns[name] for name, plain in named.items() if plain in GROUP_NAMES or name == config.group_column},
         ids={name: table.columns[name] for name, plain in named.items() if plain in ID_NAMES},
         excluded=table.excluded,
@@ -95,3 +95,14 @@ def _dates(table: Table, config: ManifestConfig) -> np.ndarray:
     found = [None if is_null(value) else first_date(value, config.date_format) for value in column.values]
     days = [None if not isinstance(day, datetime.date) else day for day in found]
     return np.array(days, dtype="datetime64[D]")[column.codes]
+
+
+def _hours_of_dates(table: Table, config: ManifestConfig) -> np.ndarray:
+    """Return the times of day in the column of dates, in hours, float64 [N]. NaN where there is none, or where it is 0:00, which also
+    stands for a date without a time."""
+    if config.date_column is None:
+        return np.full(len(table), np.nan)
+    column = table.columns[config.date_column]
+    found = [hour_of_day(value, config.date_format) for value in column.values]
+    hours = [hour if isinstance(hour, float) and hour > 0 else np.nan for hour in found]
+    return np.array(hours, dtype=np.float64)[column.codes]

@@ -79,8 +79,11 @@ def test_a_group_in_two_splits_is_found_and_the_key_named(column, check, rows, i
     for validation, train in ((1650, 2), (1700, 3), (1999, 3)):
         rows[validation][column] = rows[train][column]
     rows[4][column] = rows[5][column]  # both in training
+    rows[1750]["split"] = rows[1751]["split"] = rows[1752]["split"] = "test"
+    rows[1750][column] = rows[1749][column]  # validation
+    rows[1752][column] = rows[1751][column]  # both in test
     findings = table_findings(inspected(rows))
-    assert rows_of(findings, f"{check} in two splits") == [1650, 1700, 1999] and len(findings) == 1
+    assert rows_of(findings, f"{check} in two splits") == [1650, 1700, 1750, 1999] and len(findings) == 1
     assert f"data.group_column={column}" in findings[0].text
 
 
@@ -92,11 +95,34 @@ def test_groups_that_a_random_split_divides_are_a_note_until_they_are_used(rows,
     assert table_findings(inspected(rows, "data.split_column=null", "data.group_column=site")) == []
 
 
-def test_a_burst_in_two_splits(rows, inspected):
+BURST = {3: "10:00:00", 4: "10:00:50", 1800: "10:01:45", 1801: "10:03:00", 1802: "09:00:00", 1803: "09:00:30"}  # 1803 is a test row
+
+
+@pytest.mark.parametrize("times", ["column", "dates", "format"])
+def test_a_burst_in_two_splits(times, rows, inspected):
     place = {"latitude": "47.12345", "longitude": "8.5", "date": "2023-06-01"}
-    for row, time in ((3, "10:00:00"), (4, "10:00:50"), (1800, "10:01:45"), (1801, "10:03:00"), (1802, "09:00:00")):
+    for row, time in BURST.items():
         rows[row] |= place | {"time": time}
-    assert rows_of(table_findings(inspected(rows)), "burst in two splits") == [1800]
+    rows[1803]["split"] = "test"
+    keys = []
+    if times != "column":
+        for row in rows:
+            time = row.pop("time")
+            row["date"] = row["date"] and f"{row['date']} {time or '00:00:00'}"
+        for row in (5, 1804):
+            rows[row] |= place | {"date": "2023-06-01 00:00:00"}  # without a time
+        keys = ["data.date_format='%Y-%m-%d %H:%M:%S'"] if times == "format" else []
+    assert rows_of(table_findings(inspected(rows, *keys)), "burst in two splits") == [1800, 1803]
+
+
+def test_bursts_that_cannot_be_checked_are_a_note(rows, inspected):
+    for row in rows:
+        del row["time"]
+    (finding,) = table_findings(inspected(rows))
+    assert finding.check == "bursts not checked" and finding.severity == "note"
+    for row in rows:
+        row["date"] = ""
+    assert table_findings(inspected(rows)) == []
 
 
 def test_a_point_with_records_of_many_days(rows, inspected):

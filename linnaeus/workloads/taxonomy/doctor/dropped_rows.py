@@ -25,6 +25,11 @@ def dropped_rows(records: Inspected) -> list[Finding]:
     return findings
 
 
+def problems(records: Inspected) -> list[Finding]:
+    """Return a finding for each mistake with which training would not start."""
+    return [Finding("training would not start", "error", NO_ROWS, text) for text in records.problems]
+
+
 def emptied_cells(records: Inspected) -> list[Finding]:
     """Return a finding for each reason for which training sets cells to missing."""
     findings = []

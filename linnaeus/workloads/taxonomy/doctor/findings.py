@@ -56,6 +56,7 @@ class Inspected:
     hour: np.ndarray  # float64 [N], hours of the day
     groups: dict[str, Column]  # columns of observations, observers, sites and the like
     ids: dict[str, Column]  # columns that should contain a different value in each row
+    problems: list[str] = field(default_factory=list)  # messages of mistakes with which training would not start
     excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows that the reader of the source has left out
     left_out: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) that training leaves out
     missing: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)  # role of a column, reason -> rows (int64) set to missing

@@ -168,7 +168,7 @@ class Cells:
         kind = np.array([*map(reasons.index, found), -1])[kind][column.codes]
         values = values[column.codes]
         if (kind >= 0).any() and np.isnan(values).all():
-            raise self.unusable(role, column, kind >= 0, reasons[int(kind.max())])
+            self.tally.refuse(role, self.unusable(role, column, kind >= 0, reasons[int(kind.max())]))
         for number, reason in enumerate(reasons):
             self.tally.add(f"{role}: {reason}, set to missing", kind == number, role)
         return values
@@ -178,7 +178,7 @@ class Cells:
         value is left."""
         known = ~np.isnan(values)
         if where.any() and where[known].all():
-            raise self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0])
+            self.tally.refuse(role, self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0]))
         self.tally.add(f"{reason}, set to missing", where, role)
         values[where] = np.nan
 

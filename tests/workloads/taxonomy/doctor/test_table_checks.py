@@ -55,6 +55,33 @@ def test_a_defect_of_a_cell_is_found_in_its_row_alone(check, rows, inspected):
     assert all(finding.severity == "note" or finding.empty or finding.leave_out for finding in findings)
 
 
+def test_kept_coordinates_of_zero_are_not_a_defect(rows, inspected):
+    rows[7] |= CELLS["coordinates 0, 0"]
+    assert table_findings(inspected(rows, "data.keep_zero_coordinates=true")) == []
+
+
+def test_a_column_that_cannot_be_used_and_a_word_of_the_split_are_findings_beside_others(rows, inspected):
+    for row in rows:
+        row["date"] = row["date"] and "/".join(reversed(row["date"].split("-")))
+    rows[3]["split"], rows[7]["latitude"] = "maybe", "1200"
+    words, column, *others = table_findings(inspected(rows))
+    assert words.check == column.check == "training would not start" and words.severity == column.severity == "error"
+    assert "data.split_column: 'split' contains 'maybe'" in words.text and "data.date_format='%d/%m/%Y'" in column.text
+    assert [(finding.check, finding.rows.tolist()) for finding in others] == [("impossible coordinates", [7])]
+    assert not column.empty  # the corrected manifest keeps the cells
+
+
+def test_a_cycle_of_parents_is_a_finding_beside_others(rows, inspected, tmp_path):
+    species = sorted({row["species"] for row in rows if row["species"]})
+    lines = ["id,parent_id,rank,name", "g1,f1,genus,G", "f1,g1,family,F", *(f"{name},g1,species,{name}" for name in species)]
+    (tmp_path / "taxa.csv").write_text("\n".join(lines) + "\n")
+    rows[7]["latitude"] = "1200"
+    records = inspected(rows, f"data.taxonomy={tmp_path / 'taxa.csv'}", "data.taxon_column=species")
+    findings = table_findings(records)
+    assert findings[0].check == "training would not start" and "data.taxonomy: 'taxa.csv' has 1 cycle of parents" in findings[0].text
+    assert rows_of(findings, "impossible coordinates") == [7] and (records.labels[:, -1] >= 0).any()
+
+
 def test_photographs_and_ids_that_occur_twice(rows, inspected):
     for number, row in enumerate(rows):
         row["photo_id"] = str(number)

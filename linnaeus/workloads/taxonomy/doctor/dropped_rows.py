@@ -8,7 +8,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # parts of the reasons that `clean_metadata` gives and the check `coordinates` reports
-_INCOMPLETE = ("no month", "no day of the month", "interval longer than a month", "midnight")  # of dates that are incomplete, not wrong
+_INCOMPLETE = ("no month", "interval longer than a month", "midnight")  # of dates that are incomplete, not wrong
 
 
 def dropped_rows(records: Inspected) -> list[Finding]:

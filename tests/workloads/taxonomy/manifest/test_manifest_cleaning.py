@@ -48,7 +48,9 @@ def test_a_valid_row_is_not_changed(tmp_path):
         ("unc", ["-80"], "negative uncertainty"),
         ("unc", ["106807033"], "beyond half the Earth"),
         ("date", ["2021-02-30"], "impossible date"),
-        ("date", ["2021-04"], "no day"),
+        ("date", ["2021-13"], "impossible date"),
+        ("date", ["2021-04/2021-05"], "longer than a month"),
+        ("date", ["2021-04-27/2021-05"], "longer than a month"),
         ("date", ["2021"], "no month"),
         ("date", ["27/04/2021"], "date: not a date"),
         ("date", ["2021-01-01/2021-06-01"], "longer than a month"),
@@ -83,6 +85,13 @@ def test_null_cells_are_missing_and_not_counted_and_only_coordinates_that_are_bo
 def test_zero_elevation_is_a_value_unless_set_as_missing_and_semicolon_tables_have_decimal_commas(tmp_path):
     metadata, _ = cleaned(tmp_path, [row(lat="43,5", elev="0.0")], delimiter=";")
     assert metadata.elevation[0] == 0.0 and metadata.latitude[0] == 43.5
+
+
+@pytest.mark.parametrize("month, days", [("2019-05", "01/31"), ("2021-2", "01/28"), ("2020-02", "01/29"), ("2021-12/12", "01/31")])
+def test_a_month_is_the_interval_of_its_days(month, days):
+    year, number = month.partition("/")[0].split("-")
+    assert day_of_year(month) == day_of_year(f"{year}-{number.zfill(2)}-{days}")
+    assert day_of_year("2019-05") == day_of_year("2019-05-16")
 
 
 DAY = [f"2020-05-01T{minute // 60:02d}:{minute % 60:02d}:00" for minute in range(5, 1440, 8)]  # 180 times, none at a full hour

@@ -26,8 +26,9 @@ PHOTOGRAPHS = 4 * 1024 + 100  # five parts, the last of 100
 
 
 def write_photographs(folder: Path, count: int) -> None:
-    """Write `count` photographs of four species: links to eight files of noise, which takes long to decode."""
+    """Write `count` photographs of four species, links to eight files of noise, which takes long to decode, and a manifest with sites."""
     noise = np.random.default_rng(0)
+    rows = ["path,species,site"]
     for i in range(count):
         path, first = folder / f"G{i % 4 // 2} s{i % 4}" / f"{i}.jpg", folder / f"G{i % 4 // 2} s{i % 4}" / f"{i % 8}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,11 +36,13 @@ def write_photographs(folder: Path, count: int) -> None:
             Image.fromarray(noise.integers(0, 255, (400, 400, 3), dtype=np.uint8)).save(path)
         else:
             os.link(first, path)
+        rows.append(f"{path.relative_to(folder)},{path.parent.name},site {i % 90}")
+    (folder / "manifest.csv").write_text("\n".join(rows) + "\n")
 
 
 def command(photographs: Path, store: Path) -> list[str]:
     """Return the command as a user types it."""
-    given = ["image_folder", str(store), f"data.path={photographs}", "--processes=2", "--short-side=32"]
+    given = ["manifest", str(store), f"data.path={photographs / 'manifest.csv'}", "--processes=2", "--short-side=32"]
     return [sys.executable, "-m", "linnaeus.commands.prepare", *given]
 
 

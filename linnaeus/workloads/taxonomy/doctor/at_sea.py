@@ -25,13 +25,13 @@ def can_check_sea() -> bool:
 def at_sea(records: Inspected) -> list[Finding]:
     """Return a list with one finding about the records of land organisms that are at sea; [] if there are no such records or the map is not
     installed."""
-    rows = np.flatnonzero((records.labels[:, -1] >= 0) & on_earth(records))
+    rows = np.flatnonzero((records.species >= 0) & on_earth(records))
     if not len(rows) or not can_check_sea():
         return []
     from global_land_mask import globe  # type: ignore[import-not-found]
 
     land = globe.is_land(records.latitude[rows], records.longitude[rows])
-    species = records.labels[rows, -1]
+    species = records.species[rows]
     all_of, on_land = np.bincount(species), np.bincount(species, weights=land)
     of_land = (all_of >= FEWEST) & (on_land >= LAND_SHARE * all_of)
     rows = rows[~land & of_land[species]]

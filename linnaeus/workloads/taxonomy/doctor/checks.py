@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from linnaeus.workloads.taxonomy.doctor.at_sea import at_sea
-from linnaeus.workloads.taxonomy.doctor.dropped_rows import dropped_rows, emptied_cells
+from linnaeus.workloads.taxonomy.doctor.dropped_rows import dropped_rows, emptied_cells, problems
 from linnaeus.workloads.taxonomy.doctor.duplicate_photographs import duplicate_findings
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected
 from linnaeus.workloads.taxonomy.doctor.leaks import bursts, group_leaks
@@ -16,6 +16,7 @@ from linnaeus.workloads.taxonomy.doctor.taxon_names import foreign_genus, lineag
 from linnaeus.workloads.taxonomy.doctor.times import dates
 
 CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
+    problems,
     dropped_rows,
     repeated_photographs,
     repeated_ids,

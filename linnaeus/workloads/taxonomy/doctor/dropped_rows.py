@@ -8,7 +8,7 @@ from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 ZERO, OUTSIDE = "coordinates 0, 0", "tude outside ["  # parts of the reasons that `clean_metadata` gives and the check `coordinates` reports
-_INCOMPLETE = ("no month", "no day of the month", "interval longer than a month", "midnight")  # of dates that are incomplete, not wrong
+_INCOMPLETE = ("no month", "interval longer than a month", "midnight")  # of dates that are incomplete, not wrong
 
 
 def dropped_rows(records: Inspected) -> list[Finding]:
@@ -23,6 +23,11 @@ def dropped_rows(records: Inspected) -> list[Finding]:
         else:
             findings += found("no label", "warning", rows, f"{reason}; training leaves the rows out", leave_out=True)
     return findings
+
+
+def problems(records: Inspected) -> list[Finding]:
+    """Return a finding for each mistake with which training would not start."""
+    return [Finding("training would not start", "error", NO_ROWS, text) for text in records.problems]
 
 
 def emptied_cells(records: Inspected) -> list[Finding]:

@@ -56,12 +56,21 @@ class Inspected:
     hour: np.ndarray  # float64 [N], hours of the day
     groups: dict[str, Column]  # columns of observations, observers, sites and the like
     ids: dict[str, Column]  # columns that should contain a different value in each row
+    problems: list[str] = field(default_factory=list)  # messages of mistakes with which training would not start
     excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows that the reader of the source has left out
     left_out: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) that training leaves out
     missing: dict[tuple[str, str], np.ndarray] = field(default_factory=dict)  # role of a column, reason -> rows (int64) set to missing
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def species(self) -> np.ndarray:
+        """Return the label of each row at the rank species, int64 [N], -1 for none. Without a rank of this name it is the finest rank."""
+        ranks = [rank.lower() for rank in self.tree.ranks]
+        if not ranks:
+            return np.full(len(self), -1, dtype=np.int64)
+        return self.labels[:, ranks.index("species") if "species" in ranks else -1]
 
     @cached_property
     def row_numbers(self) -> np.ndarray:

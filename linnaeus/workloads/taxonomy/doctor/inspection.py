@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, read_columns, usable_rows
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, plain_name
-from linnaeus.workloads.taxonomy.manifest.dates import first_date
+from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
 from linnaeus.workloads.taxonomy.manifest.split import split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table
@@ -23,16 +24,21 @@ ID_NAMES = {"id", "uuid", "photoid", "photouuid", "imageid", "imageuuid", "media
 class RowTally(Tally):
     """`Tally` (counts of rows by reason) that also stores the numbers of the rows whose cells are set to missing.
 
-    `emptied`: (role of the column, reason) -> row numbers, int64 [K]."""
+    `emptied`: (role of the column, reason) -> row numbers, int64 [K]. `refused`: role -> message for columns without a value that can be
+    used, which are not in `emptied`: such a column needs another setting, not empty cells."""
 
     def __init__(self, names: Names) -> None:
         super().__init__(names)
         self.emptied: dict[tuple[str, str], np.ndarray] = {}
+        self.refused: dict[str, str] = {}
 
     def add(self, reason: str, rows: np.ndarray, emptied: str = "") -> None:
         super().add(reason, rows)
-        if emptied and rows.any():
+        if emptied and emptied not in self.refused and rows.any():
             self.emptied[emptied, reason] = np.flatnonzero(rows)
+
+    def refuse(self, role: str, error: ConfigError) -> None:
+        self.refused[role] = str(error)
 
 
 def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
@@ -41,9 +47,17 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
     Raise `ConfigError` if the source cannot be read at all; any number of its rows may be unusable."""
     records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
     table, config = records.table, columns.config
+    problems: list[str] = []
+    split = None
+    if config.split_column is not None:
+        try:
+            split = split_from_column(table.columns[config.split_column], config.split_column)
+        except ConfigError as error:
+            problems.append(str(error))
+            config = replace(config, split_column=None)
     reader = label_reader(columns)
     usable = usable_rows(records, reader, config, test=None)
-    tree, used_labels = reader.read(usable.table, [])
+    tree, used_labels = reader.read(usable.table, [], problems)
     labels = np.full((len(table), len(tree.ranks)), -1, dtype=np.int64)
     labels[usable.numbers] = used_labels
     image = table.columns[config.image_column]
@@ -51,8 +65,7 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
     files = distinct.take(image.codes)
     tally = RowTally(files.names)
     metadata = clean_metadata(table, config, tally)
-    cells = Cells(table, config, Tally(files.names))
-    split = None if config.split_column is None else split_from_column(table.columns[config.split_column], config.split_column)
+    cells = Cells(table, config, RowTally(files.names))
     named = {name: plain_name(name) for name in table.columns if name not in columns.ranks.values()}
     return Inspected(
         config=config,
@@ -68,9 +81,10 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
         uncertainty=cells.numbers("uncertainty"),
         elevation=cells.numbers("elevation"),
         date=_dates(table, config),
-        hour=metadata.hour.astype(np.float64),
+        hour=metadata.hour.astype(np.float64) if config.time_column is not None else _hours_of_dates(table, config),
         groups={name: table.columns[name] for name, plain in named.items() if plain in GROUP_NAMES or name == config.group_column},
         ids={name: table.columns[name] for name, plain in named.items() if plain in ID_NAMES},
+        problems=[*problems, *tally.refused.values()],
         excluded=table.excluded,
         left_out=usable.left_out,
         missing=tally.emptied,
@@ -95,3 +109,14 @@ def _dates(table: Table, config: ManifestConfig) -> np.ndarray:
     found = [None if is_null(value) else first_date(value, config.date_format) for value in column.values]
     days = [None if not isinstance(day, datetime.date) else day for day in found]
     return np.array(days, dtype="datetime64[D]")[column.codes]
+
+
+def _hours_of_dates(table: Table, config: ManifestConfig) -> np.ndarray:
+    """Return the times of day in the column of dates, in hours, float64 [N]. NaN where there is none, or where it is 0:00, which also
+    stands for a date without a time."""
+    if config.date_column is None:
+        return np.full(len(table), np.nan)
+    column = table.columns[config.date_column]
+    found = [hour_of_day(value, config.date_format) for value in column.values]
+    hours = [hour if isinstance(hour, float) and hour > 0 else np.nan for hour in found]
+    return np.array(hours, dtype=np.float64)[column.codes]

@@ -1,5 +1,5 @@
-"""Check the split for leaks: groups of rows, such as one observation, or bursts of photographs, that have rows both in training and outside
-training."""
+"""Check the split for leaks: groups of rows, such as one observation, or bursts of photographs, that have rows in several of training,
+validation and test."""
 
 import numpy as np
 
@@ -10,14 +10,16 @@ from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
 from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT
 from linnaeus.workloads.taxonomy.observations import TRAIN
 
+EARLIER = "an earlier split (training before validation before test)"
 BURST = 60.0  # most seconds between two consecutive photographs of a burst
 _WORKERS = {"recordedby", "rightsholder"} | {name + end for name in ("observer", "photographer", "user") for end in ("", "id", "uuid")}
 
 
 def group_leaks(records: Inspected) -> list[Finding]:
-    """Return findings with the rows outside training whose observation, site or observer also occurs in training.
+    """Return findings with the rows whose observation, site or observer also occurs in an earlier split (of training, validation, test).
 
     Without a split column, return a note for each column of groups that a random split would divide; no notes if data.group_column is
     set."""
@@ -32,7 +34,7 @@ def group_leaks(records: Inspected) -> list[Finding]:
         rows = leaking(number, records.split)
         severity: Severity = "error" if kind == "observation" else "warning"
         text = (
-            f"these rows, of {int((records.split != TRAIN).sum()):,} outside training, share their {quoted(name)} with training rows; "
+            f"these rows, of {int((records.split != TRAIN).sum()):,} outside training, share their {quoted(name)} with rows of {EARLIER}; "
             f"data.split_column=null data.group_column={name} keeps each on one side"
         )
         details = tuple(f"{name} {column.values[code]}" for code in number[rows].tolist())
@@ -41,11 +43,11 @@ def group_leaks(records: Inspected) -> list[Finding]:
 
 
 def leaking(number: np.ndarray, split: np.ndarray) -> np.ndarray:
-    """Return the rows outside training whose group also occurs in training, int64 [K]. `number` int64 [N]: group of each row, -1 for
-    none."""
-    training = np.zeros(int(number.max(initial=0)) + 1, dtype=bool)
-    training[number[(split == TRAIN) & (number >= 0)]] = True
-    return np.flatnonzero((split != TRAIN) & (number >= 0) & training[number])
+    """Return the rows whose group also occurs in an earlier split, int64 [K]. `number` int64 [N]: group of each row, -1 for none."""
+    grouped = np.flatnonzero(number >= 0)
+    first = np.full(int(number.max(initial=0)) + 1, LEFT_OUT)
+    np.minimum.at(first, number[grouped], split[grouped])
+    return grouped[split[grouped] > first[number[grouped]]]
 
 
 def _divided_note(name: str, number: np.ndarray, column: Column) -> list[Finding]:
@@ -57,18 +59,22 @@ def _divided_note(name: str, number: np.ndarray, column: Column) -> list[Finding
 
 
 def bursts(records: Inspected) -> list[Finding]:
-    """Return a finding with the rows outside training that belong to the same burst (photographs at one place, seconds apart) as a training
-    row. Such rows probably show the same individual."""
+    """Return a finding with the rows that belong to the same burst (photographs at one place, seconds apart) as a row of an earlier split.
+    Such rows probably show the same individual. Return a note if rows have a place and a date, but none a time."""
     if records.split is None:
         return []
     place = _places(records)
     when = records.date.astype(np.float64) * 86400 + records.hour * 3600
-    rows = np.flatnonzero((place >= 0) & ~np.isnat(records.date) & ~np.isnan(records.hour))
+    dated = (place >= 0) & ~np.isnat(records.date)
+    if dated.any() and np.isnan(records.hour[dated]).all():
+        text = "no row with a place and a date has a time, so it is unknown which photographs were taken seconds apart"
+        return [Finding("bursts not checked", "note", NO_ROWS, text)]
+    rows = np.flatnonzero(dated & ~np.isnan(records.hour))
     order = rows[np.lexsort((when[rows], place[rows]))]
     close = (place[order[1:]] == place[order[:-1]]) & (when[order[1:]] - when[order[:-1]] <= BURST)
     burst = np.full(len(place), -1, dtype=np.int64)
     burst[order] = np.cumsum(np.append(True, ~close)) if len(order) else burst[order]
-    text = f"taken within {BURST:g} s of a training photograph at the same place; split by observation, site or date"
+    text = f"taken within {BURST:g} s of a photograph of {EARLIER} at the same place; split by observation, site or date"
     return found("burst in two splits", "error", leaking(burst, records.split), text)
 
 

@@ -15,9 +15,14 @@ USUAL_SHARE = 0.2  # share of the rows; if more rows are at such points, the dat
 
 
 def on_earth(records: Inspected) -> np.ndarray:
-    """Return bool [N], True for rows with possible coordinates other than 0, 0."""
+    """Return bool [N], True for rows with possible coordinates. 0, 0 is possible with data.keep_zero_coordinates=true."""
     possible = (np.abs(records.latitude) <= 90) & (np.abs(records.longitude) <= 180)
-    return possible & ~((records.latitude == 0) & (records.longitude == 0))
+    return possible & (records.config.keep_zero_coordinates | ~_zero(records))
+
+
+def _zero(records: Inspected) -> np.ndarray:
+    """Return bool [N], True for rows with the coordinates 0, 0."""
+    return (records.latitude == 0) & (records.longitude == 0)
 
 
 def place_columns(records: Inspected) -> tuple[str, ...]:
@@ -30,10 +35,10 @@ def coordinates(records: Inspected) -> list[Finding]:
     """Return findings with the rows whose coordinates are impossible or improbable in themselves, without a comparison with other rows."""
     latitude, longitude = records.latitude, records.longitude
     remedy = {"empty": place_columns(records)}
-    zero = (latitude == 0) & (longitude == 0)
+    zero = _zero(records)
     swapped = (np.abs(latitude) > 90) & (np.abs(latitude) <= 180) & (np.abs(longitude) <= 90)
     outside = ((np.abs(latitude) > 90) | (np.abs(longitude) > 180)) & ~swapped
-    good = on_earth(records)
+    good = on_earth(records) & ~zero
     equal = good & (np.abs(latitude) == np.abs(longitude))
     one_zero = good & ((latitude == 0) | (longitude == 0))
     whole = good & ~equal & ~one_zero & (latitude == np.round(latitude)) & (longitude == np.round(longitude))
@@ -41,7 +46,7 @@ def coordinates(records: Inspected) -> list[Finding]:
     kept = " (not with data.keep_zero_coordinates=true)"
     missing = "training sets them to missing"
     return [
-        *found("coordinates 0, 0", "error", zero, missing + kept, **remedy),
+        *found("coordinates 0, 0", "error", zero & (not records.config.keep_zero_coordinates), missing + kept, **remedy),
         *found(
             "latitude and longitude swapped",
             "error",

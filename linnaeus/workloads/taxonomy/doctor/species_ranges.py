@@ -30,10 +30,9 @@ MISTAKES: dict[str, Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndar
 def far_from_their_species(records: Inspected) -> list[Finding]:
     """Return findings with the rows far from the other records of their species: one finding for each kind of mistake that explains the
     distance, and one for the rows that no mistake explains."""
-    finest = records.labels[:, -1] if len(records.tree.ranks) else np.full(len(records), -1)
-    rows = np.flatnonzero((finest >= 0) & on_earth(records))
-    rows = rows[np.argsort(finest[rows], kind="stable")]
-    _, starts = np.unique(finest[rows], return_index=True)
+    rows = np.flatnonzero((records.species >= 0) & on_earth(records))
+    rows = rows[np.argsort(records.species[rows], kind="stable")]
+    _, starts = np.unique(records.species[rows], return_index=True)
     far: list[np.ndarray] = [np.empty(0, dtype=np.int64)]
     details: list[str] = []
     mistakes: dict[str, list[np.ndarray]] = {name: [np.empty(0, dtype=np.int64)] for name in MISTAKES}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from linnaeus.errors import counted, list_some, shorten
+from linnaeus.errors import ConfigError, counted, list_some, shorten
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.text_arrays import Names
@@ -36,6 +36,10 @@ class Tally:
         if rows.any():
             self.counts[reason] = self.counts.get(reason, 0) + int(rows.sum())
             self.first.setdefault(reason, str(self.names[int(np.argmax(rows))]))
+
+    def refuse(self, role: str, error: ConfigError) -> None:
+        """Raise `error`, because no value of the column with this role can be used."""
+        raise error
 
     def notes(self) -> list[str]:
         """Return a line of text for each reason, with the number of rows and the name of the first row."""

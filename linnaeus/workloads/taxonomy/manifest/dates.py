@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from linnaeus.errors import ConfigError, quoted
 
 LONGEST_INTERVAL = 31  # days; the middle of a longer interval is a poor estimate of the season
+NO_DAY = "no day of the month"  # reason
 _DATE = re.compile(r"(\d{4})(?:[-/:](\d{1,2})(?:[-/:](\d{1,2}))?)?$")
 _COMPACT_DATE = re.compile(r"(\d{4})(\d{2})(\d{2})$")
 _JAVA_DATE = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) (\d{2}) \d{2}:\d{2}:\d{2} \S+ (\d{4})$")  # old downloads from GBIF
@@ -39,8 +40,8 @@ def fitting_formats(values: Sequence[str]) -> list[str]:
 def day_of_year(text: str, form: str | None = None, later: int = 0) -> float | str:
     """Return a date as the fraction of its year, in [0, 1), at the start of the day; a `str` with the reason if `text` is not a date.
 
-    `form`: strptime format that the text must have; None: the text may be a date, a date with time, or an interval of up to a month. Of an
-    interval, the middle date is used. `later`: days to add to the date."""
+    `form`: strptime format that the text must have; None: the text may be a date, a date with time, a month, or an interval of up to 31
+    days. Of a month or an interval, the middle date is used. `later`: days to add to the date."""
     date = _day(text, form)
     try:
         return date if isinstance(date, str) else _fraction_of_year(date + datetime.timedelta(days=later))
@@ -53,15 +54,23 @@ def _day(text: str, form: str | None) -> datetime.date | str:
     if form is not None:
         return _formatted(text, form)
     start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
-    first = _date(start)
-    if isinstance(first, str) or not interval:
-        return first
-    last = _date(_complete_end(start.strip(), end.strip()))
-    if isinstance(last, str):
-        return last
+    period = _period(start)
+    until = _period(_complete_end(start.strip(), end.strip())) if interval else period
+    if isinstance(period, str) or isinstance(until, str):
+        return period if isinstance(period, str) else str(until)
+    first, last = period[0], until[1]
     if not 0 <= (last - first).days <= LONGEST_INTERVAL:
         return "interval longer than a month" if last > first else "interval that ends before it starts"
     return first + (last - first) / 2
+
+
+def _period(text: str) -> tuple[datetime.date, datetime.date] | str:
+    """Return the first and the last date of a date (twice the same) or of a month; a `str` with the reason for any other text."""
+    date = _date(text)
+    if date != NO_DAY:
+        return date if isinstance(date, str) else (date, date)
+    first = _date(re.split(r"[T ]", text.strip(), maxsplit=1)[0] + "-01")
+    return first if isinstance(first, str) else (first, first.replace(day=calendar.monthrange(first.year, first.month)[1]))
 
 
 def first_date(text: str, form: str | None = None) -> datetime.date | str:
@@ -117,7 +126,7 @@ def _date(text: str) -> datetime.date | str:
         return "not a date"
     year, month, day = match.groups()
     if day is None:
-        return "no month" if month is None else "no day of the month"
+        return "no month" if month is None else NO_DAY
     try:
         return datetime.date(int(year), int(month), int(day))
     except ValueError:

@@ -100,6 +100,8 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
     groups = find_groups(column, rows.files.names, rows.digests)
     if groups.ungrouped:
         notes.append(f"{counted(groups.ungrouped, 'row')} without a {quoted(config.group_column)}; the photograph of each is its group")
+    if groups.joined:
+        notes.append(f"{counted(groups.joined, 'group')} of {quoted(config.group_column)} joined to another that has the same photograph")
     if rows.split is None or not (rows.split == VALIDATION).any():
         if rows.split is not None:
             notes.append(_column_note(config))

@@ -20,6 +20,7 @@ from linnaeus.workloads.taxonomy.observations import Metadata
 HALF_EARTH = 20_037_508.0  # metres: half the circumference, the largest possible uncertainty of coordinates
 DEGREES_PER_HOUR = 15.0  # of longitude; the sun is highest at about 12 local solar time
 LOWEST, HIGHEST = -11_000.0, 9_000.0  # metres; the Challenger Deep and Everest are inside the limits
+FEWEST_MIDNIGHTS, FREQUENT = 3, 10  # limits of the times 00:00:00 of a column that are not times
 _NUMBERS = {"uncertainty": "metres", "elevation": "metres", "weight": "numbers"}
 
 
@@ -128,7 +129,14 @@ class Cells:
         if name is None:
             return hour, moved
         column = self.table.columns[name]
-        utc = np.array([is_utc(value) for value in column.values], dtype=bool)[column.codes] & ~np.isnan(hour)
+        zone = np.array([is_utc(value) for value in column.values], dtype=bool)[column.codes]
+        self.tally.add(
+            f"local time of exactly 00:00:00, more than {FREQUENT} times as frequent as other full hours of the night, set to missing",
+            placeholder := _placeholder_midnight(hour, ~zone),
+            "time",
+        )
+        hour[placeholder] = np.nan
+        utc = zone & ~np.isnan(hour)
         self.refuse(hour, "time", utc & (hour == 0), "midnight in UTC, usually of a date without a time")
         self.refuse(hour, "time", utc & np.isnan(longitude) & ~np.isnan(hour), "time in UTC without a longitude")
         utc &= ~np.isnan(hour)
@@ -160,7 +168,7 @@ class Cells:
         kind = np.array([*map(reasons.index, found), -1])[kind][column.codes]
         values = values[column.codes]
         if (kind >= 0).any() and np.isnan(values).all():
-            raise self.unusable(role, column, kind >= 0, reasons[int(kind.max())])
+            self.tally.refuse(role, self.unusable(role, column, kind >= 0, reasons[int(kind.max())]))
         for number, reason in enumerate(reasons):
             self.tally.add(f"{role}: {reason}, set to missing", kind == number, role)
         return values
@@ -170,7 +178,7 @@ class Cells:
         value is left."""
         known = ~np.isnan(values)
         if where.any() and where[known].all():
-            raise self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0])
+            self.tally.refuse(role, self.unusable(role, self.table.columns[str(self.column(role))], where, reason.partition(" (")[0]))
         self.tally.add(f"{reason}, set to missing", where, role)
         values[where] = np.nan
 
@@ -181,6 +189,18 @@ class Cells:
             f"data.{role}_column: none of the {int(rows.sum())} values of {quoted(self.column(role))} can be used, such as "
             f"{quoted(values[0])} ({reason}); {_way_to_read(role, values, reason)}"
         )
+
+
+def _placeholder_midnight(hour: np.ndarray, local: np.ndarray) -> np.ndarray:
+    """Return bool [N], True for local times of exactly 00:00:00 if they probably stand for dates without a time; if not, all are False.
+
+    They do if there are at least `FEWEST_MIDNIGHTS`, and more than `FREQUENT` times as many as expected: the mean number of rows at exactly
+    22:00, 23:00, 01:00 and 02:00, or, if larger, the number of rows in a minute if rows are equally frequent all day. hour: float64 [N],
+    NaN for missing. `local`: bool [N], False for times in UTC."""
+    known = hour[local & ~np.isnan(hour)]
+    midnight = local & (hour == 0)
+    expected = max(np.isin(known, (22.0, 23.0, 1.0, 2.0)).sum() / 4, len(known) / 1440)
+    return midnight & (midnight.sum() >= FEWEST_MIDNIGHTS) & (midnight.sum() > FREQUENT * expected)
 
 
 def _way_to_read(role: str, values: list[str], reason: str) -> str:

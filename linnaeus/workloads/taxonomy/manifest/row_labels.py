@@ -29,13 +29,16 @@ class NameLabels:
         """Return reason -> bool [N], True for rows without a label. Only rows where `in_use`, bool [N], is True are considered."""
         return {"no label at any rank": in_use & ~has_label(table, self.columns)}
 
-    def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
+    def read(self, table: Table, notes: list[str], problems: list[str] | None = None) -> tuple[TaxonomyTree, np.ndarray]:
         """Return the tree of taxa and the labels, int64 [N, R], of a table whose rows all have a label. Append lines to `notes`.
 
-        Raise `ConfigError` if the ranks are not coarse to fine."""
+        Raise `ConfigError` if the ranks are not coarse to fine; with a list `problems`, append the message to it and go on."""
         names, codes = read_codes(table, self.columns, notes)
         if self.check_order:
-            check_lineages(self.columns, codes)
+            try:
+                check_lineages(self.columns, codes)
+            except ConfigError as error:
+                _refuse(error, problems)
         return TaxonomyTree.from_codes(tuple(self.columns), names, codes)
 
 
@@ -60,12 +63,12 @@ class IdLabels:
         reason = f"a {quoted(self.column)} that is not in the table of taxa ({_most_frequent(ids)})"
         return {f"no {quoted(self.column)}": in_use & null, reason: unknown}
 
-    def read(self, table: Table, notes: list[str]) -> tuple[TaxonomyTree, np.ndarray]:
+    def read(self, table: Table, notes: list[str], problems: list[str] | None = None) -> tuple[TaxonomyTree, np.ndarray]:
         given = self._taxon(table)
         taxon = self.taxa.accepted[given]
         distinct, row = np.unique(taxon, return_inverse=True)
         below = self.taxa.rows_below(distinct, np.bincount(row))
-        self._check_conflicts(below)
+        self._check_conflicts(below, problems)
         placed = self.taxa.place(distinct, below, self.ranks)
         own = [*self.taxa.notes, f"{counted(len(self.taxa.ids), 'taxon')}, {np.count_nonzero(below)} of them used"]
         own += [line for c in (*self.taxa.conflicts, *placed.conflicts) if (line := c.line(below))]
@@ -95,11 +98,12 @@ class IdLabels:
             "check data.taxon_column and data.taxonomy"
         )
 
-    def _check_conflicts(self, below: np.ndarray) -> None:
-        """Raise `ConfigError` if labels use taxa with a conflict that must be corrected first. `below`: result of `Taxa.rows_below`."""
+    def _check_conflicts(self, below: np.ndarray, problems: list[str] | None) -> None:
+        """Raise `ConfigError` if labels use taxa with a conflict that must be corrected first; with a list `problems`, append the messages
+        to it. `below`: result of `Taxa.rows_below`."""
         for conflict in self.taxa.conflicts:
             if conflict.fix is not None and (line := conflict.line(below, only_used=True)):
-                raise ConfigError(f"data.taxonomy: {quoted(self.file)} has {line}; {conflict.fix}")
+                _refuse(ConfigError(f"data.taxonomy: {quoted(self.file)} has {line}; {conflict.fix}"), problems)
 
     def _depth_note(self, codes: np.ndarray) -> list[str]:
         """Return a line with the number of rows by their finest labelled rank; [] if this rank is the same for all rows."""
@@ -120,6 +124,13 @@ class IdLabels:
         others = [(rank, int(n)) for rank, n in zip(self.taxa.ranks, used, strict=True) if n and rank and rank not in self.ranks]
         shown = ", ".join(f"{rank} ({counted(n, 'taxon')})" for rank, n in sorted(others, key=lambda other: -other[1])[:8])
         return [f"ranks other than {', '.join(DEFAULT_RANKS)} are not predicted unless data.ranks contains them: {shown}"] if others else []
+
+
+def _refuse(error: ConfigError, problems: list[str] | None) -> None:
+    """Raise `error`, or append its message to the list `problems`."""
+    if problems is None:
+        raise error
+    problems.append(str(error))
 
 
 def _most_frequent(values: np.ndarray) -> str:

@@ -1,8 +1,9 @@
 """Split rows into training and validation, according to a column of the manifest or computed from a seed.
 
-The computed split puts all rows of a group (such as the photographs of an observation, an observer or a site) on the same side. It is
-stratified by the rarest taxon of each group, and orders the groups of a stratum by a hash of their names. So the order of the rows has no
-effect, and few rows change their side when rows are added. Every taxon keeps at least one group in training.
+The computed split puts all rows of a group (such as the photographs of an observation, an observer or a site) on the same side. Groups that
+share a photograph count as one. The split is stratified by the rarest taxon of each group, and orders the groups of a stratum by a hash of
+their names. So the order of the rows has no effect, and few rows change their side when rows are added. Every taxon keeps at least one
+group in training.
 """
 
 from typing import NamedTuple
@@ -56,15 +57,17 @@ class Groups(NamedTuple):
     digest: np.ndarray  # uint64 [G]: hash of the name of each group
     number: np.ndarray  # int64 [N]: group of each row
     ungrouped: int  # number of rows without a value in the group column
+    joined: int = 0  # number of groups that became a part of another group, because they share a photograph
 
 
 def find_groups(column: Column | None, names: Names, name_digests: np.ndarray | None = None) -> Groups:
     """Return the groups of N rows. `column`: the group column; None: rows with the same photograph are a group.
 
     `names`: [N], names of the photographs. `name_digests`: result of `digests(names)`; None: not computed yet. Rows without a value in the
-    group column are grouped by photograph, so that a photograph in two rows is on one side of the split."""
+    group column are grouped by photograph. Groups that share a photograph are joined, so that it is on one side of the split."""
+    photograph, of_row = _numbered(digests(names) if name_digests is None else name_digests)
     if column is None:
-        return Groups(*_numbered(digests(names) if name_digests is None else name_digests), 0)
+        return Groups(photograph, of_row, 0)
     null = null_values(column.values)[column.codes]
     used = distinct(column.codes[~null])
     groups, group_of_value = unique_strings(strings([column.values[code] for code in used.tolist()]))
@@ -74,7 +77,30 @@ def find_groups(column: Column | None, names: Names, name_digests: np.ndarray | 
     number = of_code[column.codes]
     number[null] = len(groups) + number_of_path
     own = digests([*(f"group:{name}" for name in groups), *(f"path:{name}" for name in paths)])
-    return Groups(own, number, int(null.sum()))
+    if len(photograph) == len(number):  # no photograph occurs twice
+        return Groups(own, number, int(null.sum()))
+    first = _connected(number, of_row)
+    kept = distinct(first)
+    return Groups(own[kept], np.searchsorted(kept, first)[number], int(null.sum()), len(own) - len(kept))
+
+
+def _connected(group: np.ndarray, photograph: np.ndarray) -> np.ndarray:
+    """Return the first group that is connected to each of G groups by shared photographs, int64 [G]. Two groups may be connected through
+    others.
+
+    `group`, `photograph`: int64 [N], numbers of the group and of the photograph of each row; every number from 0 to G - 1 occurs."""
+    first = np.arange(group.max() + 1)
+    rows = np.flatnonzero(np.bincount(photograph)[photograph] > 1)
+    group, photograph = group[rows], _numbered(photograph[rows])[1]
+    while True:
+        lowest = np.full(len(rows), len(first))
+        np.minimum.at(lowest, photograph, first[group])
+        found = first.copy()
+        np.minimum.at(found, group, lowest[photograph])
+        found = found[found]  # in a chain of n groups the distance to the first one halves, so that few rounds are needed
+        if (found == first).all():
+            return first
+        first = found
 
 
 def _numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,9 +4,9 @@ A CSV with unbalanced quotes is an error with the number of the line: an opening
 part of its cell.
 
 The cells of a CSV may be separated by commas, tabs or semicolons (recognised in its header). It may be a plain or a .gz file, in UTF-8
-(with or without a byte order mark), UTF-16 with a byte order mark, or else windows-1252. In tab-separated tables, such as downloads from
-iNaturalist and GBIF, quotes have no meaning, since names can contain quotes. Parquet needs pyarrow, which is imported only to read
-Parquet.
+(with or without a byte order mark) or UTF-16 with a byte order mark; lines that are not UTF-8 are read as windows-1252. In tab-separated
+tables, such as downloads from iNaturalist and GBIF, quotes have no meaning, since names can contain quotes. Parquet needs pyarrow, which is
+imported only to read Parquet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
@@ -33,6 +33,7 @@ from linnaeus.reporting.formatting import shorten
 from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder, from_arrow
+from linnaeus.workloads.taxonomy.manifest.mixed_encoding import Utf8Lines
 
 LONGEST_CELL = 1 << 20  # characters; real description columns exceed the csv module's default of 131072
 LONGEST_LINE = 1 << 24  # characters; a compressed file of a few kilobytes can contain a line larger than the memory
@@ -124,9 +125,10 @@ def _read_text(path: Path | TableFile, choose: Callable[[Sequence[str]], Sequenc
     try:
         with path.open("rb") as stored, _unpacked(stored, path) as file:
             utf16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
-        for encoding in ("utf-16",) if utf16 else ("utf-8-sig", "windows-1252"):
+        encoding = "utf-16" if utf16 else "utf-8-sig"
+        for mixed in (False,) if utf16 else (False, True):
             with contextlib.suppress(UnicodeDecodeError):
-                return _read_csv(path, encoding, choose, key)
+                return _read_csv(path, encoding, mixed, choose, key)
     except (csv.Error, UnicodeError, OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{key}: {quoted(str(path), 200)} cannot be read as CSV: {error}") from error
     raise ConfigError(f"{key}: {quoted(str(path), 200)} is not text in UTF-8, UTF-16 or windows-1252; save it as UTF-8")
@@ -145,26 +147,29 @@ def _lines(file: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _read_csv(path: Path | TableFile, encoding: str, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
+def _read_csv(path: Path | TableFile, encoding: str, mixed: bool, choose: Callable[[Sequence[str]], Sequence[str]], key: str) -> Table:
+    """Return the columns of a table of text. `mixed`: True reads the lines that are not UTF-8 as windows-1252."""
     csv.field_size_limit(LONGEST_CELL)
     size = path.stat().st_size if isinstance(path, Path) else path.size
     with (
         path.open("rb") as stored,
-        io.TextIOWrapper(_unpacked(stored, path), encoding=encoding, newline="") as file,
+        _unpacked(stored, path) as unpacked,
+        Utf8Lines(unpacked) as converted,
+        io.TextIOWrapper(io.BufferedReader(converted) if mixed else unpacked, encoding=encoding, newline="") as file,
         PreparationProgress(f"reading {shorten(path.name, 20)}", size, f"{size / 1e6:.0f} MB") as progress,
     ):
-        first = next(_lines(file), "")
-        file.seek(0)
+        lines = _lines(file)
+        first = next(lines, "")
         delimiter = max(",\t;", key=first.count)
         plain = delimiter == "\t"
-        reader = csv.reader(_lines(file), delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL, strict=True)
+        reader = csv.reader(chain([first], lines), delimiter=delimiter, quoting=csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL, strict=True)
         header = [_unquote(name) for name in next(reader, [])]
         if not any(header):
             raise ConfigError(f"{key}: {quoted(str(path), 200)} is empty; its first line must name the columns")
         wanted = _positions(header, choose(header), key)
         rows = checked_rows(reader, delimiter, len(header), path, key)
         columns, uneven = number_columns(rows, wanted, len(header), lambda: progress.add(stored.tell() - progress.done))
-    notes = () if encoding != "windows-1252" else (f"{path.name} is not UTF-8 and was read as windows-1252",)
+    notes = tuple(converted.notes(path.name))
     excluded = LeftOut()
     excluded.add_rows(UNEVEN, uneven, path.name)
     count = len(uneven) + len(next(iter(columns.values())).codes) if columns else 0

@@ -15,6 +15,7 @@ from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.mixed_encoding import Utf8Lines
 from linnaeus.workloads.taxonomy.manifest.table import LONGEST_CELL, LONGEST_LINE, UNEVEN, checked_rows, number_columns
 from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile
 from linnaeus.workloads.taxonomy.sources.archive_members import Archive
@@ -84,26 +85,29 @@ def _with_default(column: Column | None, default: str, count: int) -> Column:
 
 
 def _read_part(archive: Archive, file: DataFile, name: str, terms: Sequence[str]) -> DataRows:
-    """Return the rows of one file of a table. If the file is not in the encoding of its description, it is read as windows-1252.
+    """Return the rows of one file of a table. If the file is not in the encoding of its description, it is read as UTF-8, and
+    the lines that are not UTF-8 as windows-1252.
 
-    Raise `ConfigError` if the file cannot be read in either encoding."""
+    Raise `ConfigError` if the file cannot be read in these encodings."""
     encoding = "utf-8-sig" if file.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else file.encoding
     try:
         try:
             return _read_encoded(archive, file, name, terms, encoding)
         except UnicodeDecodeError:
-            found = _read_encoded(archive, file, name, terms, "windows-1252")
-            return found._replace(notes=[*found.notes, f"{name} is not {file.encoding} and was read as windows-1252"])
+            found = _read_encoded(archive, file, name, terms, "utf-8-sig", mixed=True)
+            return found if encoding == "utf-8-sig" else found._replace(notes=[*found.notes, f"{name} is not {file.encoding}, but UTF-8"])
     except (LookupError, UnicodeError) as error:
         raise ConfigError(f"data.path: {quoted(name)} cannot be read in the encoding {quoted(file.encoding)}: {one_line(error)}") from error
 
 
-def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[str], encoding: str) -> DataRows:
+def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[str], encoding: str, mixed: bool = False) -> DataRows:
+    """Return the rows of one file of a table. `mixed`: True reads the lines that are not UTF-8 as windows-1252."""
     size = archive.size(name)
     with (
         archive.open(name) as raw,
         archive.reading(),
-        io.TextIOWrapper(raw, encoding=encoding, newline="") as text,
+        Utf8Lines(raw) as converted,
+        io.TextIOWrapper(io.BufferedReader(converted) if mixed else raw, encoding=encoding, newline="") as text,
         PreparationProgress(f"reading {shorten(name, 20)}", size, f"{size / 1e6:.0f} MB") as progress,
     ):
         start = text.read(_BLOCK)
@@ -121,7 +125,7 @@ def _read_encoded(archive: Archive, file: DataFile, name: str, terms: Sequence[s
         raise ConfigError(f"data.path: no row of {quoted(name)} has the {width} cells of its header or its descriptor; download it again")
     left_out = LeftOut()
     left_out.add_rows(UNEVEN, uneven, name)
-    return DataRows(columns, count, left_out, notes)
+    return DataRows(columns, count, left_out, [*notes, *converted.notes(name)])
 
 
 def _lines(text: io.TextIOWrapper, start: str, end: str) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Find the labels of the photographs of a Camera Trap Data Package in its observations.
 
 An observation refers to a photograph (media-level) or to an event, a period of time (event-level), and is made by a person or a machine.
-This gives four kinds of observations: media-level by people, media-level by machines, event-level by people, event-level by machines. For a
+This gives four kinds of observations: media-level by people, event-level by people, media-level by machines, event-level by machines. For a
 photograph, the observations of the first kind that it has are used; data.observation_level can restrict the levels. The photograph has a
 label if all these observations agree. Observations without a class (unclassified, or an animal without a name) are ignored if the
 photograph has other observations.
@@ -60,8 +60,8 @@ def label_media(media: Table, observations: Table, taxonomic: object, config: Ca
     code, observation = np.full(len(media), -1, dtype=np.int64), np.zeros(len(media), dtype=np.int64)
     without, ambiguous = np.ones(len(media), dtype=bool), np.zeros(len(media), dtype=bool)
     used = [name for name in LEVELS if config.observation_level in ("auto", name)]
-    for name in used:
-        for by, method in (("people", ~machine), ("machines", machine)):
+    for by, method in (("people", ~machine), ("machines", machine)):
+        for name in used:
             number, label, first = links.labels(levels[name] & method & ~weak & (classes.code >= 0), classes.code)
             found = without & (number > 0)
             code[found], observation[found] = label[found], first[found]

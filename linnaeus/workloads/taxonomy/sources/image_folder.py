@@ -20,6 +20,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import ImageFolderConfig, ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
@@ -116,20 +117,22 @@ def _ranks(folders: Sequence[tuple[str, ...]], levels: Sequence[str] | None) -> 
 
 
 def ranks_of_names(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return rank -> taxon for each name, coarse to fine.
+    """Return rank -> taxon for each name, coarse to fine. A null name, such as "" or "unknown", is "" at every rank.
 
-    If all names have the form of iNat 2021, they give all ranks; if all are binomials, genus and species; otherwise the name is the
+    If all other names have the form of iNat 2021, they give all ranks; if all are binomials, genus and species; otherwise the name is the
     species."""
-    inat = {name: _INAT.fullmatch(name) for name in set(names)}
-    if all(inat.values()):
-        lineages = {name: match.groups() for name, match in inat.items() if match}
-        columns = {rank: [lineages[name][i] for name in names] for i, rank in enumerate(INAT_RANKS)}
-        return columns | {"species": [f"{lineages[name][5]} {lineages[name][6].replace('_', ' ')}" for name in names]}
-    binomial = {name: _BINOMIAL.fullmatch(name) for name in set(names)}
-    if all(binomial.values()):
-        genera = {name: match[1] for name, match in binomial.items() if match}
-        return {"genus": [genera[name] for name in names], "species": [name.replace("_", " ") for name in names]}
-    return {"species": [name.replace("_", " ") for name in names]}
+    known = {name for name in names if not is_null(name.replace("_", " "))}
+    inat = {name: match for name in known if (match := _INAT.fullmatch(name))}
+    if known and len(inat) == len(known):
+        lineages = {name: match.groups() for name, match in inat.items()}
+        columns = {rank: [lineages[name][i] if name in inat else "" for name in names] for i, rank in enumerate(INAT_RANKS)}
+        species = {name: f"{lineage[5]} {lineage[6].replace('_', ' ')}" for name, lineage in lineages.items()}
+        return columns | {"species": [species.get(name, "") for name in names]}
+    binomial = {name: match[1] for name in known if (match := _BINOMIAL.fullmatch(name))}
+    species_names = [name.replace("_", " ") if name in known else "" for name in names]
+    if known and len(binomial) == len(known):
+        return {"genus": [binomial.get(name, "") for name in names], "species": species_names}
+    return {"species": species_names}
 
 
 def split_words(names: Sequence[str]) -> list[str]:

@@ -48,17 +48,22 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
     header = list(dict.fromkeys(("path", *photos.header, *observations.header)))
     chosen = choose(header, taxonomy=taxonomy, taxon_column=config.taxon_column or "taxon_id")
 
-    rows = photos.read([*photos.needed, *chosen], "photo_id", _downloaded(root), NOT_DOWNLOADED)
+    downloaded = _downloaded(root)
+    rows = photos.read([*photos.needed, *chosen], "photo_id", downloaded, NOT_DOWNLOADED)
     excluded = photos.left_out
+    unlisted = downloaded.filter(pc.invert(pc.is_in(downloaded, value_set=rows["photo_id"].combine_chunks())))
+    excluded.add(f"folder of a photograph that is not in {photos.path.name}", (f"photos/{name}" for name in unlisted.to_pylist()))
     rows = _with_files(rows, root, config.photo_size, excluded)
     found = observations.read([*observations.needed, GRADE, *chosen], OBSERVATION, rows[OBSERVATION].unique())
     place = pc.index_in(rows[OBSERVATION], value_set=found[OBSERVATION].combine_chunks())
     count = len(rows)
     excluded.add("photograph whose observation is not in the table", _ids(rows, place.is_null()))
     rows = rows.filter(place.is_valid())
+    repeated = _repeated(found, observations.path.name)
     found = found.take(place.drop_null())
     notes = [f"{photos.path.name}: {counted(photos.total, 'photograph')}, {count:,} of them downloaded"]
     notes += [f"{observations.path.name}: {counted(n, 'row')} left out: {reason}" for reason, n in observations.left_out.items()]
+    notes += repeated
     if GRADE in found.column_names:
         grades = {pair["values"]: pair["counts"] for pair in found[GRADE].value_counts().to_pylist()}
         notes.append(f"quality grades: {list_some([f'{grade} ({count:,})' for grade, count in sorted(grades.items())])}")
@@ -71,6 +76,23 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
         raise ConfigError(f"data.path: no photograph of {quoted(str(folder), 120)} can be used: {shown}")
     columns = {name: from_arrow((rows if name in rows.column_names else found)[name]) for name in chosen}
     return in_folder(without_long_values(Table(columns, excluded=excluded, notes=tuple(notes))), config, folder)
+
+
+def _repeated(observations: pa.Table, name: str) -> list[str]:
+    """Return a line with the number of rows of observations that have an earlier row, and of those with another taxon, and an example; []
+    without such rows. `name`: name of the table."""
+    ids = observations[OBSERVATION].combine_chunks()
+    first = pc.index_in(ids, value_set=ids).to_numpy(zero_copy_only=False)
+    again = np.flatnonzero(first != np.arange(len(first)))
+    if not len(again):
+        return []
+    taxon = pc.fill_null(observations["taxon_id"], "")
+    differs = pc.not_equal(taxon.take(again), taxon.take(first[again])).to_numpy()
+    example = ids[int(again[np.argmax(differs)])]
+    return [
+        f"{name}: {counted(len(again), 'row')} left out: an observation that is in an earlier row, "
+        f"{int(differs.sum()):,} of them with another taxon, such as {example}"
+    ]
 
 
 def _ids(photos: pa.Table, where: pa.ChunkedArray) -> Iterator[str]:

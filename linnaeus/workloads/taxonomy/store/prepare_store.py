@@ -9,13 +9,15 @@ the store is counted in `store.json` with the reason, and named in `left_out.csv
 """
 
 import argparse
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +27,7 @@ import numpy as np
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
-from linnaeus.files import TEMPORARY, read_json, to_json, to_utf8, write_atomic
+from linnaeus.files import TEMPORARY, no_follow, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
@@ -102,18 +104,50 @@ def prepare(options: argparse.Namespace) -> list[str]:
     rows, config = read_clean(source_config(options), test=None)
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
     request = _request(rows, encoding, config.group_column)
-    if (complete := read_json(store / layout.RECORD)) is not None:
-        return _already_complete(store, complete, request)
-    writer = PartWriter(store, rows.files, encoding, PART)
-    _begin(store, request)
+    if not (store / layout.RECORD).exists():
+        writer = PartWriter(store, rows.files, encoding, PART)
+        try:
+            if lines := _prepare_share(rows, config, options, request, writer):
+                return lines
+        except (ConfigError, OSError):
+            if not (store / layout.RECORD).exists():
+                raise  # otherwise another process has completed the store, and deleted the temporary files of this process
+    return _already_complete(store, layout.read_record(store), request)
+
+
+def _prepare_share(
+    rows: CleanRecords, config: ManifestConfig, options: argparse.Namespace, request: dict[str, Any], writer: PartWriter
+) -> list[str]:
+    """Write the missing parts of the share of this process. If all parts of the store are then written, complete the store.
+
+    Return the lines to print; [] if another process has completed the store meanwhile."""
+    _begin(writer.store, request)
     first, step = options.share
     missing = _missing(writer, range(first, writer.count(), step), options.processes)
     _write_parts(writer, missing, options.processes)
-    if absent := [part for part in range(writer.count()) if not writer.is_complete(part)]:
-        parts = counted(writer.count(), "part")
-        done = f"{writer.count() - len(absent)} of {parts} prepared; run the command without --task after the others"
-        return [done] if first < writer.count() else [f"--task {options.task} has nothing to do: the source has {parts}", done]
-    return _finish(rows, config, options.source, request, writer)
+    with _locked(writer.store):
+        if (writer.store / layout.RECORD).exists():
+            return []
+        if absent := [part for part in range(writer.count()) if not writer.is_complete(part)]:
+            parts = counted(writer.count(), "part")
+            done = f"{writer.count() - len(absent)} of {parts} prepared; run the command without --task after the others"
+            return [done] if first < writer.count() else [f"--task {options.task} has nothing to do: the source has {parts}", done]
+        return _finish(rows, config, options.source, request, writer)
+
+
+@contextlib.contextmanager
+def _locked(store: Path) -> Iterator[None]:
+    """Return a context manager that holds the lock by which only one process at a time completes a store. It waits for other processes.
+
+    The lock is on request.json, which exists until the store is complete. The kernel releases the lock if the process is killed. On a file
+    system without locks the block runs without one."""
+    descriptor = no_follow(store / REQUEST, os.O_RDWR)  # some network file systems lock only files that are open for writing
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _already_complete(store: Path, record: dict[str, Any], request: dict[str, Any]) -> list[str]:
@@ -151,7 +185,8 @@ def _begin(store: Path, request: dict[str, Any]) -> None:
     files."""
     path = store / REQUEST
     if not path.exists():
-        if store.exists() and not (store.is_dir() and all(path.name.startswith(TEMPORARY) for path in store.iterdir())):
+        empty = not store.exists() or (store.is_dir() and all(entry.name.startswith(TEMPORARY) for entry in store.iterdir()))
+        if not empty and not path.exists():  # it exists if another task has just begun the store
             raise ConfigError(f"OUT: {quoted(str(store), 200)} is not an empty folder; choose a new one")
         store.mkdir(parents=True, exist_ok=True)
         write_atomic(path, to_json(request))

@@ -34,7 +34,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 FORMAT = 2
 RECORD = "store.json"
 PARTS = "parts"
-CHECKED = ("taxonomy.json", "names.txt", "left_out.csv", "*.npy", "columns/*")  # files with a checksum in store.json
+CHECKED = ("taxonomy.json", "names.txt", "left_out.csv", "*.npy", "columns/*.npy", "columns/*.txt")  # with a checksum in store.json
 BLOCK = 1 << 20  # bytes read at once
 THREADS = 4
 

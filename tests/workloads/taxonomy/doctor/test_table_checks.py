@@ -55,6 +55,33 @@ def test_a_defect_of_a_cell_is_found_in_its_row_alone(check, rows, inspected):
     assert all(finding.severity == "note" or finding.empty or finding.leave_out for finding in findings)
 
 
+def test_kept_coordinates_of_zero_are_not_a_defect(rows, inspected):
+    rows[7] |= CELLS["coordinates 0, 0"]
+    assert table_findings(inspected(rows, "data.keep_zero_coordinates=true")) == []
+
+
+def test_a_column_that_cannot_be_used_and_a_word_of_the_split_are_findings_beside_others(rows, inspected):
+    for row in rows:
+        row["date"] = row["date"] and "/".join(reversed(row["date"].split("-")))
+    rows[3]["split"], rows[7]["latitude"] = "maybe", "1200"
+    words, column, *others = table_findings(inspected(rows))
+    assert words.check == column.check == "training would not start" and words.severity == column.severity == "error"
+    assert "data.split_column: 'split' contains 'maybe'" in words.text and "data.date_format='%d/%m/%Y'" in column.text
+    assert [(finding.check, finding.rows.tolist()) for finding in others] == [("impossible coordinates", [7])]
+    assert not column.empty  # the corrected manifest keeps the cells
+
+
+def test_a_cycle_of_parents_is_a_finding_beside_others(rows, inspected, tmp_path):
+    species = sorted({row["species"] for row in rows if row["species"]})
+    lines = ["id,parent_id,rank,name", "g1,f1,genus,G", "f1,g1,family,F", *(f"{name},g1,species,{name}" for name in species)]
+    (tmp_path / "taxa.csv").write_text("\n".join(lines) + "\n")
+    rows[7]["latitude"] = "1200"
+    records = inspected(rows, f"data.taxonomy={tmp_path / 'taxa.csv'}", "data.taxon_column=species")
+    findings = table_findings(records)
+    assert findings[0].check == "training would not start" and "data.taxonomy: 'taxa.csv' has 1 cycle of parents" in findings[0].text
+    assert rows_of(findings, "impossible coordinates") == [7] and (records.labels[:, -1] >= 0).any()
+
+
 def test_photographs_and_ids_that_occur_twice(rows, inspected):
     for number, row in enumerate(rows):
         row["photo_id"] = str(number)
@@ -79,8 +106,11 @@ def test_a_group_in_two_splits_is_found_and_the_key_named(column, check, rows, i
     for validation, train in ((1650, 2), (1700, 3), (1999, 3)):
         rows[validation][column] = rows[train][column]
     rows[4][column] = rows[5][column]  # both in training
+    rows[1750]["split"] = rows[1751]["split"] = rows[1752]["split"] = "test"
+    rows[1750][column] = rows[1749][column]  # validation
+    rows[1752][column] = rows[1751][column]  # both in test
     findings = table_findings(inspected(rows))
-    assert rows_of(findings, f"{check} in two splits") == [1650, 1700, 1999] and len(findings) == 1
+    assert rows_of(findings, f"{check} in two splits") == [1650, 1700, 1750, 1999] and len(findings) == 1
     assert f"data.group_column={column}" in findings[0].text
 
 
@@ -92,11 +122,34 @@ def test_groups_that_a_random_split_divides_are_a_note_until_they_are_used(rows,
     assert table_findings(inspected(rows, "data.split_column=null", "data.group_column=site")) == []
 
 
-def test_a_burst_in_two_splits(rows, inspected):
+BURST = {3: "10:00:00", 4: "10:00:50", 1800: "10:01:45", 1801: "10:03:00", 1802: "09:00:00", 1803: "09:00:30"}  # 1803 is a test row
+
+
+@pytest.mark.parametrize("times", ["column", "dates", "format"])
+def test_a_burst_in_two_splits(times, rows, inspected):
     place = {"latitude": "47.12345", "longitude": "8.5", "date": "2023-06-01"}
-    for row, time in ((3, "10:00:00"), (4, "10:00:50"), (1800, "10:01:45"), (1801, "10:03:00"), (1802, "09:00:00")):
+    for row, time in BURST.items():
         rows[row] |= place | {"time": time}
-    assert rows_of(table_findings(inspected(rows)), "burst in two splits") == [1800]
+    rows[1803]["split"] = "test"
+    keys = []
+    if times != "column":
+        for row in rows:
+            time = row.pop("time")
+            row["date"] = row["date"] and f"{row['date']} {time or '00:00:00'}"
+        for row in (5, 1804):
+            rows[row] |= place | {"date": "2023-06-01 00:00:00"}  # without a time
+        keys = ["data.date_format='%Y-%m-%d %H:%M:%S'"] if times == "format" else []
+    assert rows_of(table_findings(inspected(rows, *keys)), "burst in two splits") == [1800, 1803]
+
+
+def test_bursts_that_cannot_be_checked_are_a_note(rows, inspected):
+    for row in rows:
+        del row["time"]
+    (finding,) = table_findings(inspected(rows))
+    assert finding.check == "bursts not checked" and finding.severity == "note"
+    for row in rows:
+        row["date"] = ""
+    assert table_findings(inspected(rows)) == []
 
 
 def test_a_point_with_records_of_many_days(rows, inspected):
@@ -149,8 +202,17 @@ def species_in_the_north(rows):
     return own
 
 
-def test_signs_and_order_of_coordinates_by_the_other_records_of_the_species(rows, inspected):
+def with_subspecies(rows):
+    """Give each tenth row with a species a subspecies, its own."""
+    for number, row in enumerate(rows):
+        row["subspecies"] = f"{row['species']} s{number}" if row["species"] and number % 10 == 0 else ""
+
+
+@pytest.mark.parametrize("subspecies", [False, True])
+def test_signs_and_order_of_coordinates_by_the_other_records_of_the_species(subspecies, rows, inspected):
     own = species_in_the_north(rows)
+    if subspecies:
+        with_subspecies(rows)
     assert table_findings(inspected(rows)) == []
     for row, (latitude, longitude) in zip(own, PLACES, strict=False):
         rows[row]["latitude"] = f"{latitude * float(rows[row]['latitude']):.5f}"
@@ -212,8 +274,11 @@ def test_a_species_that_begins_with_another_genus(rows, inspected):
     assert taxon_names.foreign_genus(inspected(rows)) == []
 
 
-def test_a_land_organism_at_sea_is_found_with_a_map(rows, inspected, monkeypatch):
+@pytest.mark.parametrize("subspecies", [False, True])
+def test_a_land_organism_at_sea_is_found_with_a_map(subspecies, rows, inspected, monkeypatch):
     own = species_in_the_north(rows)
+    if subspecies:
+        with_subspecies(rows)
     globe = SimpleNamespace(is_land=lambda latitude, longitude: np.asarray(longitude) < 80)  # the coast is the meridian of 80 degrees
     for row in own:
         rows[row] |= {"latitude": "60", "longitude": "79.5", "uncertainty": "20"}

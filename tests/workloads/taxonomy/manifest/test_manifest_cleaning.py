@@ -48,7 +48,9 @@ def test_a_valid_row_is_not_changed(tmp_path):
         ("unc", ["-80"], "negative uncertainty"),
         ("unc", ["106807033"], "beyond half the Earth"),
         ("date", ["2021-02-30"], "impossible date"),
-        ("date", ["2021-04"], "no day"),
+        ("date", ["2021-13"], "impossible date"),
+        ("date", ["2021-04/2021-05"], "longer than a month"),
+        ("date", ["2021-04-27/2021-05"], "longer than a month"),
         ("date", ["2021"], "no month"),
         ("date", ["27/04/2021"], "date: not a date"),
         ("date", ["2021-01-01/2021-06-01"], "longer than a month"),
@@ -83,6 +85,34 @@ def test_null_cells_are_missing_and_not_counted_and_only_coordinates_that_are_bo
 def test_zero_elevation_is_a_value_unless_set_as_missing_and_semicolon_tables_have_decimal_commas(tmp_path):
     metadata, _ = cleaned(tmp_path, [row(lat="43,5", elev="0.0")], delimiter=";")
     assert metadata.elevation[0] == 0.0 and metadata.latitude[0] == 43.5
+
+
+@pytest.mark.parametrize("month, days", [("2019-05", "01/31"), ("2021-2", "01/28"), ("2020-02", "01/29"), ("2021-12/12", "01/31")])
+def test_a_month_is_the_interval_of_its_days(month, days):
+    year, number = month.partition("/")[0].split("-")
+    assert day_of_year(month) == day_of_year(f"{year}-{number.zfill(2)}-{days}")
+    assert day_of_year("2019-05") == day_of_year("2019-05-16")
+
+
+DAY = [f"2020-05-01T{minute // 60:02d}:{minute % 60:02d}:00" for minute in range(5, 1440, 8)]  # 180 times, none at a full hour
+
+
+@pytest.mark.parametrize(
+    "others, midnights, missing",
+    [
+        (DAY, 3, 3),
+        (DAY, 2, 0),
+        ([*DAY, *[f"2020-05-01 {hour:02d}:00:00" for hour in range(1, 24)]], 10, 0),
+        ([*DAY, *[f"2020-05-01 {hour:02d}:00:00" for hour in range(1, 24)]], 11, 11),
+        (DAY * 16, 20, 0),  # 2,900 rows: two a minute
+        (DAY * 16, 21, 21),
+    ],
+)
+def test_midnight_is_missing_if_it_is_far_more_frequent_than_by_chance(others, midnights, missing, tmp_path):
+    times = ["2020-05-01T00:00:00"] * midnights + others
+    metadata, tally = cleaned(tmp_path, [row(time=time) for time in times])
+    assert np.flatnonzero(np.isnan(metadata.hour)).tolist() == list(range(missing))
+    assert [count for reason, count in tally.counts.items() if "local time of exactly 00:00:00" in reason] == [missing][: missing > 0]
 
 
 def test_midnight_in_every_row_is_missing(tmp_path):

@@ -79,6 +79,26 @@ def test_a_photograph_in_two_rows_stays_on_one_side():
     assert (split[::2] == split[1::2]).all() and 0 < split.mean() < 1
 
 
+def test_groups_that_share_a_photograph_are_on_one_side():
+    """Each observation shares a photograph with the next one of its chain of four."""
+    rows = [(f"o{i:03d}", f"p{i // 4}-{i % 4 + k}.jpg") for i in range(200) for k in (0, 1)]
+    order = np.random.default_rng(0).permutation(len(rows))
+    observations, paths = zip(*[rows[row] for row in order], strict=True)
+    groups = find_groups(column(observations), np.array(paths))
+    assert groups.joined == 150 and len(groups.digest) == 50
+    assert (groups.number == [int(name[1:]) // 4 for name in observations]).all()
+    split = computed_split(groups, np.zeros(len(paths), dtype=np.int64), 0.4, 0)
+    sides = {path: set() for path in paths}
+    for path, side in zip(paths, split.tolist(), strict=True):
+        sides[path].add(side)
+    assert {len(found) for found in sides.values()} == {1} and 0 < split.mean() < 1
+
+
+def test_a_row_without_a_group_joins_the_group_that_has_its_photograph():
+    groups = find_groups(column(["b", "", "a", ""]), np.array(["1", "1", "2", "3"]))
+    assert groups.number.tolist() == [1, 1, 0, 2] and (groups.ungrouped, groups.joined) == (2, 1)
+
+
 def test_rows_without_a_group_are_separate_groups():
     groups = find_groups(column(["b", "", "b", "a", "NA"]), np.array(["1", "9", "3", "4", "5"]))
     assert groups.ungrouped == 2 and groups.number.tolist() == [1, 3, 1, 0, 2] and len(groups.digest) == 4

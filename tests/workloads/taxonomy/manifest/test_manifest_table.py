@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest import mixed_encoding
 from linnaeus.workloads.taxonomy.manifest import table as table_module
 from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, read_table
 
@@ -36,6 +37,19 @@ def test_delimiters_and_encodings(tmp_path, delimiter, encoding):
     assert cells(path) == ROWS
     notes = read_table(path, lambda header: header).notes
     assert ("windows-1252" in notes[0]) if encoding == "windows-1252" else not notes
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_only_the_lines_that_are_not_utf8_are_read_as_windows_1252(tmp_path, monkeypatch, end):
+    monkeypatch.setattr(mixed_encoding, "CHUNK", 1001)  # cuts lines and letters
+    rows = [(f"{i}.jpg", f"Ébène é{i}", "") for i in range(5000)]
+    lines = [
+        ",".join(row).encode("windows-1252" if i in (7, 4000) else "utf-8") for i, row in enumerate([("path", "species", "date"), *rows])
+    ]
+    (tmp_path / "m.csv").write_bytes(end.encode().join([*lines, b""]))
+    table = read_table(tmp_path / "m.csv", lambda header: header)
+    assert table.columns["species"].text().tolist() == [row[1] for row in rows]
+    assert table.notes == ("m.csv: 2 lines not in UTF-8, read as windows-1252; the others are in UTF-8",)
 
 
 def test_compressed_and_long_tables(tmp_path, monkeypatch):

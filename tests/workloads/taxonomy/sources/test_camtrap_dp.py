@@ -196,6 +196,15 @@ def test_the_level_of_observations_is_chosen(trap):
     assert excluded == {"medium without an observation at data.observation_level=event": 1}
 
 
+def test_an_event_by_a_person_is_preferred_to_a_photograph_by_a_machine(trap):
+    trap.add(4)
+    machine = {"classificationMethod": "machine", "classificationProbability": "0.9"}
+    trap.observations += [seen(FOX, f"t{i}", **machine) for i in range(3)]
+    trap.observations += [seen(BADGER, window=(0, 10)), seen(BADGER, "t0"), seen(HERON, window=(20, 30), **machine)]
+    assert trap.found()[0] == {"t0": BADGER, "t1": BADGER, "t2": FOX, "t3": HERON}
+    assert trap.found("data.observation_level=media")[0] == {"t0": BADGER, "t1": FOX, "t2": FOX}
+
+
 def test_people_are_preferred_to_machines_and_improbable_classifications_are_left_out(trap):
     trap.add(5)
     machine = {"classificationMethod": "machine"}
@@ -210,7 +219,7 @@ def test_people_are_preferred_to_machines_and_improbable_classifications_are_lef
         seen(HERON, window=(40, 40)),
     ]
     labels, excluded = trap.found()
-    assert labels == {"t0": FOX, "t1": FOX, "t3": FOX, "t4": FOX} and list(excluded.values()) == [1]
+    assert labels == {"t0": FOX, "t1": FOX, "t3": FOX, "t4": HERON} and list(excluded.values()) == [1]
     assert "6 observations classified by machines, probabilities 0.1 to 0.99" in trap.source().notes
     labels, excluded = trap.found("data.min_probability=0.8")
     assert labels == {"t0": FOX, "t1": FOX, "t2": BADGER, "t4": HERON}

@@ -106,6 +106,20 @@ def test_every_form_of_an_archive_has_the_same_records(records, tmp_path, suffix
         np.testing.assert_array_equal(getattr(ours.metadata, name), getattr(manifest.metadata, name))
 
 
+def test_one_line_that_is_not_utf8_does_not_change_the_others(records, tmp_path):
+    rows = core_of(records)
+    for number, row in enumerate(rows):
+        row["recordedBy"] = f"José {number}"
+    folder = write(tmp_path / "archive", archive(rows, media_of(records)))
+    table = next(path for path in folder.iterdir() if "José 3".encode() in path.read_bytes())
+    table.write_bytes(table.read_bytes().replace("José 3".encode(), "José 3".encode("windows-1252"), 1))
+    given = ["data=darwin_core", f"data.path={folder}", f"data.root={records.folder}", "data.image_size=16", "data.group_column=recordedBy"]
+    found = read_clean(runs.composed(given).data)[0]
+    people = found.columns["recordedBy"]
+    assert set(people.values[code] for code in people.codes) == {f"José {number}" for number in range(len(rows))}
+    assert f"{table.name}: 1 line not in UTF-8, read as windows-1252; the others are in UTF-8" in found.notes
+
+
 def test_tables_of_a_download_without_a_descriptor(records, tmp_path):
     rows = [{"gbifID": row.pop("id"), **row} for row in core_of(records)]
     media = [{"gbifID": row.pop("coreid"), **row} for row in media_of(records)]

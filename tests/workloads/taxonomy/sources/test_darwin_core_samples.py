@@ -108,6 +108,7 @@ def test_the_oaks_have_the_counts_of_their_table(tmp_path):
     cells = {name: [line[i] for line in lines] for i, name in enumerate(header)}
     latitudes = [float(text) for text in cells["decimalLatitude"] if text]
     whole = [text for text in cells["eventDate"] if len(text) == 10]
+    months = [text for text in cells["eventDate"] if len(text) == 7]
     days = {"1906-07-25/1906-08-05", "1847-09-14/17", "1928-02-14/27", "1897-09-15/17"}  # the other intervals are longer than a month
     elevations = [float(text) for text in cells["minimumElevationInMeters"]]
     assert (len(lines), len(latitudes), sum(map(bool, cells["eventDate"]))) == (555, 458, 319)
@@ -118,10 +119,10 @@ def test_the_oaks_have_the_counts_of_their_table(tmp_path):
     assert known(found.latitude) == known(found.longitude) == 458
     assert found.latitude[~np.isnan(found.latitude)].tolist() == np.array(latitudes, dtype=np.float32).tolist()
     assert known(found.elevation) == sum(value != 0 for value in elevations) == 179
-    assert known(found.day) == 208 and known(found.hour) == 0
+    assert known(found.day) == 281 and known(found.hour) == 0
     notes = " ".join(rows.notes)
-    assert "no day of the month, set to missing: 79" in notes and "no month, set to missing: 31" in notes
-    assert 208 + 79 + 31 + 1 == 319 and len(whole) + sum(text in days for text in cells["eventDate"]) == 208
+    assert "interval longer than a month, set to missing: 7" in notes and "no month, set to missing: 31" in notes
+    assert 281 + 7 + 31 == 319 and len(whole) + sum(text in days for text in cells["eventDate"]) == 208 and len(months) == 281 - 208
     species = [f"{genus} {epithet}" for genus, epithet in zip(cells["genus"], cells["specificEpithet"], strict=True)]
     assert [rows.tree.names[-1][code] for code in rows.labels[:, -1]] == species
     kept = clean(folder, tmp_path)

@@ -8,6 +8,7 @@ from PIL import Image
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import column
+from linnaeus.workloads.taxonomy.sources.image_folder import ranks_of_names
 from linnaeus.workloads.taxonomy.text_lines import TextLines
 from tests.workloads.taxonomy.sources.conftest import same_as_manifest, source_of, trains
 
@@ -70,6 +71,14 @@ def test_folders_of_inat_have_the_whole_lineage(tmp_path):
         ["Fagus", "Quercus"],
         ["Fagus sylvatica f. purpurea", "Quercus alba", "Quercus robur"],
     ]
+
+
+@pytest.mark.parametrize("empty", ["", "not_identified"])
+@pytest.mark.parametrize("name, genus, ranks", [(INAT, "Quercus", 7), ("Quercus_robur", "Quercus", 2), ("oak", None, 1)])
+def test_a_name_that_is_empty_does_not_change_the_form_of_the_others(empty, name, genus, ranks):
+    found = ranks_of_names([name, empty, name])
+    assert len(found) == ranks and {cells[1] for cells in found.values()} == {""}
+    assert found.get("genus", [None])[0] == genus and found["species"][2] == ("Quercus robur" if genus else "oak")
 
 
 def test_levels_of_folders_are_ranks_of_any_name(tmp_path):

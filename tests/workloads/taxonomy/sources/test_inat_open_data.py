@@ -109,6 +109,23 @@ def test_tables_with_downloaded_photographs_are_the_manifest(records, data, tmp_
     assert trains(tmp_path, *given(data))["status"] == "finished"
 
 
+def test_photographs_that_are_not_in_the_table_and_repeated_observations_are_counted(data):
+    before = source_of(*given(data))
+    for number in ("77", "78"):
+        (data.folder / "photos" / number).mkdir()
+        shutil.copy(data.folder / "photos/100/medium.jpg", data.folder / "photos" / number / "medium.jpg")
+    rows = data.tables["observations"]
+    taxon = OBSERVATIONS.split().index("taxon_id")
+    other = next(row[taxon] for row in rows[1:] if row[taxon] != rows[3][taxon])
+    rows += [[*rows[3][:taxon], other, *rows[3][taxon + 1 :]], list(rows[4])]
+    data.write("photos", "observations", "taxa")
+    source = source_of(*given(data))
+    assert source.fingerprint == before.fingerprint
+    assert source.excluded == before.excluded | {"folder of a photograph that is not in photos.csv.gz": 2}
+    reason = "an observation that is in an earlier row, 1 of them with another taxon, such as "
+    assert f"observations.csv.gz: 2 rows left out: {reason}{rows[3][0]}" in source.notes
+
+
 def test_plain_tables_and_another_folder_of_photographs(data, tmp_path):
     found = source_of(*given(data))
     (tmp_path / "elsewhere").mkdir()

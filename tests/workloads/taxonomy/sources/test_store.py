@@ -7,6 +7,9 @@ import pickle
 import re
 import shutil
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -104,9 +107,10 @@ def test_loader_workers_read_the_same(records, tmp_path):
 
 
 def test_a_preparation_that_was_killed_anywhere_ends_with_the_same_bytes(records, tmp_path):
-    assert prepare(tmp_path / "whole", records) == 0
+    path = write_rows(records.folder / "sites.csv", [dict(row, site=f"site {i % 9}") for i, row in enumerate(records.rows)])
+    assert prepare(tmp_path / "whole", records, path=path) == 0
     whole, calls = files(tmp_path / "whole"), 0
-    original = os.replace
+    original, own = os.replace, os.getpid()
 
     def counted(*arguments):
         nonlocal calls
@@ -115,15 +119,60 @@ def test_a_preparation_that_was_killed_anywhere_ends_with_the_same_bytes(records
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "replace", counted)
-        prepare(tmp_path / "counted", records)
-    assert calls > 15
+        prepare(tmp_path / "counted", records, path=path)
+    assert calls > 15 and "columns/0.npy" in whole
     for call in range(1, calls + 1):
         out = tmp_path / f"killed{call}"
-        with runs.killed(os, "replace", call, after=call % 2 == 0):
-            prepare(out, records)
-        assert prepare(out, records) == 0
+        with runs.killed(os, "replace", call, after=call % 2 == 0), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: own + 1)  # the names of temporary files contain it
+            prepare(out, records, path=path)
+        assert prepare(out, records, path=path) == 0
         assert files(out) == whole, call
         shutil.rmtree(out)
+
+
+def test_only_one_of_two_processes_completes_a_store(records, tmp_path, monkeypatch, capsys):
+    """Threads stand for processes: a lock of `flock` belongs to the open file. Both have written all parts before one may complete."""
+    assert prepare(tmp_path / "whole", records) == 0
+    both, inside, most = threading.Barrier(2, timeout=600), [], []
+    write, finish = preparation._write_parts, preparation._finish
+
+    def write_parts(*arguments):
+        write(*arguments)
+        both.wait()
+
+    def finish_alone(*arguments):
+        inside.append(1)
+        time.sleep(0.2)  # without a lock the other begins now
+        most.append(len(inside))
+        lines = finish(*arguments)
+        inside.pop()
+        return lines
+
+    monkeypatch.setattr(preparation, "_write_parts", write_parts)
+    monkeypatch.setattr(preparation, "_finish", finish_alone)
+    with ThreadPoolExecutor(2) as pool:
+        ended = [pool.submit(prepare, tmp_path / "store", records, f"--task={task}/2") for task in (1, 2)]
+    assert [one.result() for one in ended] == [0, 0] and most == [1]
+    assert files(tmp_path / "store") == files(tmp_path / "whole")
+    printed = capsys.readouterr().out
+    assert printed.count("next: linnaeus data=store") == 2 and printed.count("was complete before") == 1
+
+
+@pytest.mark.parametrize("step", ["_begin", "_missing", "_write_parts", "_locked"])
+def test_a_store_that_another_process_completes_meanwhile_is_complete(step, records, tmp_path, monkeypatch, capsys):
+    original = getattr(preparation, step)
+
+    def overtaken(*arguments):
+        monkeypatch.setattr(preparation, step, original)
+        assert prepare(tmp_path / "store", records) == 0
+        return original(*arguments)
+
+    monkeypatch.setattr(preparation, step, overtaken)
+    assert prepare(tmp_path / "store", records) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path / 'store'} was complete before"
+    assert prepare(tmp_path / "alone", records) == 0
+    assert files(tmp_path / "store") == files(tmp_path / "alone")
 
 
 def test_a_kill_between_the_record_and_the_cleaning_is_mended(records, tmp_path):

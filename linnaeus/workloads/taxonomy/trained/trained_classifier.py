@@ -310,12 +310,15 @@ class TrainedClassifier:
         restriction."""
         if self.possible is None:
             return self.probabilities(scores), scores.path()
-        scores = scores.among(self.possible)
-        return only_possible(self.probabilities(scores), scores.path(), self.possible)
+        return only_possible(self.probabilities(scores, self.possible), scores.among(self.possible).path(), self.possible)
 
-    def probabilities(self, scores: Scores) -> list[Tensor]:
-        """Return the calibrated probabilities of the classes of each rank, float [B, C_r] per rank, from `scores`."""
+    def probabilities(self, scores: Scores, possible: Tensor | None = None) -> list[Tensor]:
+        """Return the calibrated probabilities of the classes of each rank, float [B, C_r] per rank, from `scores` of all taxa.
+
+        `possible`: bool [T], the taxa to which the calibrated probabilities are restricted; None: no restriction. The temperatures come
+        first: they were fitted for choices among all children of a taxon."""
         scores = scores if self.calibration is None else scores.tempered(self.calibration.temperature)
+        scores = scores if possible is None else scores.among(possible)
         return [class_log_probs(log_p, size).exp() for log_p, size in zip(scores.log_probs(), self.tree.sizes, strict=True)]
 
 

@@ -93,8 +93,8 @@ def measure(
                 scores = whole if model.possible is None else whole.among(model.possible)
                 outputs = {"scores": scores}
                 if not pass_.masked:
-                    probabilities = model.probabilities(scores)
-                    familiar = familiarity(probabilities if whole is scores else model.probabilities(whole))
+                    probabilities = model.probabilities(whole, model.possible)
+                    familiar = familiarity(probabilities if model.possible is None else model.probabilities(whole))
                     tempered.keep(batch["sample"].cpu().numpy(), probabilities, scores.path().cpu().numpy(), familiar)
                 total += one.sums(outputs, prepared).cpu()  # batch by batch: float addition depends on the order
                 one.count(outputs, prepared)

@@ -104,6 +104,12 @@ class TrainedClassifier:
             other.answers = self.answers.among(other.restriction.possible)
         return other
 
+    def unrestricted(self) -> TrainedClassifier:
+        """Return a classifier with the same network whose predictions may name all taxa."""
+        other = copy.copy(self)
+        other.restriction, other.possible, other.answers = None, None, Answers(self.tree)
+        return other
+
     def predict(
         self,
         photographs: Photograph | Sequence[Photograph],

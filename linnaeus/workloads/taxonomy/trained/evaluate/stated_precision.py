@@ -68,4 +68,5 @@ def of_model(measured: Measured, group: np.ndarray | None) -> tuple[dict[str, fl
     labelled = (measured.labels.labels >= 0).any(axis=1) | measured.labels.unknown.any(axis=1)
     thresholds = {one.precision: one.threshold for one in model.calibration.precisions}
     rows = precision_rows(Answered(paths, measured.labels, table.real & labelled, group), thresholds, model.tree.ranks)
-    return calibration_error(model.tree, known, table.best_right, tempered.best_log_p), rows
+    best_right = known & (tempered.best == measured.labels.labels)
+    return calibration_error(model.tree, known, best_right, tempered.best_log_p), rows

@@ -102,8 +102,8 @@ def _head(measured: Measured, rows: LabelRows) -> list[str]:
     if bad := unreadable(measured, rows):
         reasons = list_some([f"{name} ({reason})" for name, reason in bad], 5)
         lines.append(f"{counted(len(bad), 'photograph')} could not be read: {reasons}")
-    if measured.model.description.head.nulls != "ignore" and measured.labels.unknown.any():
-        lines.append("null_recall and null_precision are left out, since a taxon that the model does not have is not a null label")
+    if measured.model.description.head.nulls != "ignore" and measured.labels.unscored.any():
+        lines.append("null_recall and null_precision are left out, since a taxon that is not scored is not a null label")
     if measured.training_counts is None:
         lines.append("no metrics by training photographs: the bundle was exported without class_counts.csv; export it again")
     return lines

@@ -65,7 +65,7 @@ def measure(
     have = tuple(component for component, column in zip(model.components, known.T, strict=True) if column.any())
     possible = validation_passes([(component,) for component in have], have)
     passes = [pass_ for pass_ in possible if pass_.partial_index is None]
-    table, nulls = PhotographTable(size, len(tree.ranks)), model.description.head.nulls != "ignore" and not labels.unknown.any()
+    table, nulls = PhotographTable(size, len(tree.ranks)), model.description.head.nulls != "ignore" and not labels.unscored.any()
     metrics = [
         TaxonomyMetrics(
             tree,

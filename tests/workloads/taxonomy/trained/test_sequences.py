@@ -40,6 +40,12 @@ def test_photographs_are_put_in_the_order_of_their_sequences():
     assert sequences.ends(1) == [1, 2, 3, 4] and sequences.ends(3) == [2, 3, 4] and sequences.ends(100) == [4]
 
 
+def test_a_missing_value_is_not_the_name_of_a_sequence():
+    found, sequences = in_sequences(inputs(["NA", "b", "null", "b", "NA", ""]), "burst")
+    assert sequences.names == ["", "b", "", "", ""] and [len(sequences.photographs(s)) for s in range(5)] == [1, 2, 1, 1, 1]
+    assert found.names == ["0.jpg", "1.jpg", "3.jpg", "2.jpg", "4.jpg", "5.jpg"]
+
+
 @pytest.fixture
 def manifest(finished) -> Path:
     """A table of 30 photographs in 12 bursts, in a mixed order. One file is missing, and one burst has no file that can be read."""

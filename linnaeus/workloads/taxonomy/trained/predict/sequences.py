@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
 
@@ -56,12 +57,13 @@ class Sequences:
 def in_sequences(inputs: Inputs, name: str) -> tuple[Inputs, Sequences]:
     """Sort photographs by sequence. Return the sorted photographs and the sequences, which are in the order of their first photographs.
 
-    `name`: column of the manifest; rows with the same value are a sequence. A row with an empty cell is a sequence of its own. Raise
-    `ConfigError` if the manifest does not have the column."""
+    `name`: column of the manifest; rows with the same value are a sequence. A row whose cell is null (empty, or a word such as NA) is a
+    sequence of its own, with the name "". Raise `ConfigError` if the manifest does not have the column."""
     if name not in inputs.columns:
         raise ConfigError(f"--sequence: the manifest has no column {quoted(name)}")
-    cells = inputs.columns[name].text()
-    empty = cells == ""
+    column = inputs.columns[name]
+    empty = null_values(column.values)[column.codes]
+    cells = np.where(empty, "", column.text())
     keys = np.unique(cells, return_inverse=True)[1].astype(np.int64)
     keys[empty] = keys.max(initial=-1) + 1 + np.arange(int(empty.sum()))
     _, first, keys = np.unique(keys, return_index=True, return_inverse=True)

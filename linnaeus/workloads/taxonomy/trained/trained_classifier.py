@@ -17,7 +17,7 @@ from torch import Tensor
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.data.samples import Batch
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
 from linnaeus.workloads.taxonomy.components import column_slices, encode
 from linnaeus.workloads.taxonomy.heads import Scores
@@ -175,10 +175,13 @@ class TrainedClassifier:
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
         """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
 
-        Raise `ConfigError` for a negative `top`, for a precision or a coverage that was not fitted, and for either of these options if the
-        model is not calibrated."""
-        if top < 0:
-            raise ConfigError(f"top is {top}; it must be at least 0")
+        Raise `ConfigError` for a `top` that is not a whole number of at least 0, for a precision or a coverage that is not a number or was
+        not fitted, and for either of these options if the model is not calibrated."""
+        if not isinstance(top, int | np.integer) or isinstance(top, bool) or top < 0:
+            raise ConfigError(f"top is {quoted(str(top))}; it must be a whole number of at least 0")
+        for name, value in (("precision", precision), ("coverage", coverage)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | np.number)):
+                raise ConfigError(f"{name} is {quoted(str(value))}; it must be a number, such as 0.95")
         if self.calibration is None:
             if precision is not None or coverage is not None:
                 name = "precision" if precision is not None else "coverage"

@@ -41,7 +41,7 @@ def test_the_card_has_the_thresholds_and_the_shares_of_the_calibration(finished,
         assert len(lines) == 1 and (f"{one.threshold:.4f}" if one.threshold <= 1 else "none") in lines[0]
     assert all(f"| {rank} | {temperature:.3f} |" in card for rank, temperature in zip(ranks, found.temperature, strict=True))
     assert f"Calibrated on {found.photographs} observations" in card
-    head, first, *_ = calibrate_cli.table(model, found)
+    head, first, *_ = calibrate_cli.table(model, found, True)
     assert head.split()[-len(ranks) :] == [*reversed(ranks)] and len(first) == len(head)
     assert "The model is not calibrated" in (finished.bundle / "README.md").read_text()
 
@@ -57,4 +57,4 @@ def test_a_calibration_without_shares_is_read(calibrated):
         del one["answered_at"]
     old = Calibration.from_plain(content, len(content["temperature"]))
     assert [one.answered_at for one in old.precisions] == [(), ()] and old.threshold(0.1) == again.threshold(0.1)
-    assert calibrate_cli.table(linnaeus.load_model(calibrated), old)
+    assert calibrate_cli.table(linnaeus.load_model(calibrated), old, True)

@@ -76,7 +76,12 @@ def test_the_stated_share_of_photographs_is_kept_on_average():
 
 def test_precision_is_that_of_the_answers_and_unknown_taxa_are_right_above_their_rank():
     paths = Paths(np.array([[0, 1], [0, 1], [0, 1], [0, 2], [1, 3]]), np.array([[0.9, 0.8]] * 3 + [[0.9, 0.2], [0.1, 0.1]]))
-    labels = Matched(np.array([[0, 1], [0, 2], [0, -1], [0, -1], [1, 3]]), np.array([[0, 0]] * 2 + [[0, 1]] * 2 + [[0, 0]], bool), np.zeros((5, 2), bool), [])
+    labels = Matched(
+        np.array([[0, 1], [0, 2], [0, -1], [0, -1], [1, 3]]),
+        np.array([[0, 0]] * 2 + [[0, 1]] * 2 + [[0, 0]], bool),
+        np.zeros((5, 2), bool),
+        [],
+    )
     ours, others = precision_rows(Answered(paths, labels, np.ones(5, bool), None), {0.9: 0.5}, ("genus", "species"))
     assert (ours["photographs"], ours["precision"], ours["answered"]) == (3, 0.5, pytest.approx(2 / 3))
     assert (others["photographs"], others["precision"], others["answered"]) == (2, 0.5, 1.0)  # the species is wrong, the genus is right

@@ -95,7 +95,7 @@ def calibrate(options: argparse.Namespace) -> list[str]:
         raise ConfigError(f"RUN: {path} cannot be written ({error.strerror})") from None
     if not options.manifest and not options.split:
         notes = (*notes, "the best checkpoint was chosen by these rows; --split=test or --manifest use others")
-    return [*data.notes, *notes, f"calibrated on {place}", "", *table(model, found), "", str(path)]
+    return [*data.notes, *notes, f"calibrated on {place}", "", *table(model, found, data.group is not None), "", str(path)]
 
 
 def _trained_prior(run: Path, model: TrainedClassifier) -> PlacePrior:
@@ -269,8 +269,9 @@ def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np
             progress.add(min(BATCH, len(data) - first))
 
 
-def table(model: TrainedClassifier, found: Calibration) -> list[str]:
-    """Return lines of text with the thresholds and temperatures, for a terminal."""
+def table(model: TrainedClassifier, found: Calibration, grouped: bool) -> list[str]:
+    """Return lines of text with the thresholds and temperatures, for a terminal. `grouped`: True if the observation of each photograph is
+    known."""
     ranks_of = [f"{rank:>{max(8, len(rank))}}" for rank in reversed(model.tree.ranks)]
     head = f"{'precision':>9}  {'threshold':>9}  {'on average':>10}  {'answered':>8}  {'  '.join(ranks_of)}"
     rows = [
@@ -280,7 +281,8 @@ def table(model: TrainedClassifier, found: Calibration) -> list[str]:
     ]
     ranks = ", ".join(f"{rank} {t:.2f}" for rank, t in zip(model.tree.ranks, found.temperature, strict=True))
     never = any(one.threshold > 1 for one in found.precisions)
-    about = f"{counted(found.photographs, 'observation')}; each precision is reached by {100 * found.confidence:g} % of such calibrations"
+    unit = "observation" if grouped else "photograph"
+    about = f"{counted(found.photographs, unit)}; each precision is reached by {100 * found.confidence:g} % of such calibrations"
     return [
         head,
         *rows,

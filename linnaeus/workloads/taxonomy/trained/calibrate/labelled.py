@@ -97,7 +97,7 @@ def of_manifest(path: str, overrides: Sequence[str], tree: TaxonomyTree, compone
         np.any(found.unknown, axis=1),
         rows.records.metadata,
         rows.group,
-        (*rows.notes, *found.notes),
+        (*rows.notes, *group_note(rows), *found.notes),
     )
 
 
@@ -124,6 +124,19 @@ def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], 
         missing = f"{quoted(config.group_column)} is missing in {counted(groups.ungrouped, 'row')}"
         notes.append(f"{missing}; each photograph in them counts as an observation of its own")
     return LabelRows(records, groups.number, tuple(notes))
+
+
+def group_note(rows: LabelRows, by: str | None = None) -> list[str]:
+    """Return a line that proposes a column of the manifest as data.group_column, if none is set and the manifest has a likely column; else
+    [].
+
+    `by`: column that is read for another purpose and not proposed."""
+    if rows.group is not None:
+        return []
+    return [
+        f"every photograph counts as an observation; --setting data.group_column={name} uses {name}"
+        for name in [name for name in rows.records.columns if name != by][:1]
+    ]
 
 
 class Matched(NamedTuple):

@@ -32,8 +32,8 @@ def heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, ra
     1.
 
     `image`: pixels as `TrainedClassifier.read` returns. `metadata`: of this photograph. The largest value is 1; all values are 0 if no
-    position raises the probability, for example if the class is the only possible one. S is the side of the feature map, at most `LARGEST`. The mirrored view of test-time augmentation is
-    left out. Raise `ConfigError` for a network without a spatial feature map."""
+    position raises the probability, for example if the class is the only possible one. S is the side of the feature map, at most
+    `LARGEST`. The mirrored view of test-time augmentation is left out. Raise `ConfigError` for a network without a spatial feature map."""
     trunk = cast(nn.Module, model.model.trunk)
     with torch.enable_grad(), _recorded(trunk) as found:
         prepared = dict(model.preparation(model.batch([image], *encode(metadata, model.components))))

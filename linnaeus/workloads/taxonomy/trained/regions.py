@@ -1,7 +1,8 @@
 """Read a table of the taxa of regions, for `--region NAME=FILE`: names as in a checklist (`checklist.py`), and the region of each row.
 
 The region is in one column of the table: the first of `region`, `countryCode` and `country` that has a value in some row. Only an empty
-cell is no value: NA is the country code of Namibia. Rows without a value in this column are left out and counted. A taxon of several regions has several rows."""
+cell is no value: NA is the country code of Namibia. Rows without a value in this column are left out and counted. A taxon of several
+regions has several rows."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,15 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH = 32  # photographs per forward pass of `predict` and `embed`
 USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
+
+
+@dataclass(frozen=True)
+class Together:
+    """Scores of G groups of photographs, from all photographs so far."""
+
+    scores: Scores
+    photographs: np.ndarray  # int64 [G]: number of photographs of each group
+    known: np.ndarray  # bool [G, M]: some photograph of the group has a value of the metadata component
 
 
 class TrainedClassifier:
@@ -212,21 +222,33 @@ class TrainedClassifier:
         meta, present = encode(metadata, self.components)
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
-    def predict_together(
-        self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, names: Sequence[str | None], asked: Asked
-    ) -> list[Prediction]:
-        """Return one prediction for each of G groups of photographs: the normalised geometric mean of the probabilities of the photographs.
+    def together(self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, before: Together | None = None) -> Together:
+        """Return the scores of groups of photographs: the normalised geometric means of the probabilities of the photographs.
 
         `images`: pixels of B photographs, as `read` returns; `metadata`: of the B photographs. `group`: int64 [B], the group of each
-        photograph; no group is empty. `names`: [G], a path for each group."""
+        photograph. `before`: result for other photographs, also of the same groups, to which these photographs are added. Groups are
+        numbered from 0, and each must have a photograph here or in `before`."""
         meta, present = encode(metadata, self.components)
-        parts = [slice(first, first + BATCH) for first in range(0, len(images), BATCH)]
-        with torch.inference_mode():
-            scores = [self.all_scores(self.preparation(self.batch(images[part], meta[part], present[part]))) for part in parts]
-            scored = self.scored_of(scores[0].product(scores[1:], torch.from_numpy(group).to(self.device), len(names)))
-        known = np.zeros((len(names), present.shape[1]), dtype=bool)
+        size = max(0 if before is None else len(before.photographs), int(group.max(initial=-1)) + 1)
+        known, photographs = np.zeros((size, present.shape[1]), dtype=bool), np.bincount(group, minlength=size)
         np.logical_or.at(known, group, present)
-        return self.answers.predictions(scored, names, known, self.components, asked)
+        with torch.inference_mode():
+            scores = self.all_scores(self.preparation(self.batch(images, meta, present)))
+            if before is None:
+                return Together(scores.product([], torch.from_numpy(group).to(self.device), size), photographs, known)
+            earlier = np.arange(len(before.photographs))
+            number, weight = np.append(earlier, group), np.append(before.photographs, np.ones(len(group)))
+            numbers, weights = (torch.from_numpy(values).to(self.device) for values in (number, weight))
+            both = before.scores.product([scores], numbers, size, weights)
+        photographs[: len(earlier)] += before.photographs
+        known[: len(earlier)] |= before.known
+        return Together(both, photographs, known)
+
+    def predict_together(self, groups: Together, names: Sequence[str | None], asked: Asked) -> list[Prediction]:
+        """Return one prediction for each of G groups of photographs. `names`: [G], a path for each group."""
+        with torch.inference_mode():
+            scored = self.scored_of(groups.scores)
+        return self.answers.predictions(scored, names, groups.known, self.components, asked)
 
     def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
         """Return the features of B photographs, float32 [B, width], from their pixels (as `read` returns them) and metadata.

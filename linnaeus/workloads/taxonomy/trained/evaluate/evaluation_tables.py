@@ -35,8 +35,9 @@ def _rank_lines(measured: Measured, tables: Tables) -> list[str]:
     """Return a header and a line per rank: numbers of photographs that are scored and not scored, top-5 accuracy, loss and calibration
     error.
 
-    Not scored are photographs of a taxon that the model does not have or a restriction excludes; without a restriction the column is called
-    `unknown taxon`. These are results with metadata. For a calibrated model, the column `ece/T` has the calibration error after the temperatures."""
+    Not scored are photographs of a taxon that the model does not have or a restriction excludes; without a restriction the column is
+    called `unknown taxon`. These are results with metadata. For a calibrated model, the column `ece/T` has the calibration error after
+    the temperatures."""
     everything, calibrated = tables.parts[0], bool(tables.tempered)
     title = "unknown taxon" if measured.model.restriction is None else "not scored"
     head = f"{'rank':18s}{'scored':>10s}{title:>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"

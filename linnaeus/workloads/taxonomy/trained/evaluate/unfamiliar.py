@@ -49,8 +49,8 @@ def unfamiliar_rows(measured: Measured, rows: LabelRows, others: Strangers | Non
     """Return a row for each kind of photographs: AUROC against the model's taxa with its interval, and the share with the answer "none of
     these".
 
-    The first row is for photographs of the model's taxa and has no AUROC. Taxa that a restriction excludes are taxa of the model: familiarity
-    is that among all taxa. `others`: photographs without organisms; None: none were
+    The first row is for photographs of the model's taxa and has no AUROC. Taxa that a restriction excludes are taxa of the model:
+    familiarity is that among all taxa. `others`: photographs without organisms; None: none were
     given."""
     unknown, real = measured.labels.unknown, measured.table.real
     familiarity, group = measured.tempered.familiarity, np.arange(len(real)) if rows.group is None else rows.group

@@ -158,9 +158,7 @@ def predictions(
     from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 
     if sequences is not None:
-        ends = sequences.starts[sequences.ends(size)].tolist()
-        for batch in read_batches(model, inputs, size, threads, "predicting", int(sequences.starts[done]), ends):
-            yield answer_together(model, batch, asked, sequences)
+        yield from answer_together(model, inputs, sequences, done, size, threads, asked)
         return
     for batch in read_batches(model, inputs, size, threads, "predicting", done):
         yield _answer(model, batch, asked)

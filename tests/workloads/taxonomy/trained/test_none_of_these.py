@@ -19,6 +19,7 @@ from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Matched
 from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import Answered, precision_rows
 from linnaeus.workloads.taxonomy.trained.familiarity import auroc, familiarity
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
+from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS
 from linnaeus.workloads.taxonomy.trained.rollup import Paths
 
 
@@ -181,3 +182,32 @@ def test_taxa_that_a_list_excludes_are_taxa_of_the_model(finished, calibrated, t
     whole = {row["photographs of"]: row["photographs"] for row in results["all"]["precisions"]}
     assert kinds["excluded taxa"] >= excluded and kinds["other taxa"] == whole["other taxa"]
     assert kinds["taxa of the model"] + kinds["excluded taxa"] == whole["taxa of the model"]
+
+
+UNCALIBRATED = {"camtrap_dp": "observationComments", "darwin_core": "identificationRemarks", "csv": "calibrated", "parquet": "calibrated"}
+
+
+@pytest.mark.parametrize("form", [*UNCALIBRATED, "speciesnet", "megadetector"])
+def test_each_format_says_whether_the_model_is_calibrated(finished, calibrated, tmp_path, form):
+    rows = [
+        row | {"mediaID": f"m{i}", "deploymentID": "d", "timestamp": "2021-05-30T04:57:00Z"} for i, row in enumerate(finished.rows()[:9])
+    ]
+    manifest = finished.manifest.parent / "said.csv"
+    with manifest.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    for model, said in ((finished.run, True), (calibrated, False)):
+        out = tmp_path / f"{said}{FORMATS[form].suffix}"
+        words = [str(model), "--manifest", str(manifest), "--threads", "1", "--out", str(out), "--format", form]
+        assert predict_cli.main(words) == 0
+        if form == "parquet":
+            cells = pytest.importorskip("pyarrow.parquet").read_table(out).to_pydict()[UNCALIBRATED[form]]
+        elif form in UNCALIBRATED:
+            with out.open(newline="") as file:
+                cells = [row[UNCALIBRATED[form]] for row in csv.DictReader(file)]
+        else:
+            content = json.loads(out.read_text())
+            cells = [content["info"]["classifier"]] if form == "megadetector" else [row["model_version"] for row in content["predictions"]]
+        found = [int(cell) == 0 if UNCALIBRATED.get(form) == "calibrated" else "not calibrated" in cell for cell in cells]
+        assert cells and found == [said] * len(cells)

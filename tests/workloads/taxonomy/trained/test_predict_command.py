@@ -49,7 +49,7 @@ def test_json_csv_and_parquet_have_the_answers_of_load_model(finished, tmp_path,
         assert float(row[f"{best.rank}_probability"]) == pytest.approx(best.probability, abs=1e-5)
         assert float(row["familiarity"]) == pytest.approx(prediction.familiarity, abs=1e-5) and row["outside"] == ""
     parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    texts = [name for name in table[0] if not name.endswith("_probability") and name not in ("familiarity", "outside")]
+    texts = [name for name in table[0] if not name.endswith("_probability") and name not in ("familiarity", "outside", "calibrated")]
     assert [{name: row[name] or "" for name in texts} for row in parquet] == [{name: row[name] for name in texts} for row in table]
 
 

@@ -11,6 +11,7 @@ use these files when they load the weights that were calibrated.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,15 +82,16 @@ def calibrate(options: argparse.Namespace) -> list[str]:
     if options.manifest:
         decode = lambda files, row: files.decode(row, model.short_side, model.description.max_image_pixels)
         data = labelled.of_manifest(options.manifest, options.setting, model.tree, model.components, decode)
-        place = options.manifest
+        place, name = options.manifest, f"the manifest {Path(options.manifest).name}"  # a bundle has no paths of this machine
     else:
         split = options.split or "validation"
         data, place = labelled.of_run(options.run, split, model.tree, model.components), f"the {split} rows of {options.run}"
+        name = f"the {split} rows of the run"
     found, notes = fit(model, data, options.precision, options.confidence, options.keep)
     path = options.run / bundle.CALIBRATION
     try:
-        found = _write_prior(options.run, model, found)
-        write_atomic(path, to_json(found.plain() | {"data": str(place)}))
+        found = dataclasses.replace(_write_prior(options.run, model, found), data=name)
+        write_atomic(path, to_json(found.plain()))
         _remove_priors(options.run, found)
     except OSError as error:
         raise ConfigError(f"RUN: {path} cannot be written ({error.strerror})") from None
@@ -118,8 +120,6 @@ def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Cal
     """Write the prior of the model to the run directory `run`. Return the calibration `found` with the record of the file added.
 
     If the model has no prior, write nothing and return `found` unchanged."""
-    import dataclasses
-
     from safetensors.torch import save
 
     from linnaeus.files import file_digest

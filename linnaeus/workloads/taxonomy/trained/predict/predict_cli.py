@@ -123,7 +123,9 @@ def predict(options: argparse.Namespace) -> list[str]:
         single = sum(len(row["unreadable"]) for row in journal.rows() if "unreadable" in row and "error" not in row)
         named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
         classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
-        answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences)
+        answered = Answered(
+            journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences, model.calibration is not None
+        )
         write_file(options.out, options.format, journal, answered)
         count = len(inputs) if sequences is None else len(sequences)
         return _account(options.out, kind, count, continued, failed, named, seconds) + _unreadable(single)

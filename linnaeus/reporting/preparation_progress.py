@@ -28,10 +28,10 @@ class PreparationProgress:
     """Display of the progress of an activity, such as "reading the text", while a `with` block runs.
 
     activity: name of the activity. total: amount of work, in any unit. amount: `total` in words, such as "340 MB". done: amount of work
-    done so far, in the unit of `total`."""
+    done so far, in the unit of `total`; at first that of earlier starts, from which no speed is computed."""
 
-    def __init__(self, activity: str, total: int, amount: str) -> None:
-        self.activity, self.total, self.amount, self.done = activity, total, amount, 0
+    def __init__(self, activity: str, total: int, amount: str, done: int = 0) -> None:
+        self.activity, self.total, self.amount, self.done, self._before = activity, total, amount, done, done
         self._draws = draws_panel()
         self._live: Any = None
         self._start = time.monotonic()
@@ -51,9 +51,9 @@ class PreparationProgress:
         """Add `number` to the amount done. If the time for it has come, redraw the bar, or log a line if there is no terminal."""
         self.done += number
         now = time.monotonic()
-        if now < self._due or not 0 < self.done < self.total:
+        if now < self._due or not self._before < self.done < self.total:
             return
-        self._left = (now - self._start) * (self.total / self.done - 1)
+        self._left = (now - self._start) * (self.total - self.done) / (self.done - self._before)
         if self._draws:
             self._due = now + REDRAW
             self._draw()

@@ -34,13 +34,13 @@ from linnaeus import load_model
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.errors import ConfigError
 from linnaeus.files import file_digest, to_json
-from linnaeus.workloads.taxonomy.components import COMPONENTS
 from linnaeus.workloads.taxonomy.config import HeadConfig, MformerConfig
 from linnaeus.workloads.taxonomy.models import build_network
 from linnaeus.workloads.taxonomy.serving import serve_cli
 from linnaeus.workloads.taxonomy.trained import bundle
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
 from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRecord, usable_components
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -62,7 +62,8 @@ VALUES: tuple[Any, ...] = (
 )
 # fmt: on
 DAMAGED = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError, SafetensorError)  # a file is damaged already
-READ = (bundle.CONFIG, bundle.TREE, bundle.CALIBRATION, bundle.WEIGHTS)
+READ = (bundle.CONFIG, bundle.TREE, bundle.CALIBRATION, bundle.WEIGHTS, bundle.PRIOR)
+TENSORS = (bundle.WEIGHTS, bundle.WEIGHTS, bundle.PRIOR)  # the weights in two cases of three
 TEXTS = (bundle.CONFIG, bundle.TREE, bundle.CALIBRATION, bundle.METRICS)
 
 
@@ -79,20 +80,27 @@ class Case:
 
 @functools.cache
 def original() -> Path:
-    """Write a bundle of a network that was not trained, its photograph and its table, once for all cases. Return their folder."""
+    """Write a bundle of a network that was not trained, its photograph and its table, once for all cases. Return their folder.
+
+    The network reads the elevation. Place and date are read by a prior that was not trained."""
     folder, owner = Path(tempfile.mkdtemp(prefix="bundle-")), os.getpid()
     atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))  # not in forks
     rows = [[f"F{i // 6}{NAMES[0]}", f"G{i // 2}{NAMES[i // 2]}", f"{i}{NAMES[i]}"] for i in range(len(NAMES))]
     tree, _ = TaxonomyTree.from_lineages(("family", "genus", "species"), np.array(rows))
     model = MformerConfig(name="mformer", dropout=0.0, drop_path=0.0, meta_width=4, size="micro")
-    description = Description(model, HeadConfig("conditional", "ignore"), (16,), COMPONENTS, "flip", 10**6)
+    description = Description(model, HeadConfig("conditional", "ignore"), (16,), ("ELEVATION",), "flip", 10**6)
     torch.manual_seed(0)
-    weights = build_network(model, description.head, (16,), tree, COMPONENTS).state_dict()
+    weights = build_network(model, description.head, (16,), tree, description.components).state_dict()
+    prior = PlacePrior(tree, usable_components(description.components), width=8, floor=0.1)
+    save_file(prior.state_dict(), folder / bundle.PRIOR)
+    record = PriorRecord(file_digest(folder / bundle.PRIOR), prior.components, prior.width, prior.floor)
     precision = Precision(0.95, 0.0, 0.0, 1.0)
-    calibration = Calibration("none", 100, (1.0, 1.5, 2.0), 0.95, (precision,), {"0.9": (0.0, 0.1, 0.2)})
+    calibration = Calibration("none", 100, (1.0, 1.5, 2.0), 0.95, (precision,), {"0.9": (0.0, 0.1, 0.2)}, 0.95, 0.01, record)
     texts = {bundle.CALIBRATION: to_json(calibration.plain()), bundle.METRICS: to_json({"val/loss": 1.0})}
     texts |= {bundle.CARD: "# a model\n", bundle.COUNTS: "rank,taxon,count\n"}
-    bundle.write_bundle(folder / "bundle", description, tree, InitialWeights("none", "none", weights), texts)
+    copied = {bundle.PRIOR: folder / bundle.PRIOR}
+    bundle.write_bundle(folder / "bundle", description, tree, InitialWeights("none", "none", weights), texts, copied)
+    (folder / bundle.PRIOR).unlink()
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 24, 3), np.uint8)).save(folder / "photo.png")
     (folder / "media.csv").write_text(
         "path,mediaID,deploymentID,timestamp,occurrenceID,latitude,longitude,elevation\nphoto.png,m,d,2026-05-01T10:00:00Z,o,52.1,4.3,20\n"
@@ -104,6 +112,8 @@ def warm() -> None:
     """Import and compose everything that a case needs, once for all cases, which are forks of this process."""
     os.fsync = lambda descriptor: None  # no case is about the disk
     torch.set_num_threads(1)  # a fork has no threads but one
+    model = load_model(original() / "bundle")
+    assert model.prior is not None and model.calibration is not None and model.calibration.familiar
     for form in FORMATS:
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
             shutil.copytree(original(), folder, dirs_exist_ok=True)
@@ -180,8 +190,9 @@ def _bytes(rng: random.Random, own: Path, outside: Path) -> str:
 
 
 def _header(rng: random.Random, own: Path, outside: Path) -> str:
-    """Change the header of the weights."""
-    content = _file(own, bundle.WEIGHTS).read_bytes()
+    """Change the header of the weights or of the prior."""
+    file = _file(own, rng.choice(TENSORS))
+    content = file.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     name = rng.choice(list(header))
@@ -189,13 +200,14 @@ def _header(rng: random.Random, own: Path, outside: Path) -> str:
     header[name][key] = rng.choice((*VALUES, [0, 2**62], [2**62, 4], [-1, 4], [8, 4], "F64", "I64", "F8_E4M3", "BOOL"))
     text = json.dumps(header).encode()
     size = rng.choice((len(text), len(text), len(text), 0, 2**63, 2**40, len(text) - 1))
-    _file(own, bundle.WEIGHTS).write_bytes(size.to_bytes(8, "little") + text + content[8 + length :])
-    return f"header {name}/{key}, of {size} bytes"
+    file.write_bytes(size.to_bytes(8, "little") + text + content[8 + length :])
+    return f"header of {file.name}: {name}/{key}, of {size} bytes"
 
 
 def _tensor(rng: random.Random, own: Path, outside: Path) -> str:
-    """Change a tensor of the weights."""
-    state = load_file(_file(own, bundle.WEIGHTS))
+    """Change a tensor of the weights or of the prior."""
+    file = _file(own, rng.choice(TENSORS))
+    state = load_file(file)
     name, kind = rng.choice(sorted(state)), rng.choice(("nan", "large", "float16", "int", "shape", "delete", "more"))
     changes: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "nan": lambda t: t * math.nan,
@@ -208,9 +220,9 @@ def _tensor(rng: random.Random, own: Path, outside: Path) -> str:
         del state[name]
     else:
         state[f"{name}.{kind}" if kind == "more" else name] = changes.get(kind, torch.clone)(state[name]).contiguous()
-    (own / bundle.WEIGHTS).unlink()
-    save_file(state, own / bundle.WEIGHTS)
-    return f"{kind} tensor {name}"
+    file.unlink()
+    save_file(state, file)
+    return f"{kind} tensor {name} of {file.name}"
 
 
 def _place(rng: random.Random, own: Path, outside: Path) -> str:
@@ -267,7 +279,12 @@ def _code(rng: random.Random, own: Path, outside: Path) -> str:
 
 
 def _sealed(own: Path) -> str:
-    """Write the checksums again."""
+    """Write the checksums again, also that of the prior in the calibration."""
+    with contextlib.suppress(*DAMAGED):
+        calibration = _file(own, bundle.CALIBRATION)
+        content = json.loads(calibration.read_text())
+        content["prior"]["sha256"] = file_digest(_file(own, bundle.PRIOR))
+        calibration.write_text(json.dumps(content))
     with contextlib.suppress(*DAMAGED):
         content = json.loads(_file(own, bundle.CONFIG).read_text())
         regular = [name for name in content["files"] if (own / name).is_file()]  # not a pipe

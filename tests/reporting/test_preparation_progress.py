@@ -53,6 +53,14 @@ def test_elsewhere_a_line_after_some_seconds_and_one_a_minute(caplog: pytest.Log
     ]
 
 
+def test_work_of_an_earlier_start_counts_for_the_share_and_not_for_the_speed(caplog, monkeypatch) -> None:
+    clock = iter([0.0, 6.0])
+    monkeypatch.setattr(preparation_progress.time, "monotonic", lambda: next(clock))
+    with caplog.at_level("INFO", "linnaeus"), PreparationProgress("predicting", 100, "100 photographs", 70) as progress:
+        progress.add(10)
+    assert caplog.messages == ["predicting: 80 % of 100 photographs, about 12s left"]
+
+
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch):
     """Return the activities of the lines so far; each step of each preparation takes an hour."""

@@ -167,6 +167,12 @@ def test_the_product(name, kind, null):
     batches = [head(features[:half]), head(features[half:])]
     together = batches[0].product(batches[1:], own // 2, (count + 1) // 2)
     assert is_path(tree, together.path().numpy()).all() or not together.consistent
+    first, second = own[: count - half] // 2, own[:half] // 4  # groups of the samples of the second batch and of the first
+    part, sizes = batches[1].product([], first, int(first.max()) + 1), torch.bincount(first)
+    added = part.product([batches[0]], torch.cat([own[: len(sizes)], second]), len(sizes), torch.cat([sizes, torch.ones(half)]))
+    both = batches[1].product([batches[0]], torch.cat([first, second]), len(sizes))
+    for sums, expected in zip(added.log_probs(), both.log_probs(), strict=True):
+        assert torch.allclose(sums, expected, rtol=1e-9, atol=1e-9)  # a group is the same if it is added in parts
     once_more = head(features.repeat_interleave(2, 0)).product([], own.repeat_interleave(2), count)
     for r, (part, expected) in enumerate(zip(once_more.log_probs(), alone.log_probs(), strict=True)):
         assert torch.allclose(part, expected, rtol=1e-9, atol=1e-9)  # copies add no evidence

@@ -180,12 +180,12 @@ class SiblingScores(Scores):
         views, levels = (self, *others), range(len(self.logits))
         return SiblingScores(self.layout, [log_mean([view._level_log_probs(n) for view in views]) for n in levels], self.greedy)
 
-    def product(self, others: Sequence[Self], group: Tensor, count: int) -> SiblingScores:
+    def product(self, others: Sequence[Self], group: Tensor, count: int, weight: Tensor | None = None) -> SiblingScores:
         """Return the scores of groups of samples (see `Scores.product`).
 
         The raw scores are averaged: their means have the same softmax among siblings as the means of log-probabilities."""
         levels = zip(*(batch.logits for batch in (self, *others)), strict=True)
-        logits = [group_mean(at_least_float32(torch.cat(parts, 1)).t(), group, count).t() for parts in levels]
+        logits = [group_mean(at_least_float32(torch.cat(parts, 1)).t(), group, count, weight).t() for parts in levels]
         return SiblingScores(self.layout, logits, self.greedy)
 
     def among(self, possible: Tensor) -> SiblingScores:

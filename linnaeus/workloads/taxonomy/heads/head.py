@@ -84,13 +84,14 @@ class Scores(ABC):
         Raise `ConfigError` if the class does not define this method."""
         raise ConfigError(f"augment.tta averages views, but {class_name(type(self))} does not define `mean`; set augment.tta=none")
 
-    def product(self, others: Sequence[Self], group: Tensor, count: int) -> Scores:
+    def product(self, others: Sequence[Self], group: Tensor, count: int, weight: Tensor | None = None) -> Scores:
         """Return scores of `count` groups of samples. The probabilities of a group are the normalised geometric means of the probabilities
         of its samples.
 
         The samples are the samples of this batch and then of `others`. `group`: int64 [samples], number of the group of each sample; every
-        group must have a sample. Heads with a softmax among siblings average the log-probabilities of each softmax. Raise `ConfigError` if
-        the class does not define this method."""
+        group must have a sample. `weight`: float [samples], weights of the samples in the mean; None: 1. A sample that is the result for n
+        samples has the weight n, so that the samples of a group can be added in parts. Heads with a softmax among siblings average the
+        log-probabilities of each softmax. Raise `ConfigError` if the class does not define this method."""
         raise ConfigError(f"one answer for several photographs needs `product`, but {class_name(type(self))} does not define it")
 
     def among(self, possible: Tensor) -> Scores:
@@ -187,9 +188,9 @@ class LinearScores(Scores):
     def mean(self, others: Sequence[Self]) -> LinearScores:
         return LinearScores(self.tree, list(map(log_mean, zip(*(view.log_probs() for view in (self, *others)), strict=True))))
 
-    def product(self, others: Sequence[Self], group: Tensor, count: int) -> LinearScores:
-        ranks = zip(*(batch.logits for batch in (self, *others)), strict=True)
-        return LinearScores(self.tree, [group_mean(log_softmax(at_least_float32(torch.cat(parts))), group, count) for parts in ranks])
+    def product(self, others: Sequence[Self], group: Tensor, count: int, weight: Tensor | None = None) -> LinearScores:
+        ranks = [log_softmax(at_least_float32(torch.cat(parts))) for parts in zip(*(one.logits for one in (self, *others)), strict=True)]
+        return LinearScores(self.tree, [group_mean(values, group, count, weight) for values in ranks])
 
     def among(self, possible: Tensor) -> LinearScores:
         """Return scores of each rank given that the class of the rank has an allowed leaf at or below it. `possible`: bool [T], True for
@@ -233,11 +234,12 @@ class LinearHead(Head):
         return LinearScores(self.tree, logits)
 
 
-def group_mean(values: Tensor, group: Tensor, count: int) -> Tensor:
+def group_mean(values: Tensor, group: Tensor, count: int, weight: Tensor | None = None) -> Tensor:
     """Return the mean of the rows of `values` in each of `count` groups, [count, C]. `values`: [B, C]. `group`: int64 [B], the number of
-    the group of each row."""
-    sizes = torch.bincount(group, minlength=count).to(values.dtype).unsqueeze(1)
-    return values.new_zeros(count, values.shape[1]).index_add_(0, group, values) / sizes
+    the group of each row. `weight`: [B], weights of the rows; None: 1."""
+    weights = values.new_ones(len(values)) if weight is None else weight.to(values.dtype)
+    sizes = values.new_zeros(count).index_add_(0, group, weights).unsqueeze(1)
+    return values.new_zeros(count, values.shape[1]).index_add_(0, group, values * weights.unsqueeze(1)) / sizes
 
 
 def log_mean(parts: Sequence[Tensor]) -> Tensor:

@@ -82,9 +82,9 @@ class MarginalScores(Scores):
     def mean(self, others: Sequence[Self]) -> MarginalScores:
         return MarginalScores(self.layout, log_mean([log_softmax(at_least_float32(view.logits)) for view in (self, *others)]))
 
-    def product(self, others: Sequence[Self], group: Tensor, count: int) -> MarginalScores:
+    def product(self, others: Sequence[Self], group: Tensor, count: int, weight: Tensor | None = None) -> MarginalScores:
         logits = log_softmax(at_least_float32(torch.cat([batch.logits for batch in (self, *others)])))
-        return MarginalScores(self.layout, group_mean(logits, group, count))
+        return MarginalScores(self.layout, group_mean(logits, group, count, weight))
 
     def among(self, possible: Tensor) -> MarginalScores:
         impossible = ~self.layout.possible_nodes(possible)[self.layout.leaf_node]

@@ -41,7 +41,7 @@ class PhotographBatches:
         self.thread = ThreadPoolExecutor(1, "model")
 
     async def answer(self, asking: Asking) -> Answer:
-        """Put a request into the queue, wait for the answer and return the answer. If the network fails on the batch, raise the error of
+        """Put a request into the queue, wait for the answer and return the answer. If the network fails on the request, raise the error of
         the network."""
         loop = asyncio.get_running_loop()
         own = Waiting(asking, loop.create_future(), loop.time())
@@ -61,10 +61,20 @@ class PhotographBatches:
             if not batch:
                 continue
             start = loop.time()
-            work = loop.run_in_executor(self.thread, self.model.answers, [one.asking for one in batch])
+            work = loop.run_in_executor(self.thread, self._answers, [one.asking for one in batch])
             await asyncio.wait([work])
             self.metrics.batch(len(batch), loop.time() - start)
-            _deliver(batch, work)
+            _deliver(batch, work.result())
+
+    def _answers(self, batch: Sequence[Asking]) -> Sequence[Answer | Exception]:
+        """Return the answer to each request. If a batch fails, compute its requests one by one, and return the error of those that fail
+        alone."""
+        try:
+            return self.model.answers(batch)
+        except Exception as error:
+            if len(batch) == 1:
+                return [error]
+        return [self._answers([one])[0] for one in batch]
 
     async def _next_batch(self) -> list[Waiting]:
         """Wait for photographs, remove the oldest ones from the queue, and return them; [] if all were cancelled meanwhile."""
@@ -79,16 +89,12 @@ class PhotographBatches:
         return [self.waiting.popleft() for _ in range(min(self.size, len(self.waiting)))]
 
 
-def _deliver(batch: Sequence[Waiting], work: asyncio.Future[list[Answer]]) -> None:
-    """Give each request of a finished batch its answer, or the error of the network if the network failed. Skip cancelled requests.
-
-    `work`: finished future with the answers, in the order of `batch`."""
-    error = work.exception()
-    answers: Sequence[Answer | None] = [None] * len(batch) if error else work.result()
+def _deliver(batch: Sequence[Waiting], answers: Sequence[Answer | Exception]) -> None:
+    """Give each request of a finished batch its answer or its error. Skip cancelled requests. `answers`: in the order of `batch`."""
     for one, answer in zip(batch, answers, strict=True):
         if one.answer.done():  # its client has left
             continue
-        if answer is None:
-            one.answer.set_exception(error)  # type: ignore[arg-type]
+        if isinstance(answer, Exception):
+            one.answer.set_exception(answer)
         else:
             one.answer.set_result(answer)

@@ -52,9 +52,11 @@ class ServedModel:
 
     @cached_property
     def has_heat_map(self) -> bool:
-        """Return True if the network has a spatial feature map."""
+        """Return True if the network has a spatial feature map. It is tried with a taxon that is not certain."""
+        model, sizes = self.model.unrestricted(), self.model.tree.sizes
+        image = np.zeros((model.image_size, model.image_size, 3), dtype=np.uint8)
         try:
-            heat_map(self.model, np.zeros((self.model.image_size, self.model.image_size, 3), dtype=np.uint8), metadata_of(1, {}), 0, 0)
+            heat_map(model, image, metadata_of(1, {}), sizes.index(max(sizes)), 0)
         except ConfigError:
             return False
         return True

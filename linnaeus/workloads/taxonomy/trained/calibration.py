@@ -49,6 +49,7 @@ class Calibration:
     kept: float | None = None  # share of the photographs of taxa of the model that are at least as familiar as `familiar`
     familiar: float | None = None  # None: fitted by an earlier program, so that no photograph is "none of these"
     prior: PriorRecord | None = None  # with which all of it was fitted; None: without
+    data: str = ""  # what the photographs are, such as "the test rows of the run"; "": written by an earlier program
 
     def threshold(self, precision: float) -> float:
         """Return the least confidence of rolled-up answers for a precision. Raise `ConfigError` if no threshold was fitted for this
@@ -97,7 +98,7 @@ class Calibration:
             confidence = float(content["confidence"])
             prior = None if content.get("prior") is None else PriorRecord.from_plain(content["prior"])
             counts = str(content["weights"]), int(content["photographs"])
-            return cls(*counts, temperature, confidence, precisions, sets, kept, familiar, prior)
+            return cls(*counts, temperature, confidence, precisions, sets, kept, familiar, prior, str(content.get("data", "")))
         except ConfigError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -110,7 +110,8 @@ def table_rows(path: Path, index: TaxonIndex, key: str, more: Sequence[str] = ()
     """Return the distinct rows of a table with a header that have a name, each as (normalised column name -> cell, `Row`), and lines of
     text about rows that are not used.
 
-    `key`: start of error messages. `more`: normalised names of further columns to read, where the table has them. Raise `ConfigError` for a
+    `key`: start of error messages. `more`: normalised names of further columns to read, where the table has them; in these only "" is null,
+    since NA may be a name, such as the country code of Namibia. Raise `ConfigError` for a
     table that cannot be read, and for one without a column of names."""
     columns: dict[str, str] = {}
 
@@ -123,22 +124,22 @@ def table_rows(path: Path, index: TaxonIndex, key: str, more: Sequence[str] = ()
     table = read_table(path, choose, key=key)
     notes = [*table.notes, *(f"{counted(count, 'row')} of {path.name} left out: {reason}" for reason, count in table.excluded.items())]
     lineage = [rank for rank in RANK_ORDER if rank in index.tree.ranks or (rank in DEFAULT_RANKS and rank in columns)]
-    rows = [(cells, _row(cells, index, lineage)) for cells in _distinct(table, columns)]
+    rows = [(cells, _row(cells, index, lineage)) for cells in _distinct(table, columns, more)]
     if unnamed := sum(not row.names for _, row in rows):
         notes.append(f"{counted(unnamed, 'row')} of {path.name} left out: no name")
     return [(cells, row) for cells, row in rows if row.names], notes
 
 
-def _distinct(table: Table, columns: dict[str, str]) -> list[dict[str, str]]:
+def _distinct(table: Table, columns: dict[str, str], more: Sequence[str]) -> list[dict[str, str]]:
     """Return the distinct rows of a table, each as normalised column name -> cell; null cells are left out.
 
-    `columns`: normalised name -> name in the table."""
+    `columns`: normalised name -> name in the table. `more`: normalised names of the columns in which only "" is null."""
     values = {plain: table.columns[name] for plain, name in columns.items()}
     codes, _ = distinct_lineages(np.stack([column.codes for column in values.values()], 1))
     rows = []
     for row in codes.tolist():
         cells = {plain: spaced(column.values[code]) for (plain, column), code in zip(values.items(), row, strict=True)}
-        rows.append({plain: cell for plain, cell in cells.items() if not is_null(cell)})
+        rows.append({plain: cell for plain, cell in cells.items() if cell and (plain in more or not is_null(cell))})
     return rows
 
 

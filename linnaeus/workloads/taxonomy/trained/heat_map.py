@@ -32,8 +32,8 @@ def heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, ra
     1.
 
     `image`: pixels as `TrainedClassifier.read` returns. `metadata`: of this photograph. The largest value is 1; all values are 0 if no
-    position raises the probability. S is the side of the feature map, at most `LARGEST`. The mirrored view of test-time augmentation is
-    left out. Raise `ConfigError` for a network without a spatial feature map."""
+    position raises the probability, for example if the class is the only possible one. S is the side of the feature map, at most
+    `LARGEST`. The mirrored view of test-time augmentation is left out. Raise `ConfigError` for a network without a spatial feature map."""
     trunk = cast(nn.Module, model.model.trunk)
     with torch.enable_grad(), _recorded(trunk) as found:
         prepared = dict(model.preparation(model.batch([image], *encode(metadata, model.components))))
@@ -41,13 +41,23 @@ def heat_map(model: TrainedClassifier, image: np.ndarray, metadata: Metadata, ra
         scores = model.outputs(prepared)["scores"]
         scores = scores if model.possible is None else scores.among(model.possible)
         target = scores.log_probs()[rank][0, number]
+        target = target * 0 if _is_certain(model, rank, number) else target  # else the map would be of rounding errors
         maps = [map_ for map_ in found if isinstance(map_, Tensor) and len(map_) == 1]
         gradients = torch.autograd.grad(target, maps, allow_unused=True) if maps else ()
-    for map_, gradient in zip(maps, gradients, strict=True):
-        grid = None if gradient is None else _grid((map_ * gradient).detach()[0], trunk)
-        if grid is not None:
-            return _scaled(grid)
+    pairs = [(map_.detach()[0], gradient[0]) for map_, gradient in zip(maps, gradients, strict=True) if gradient is not None]
+    grids = [grid for map_, gradient in pairs if (grid := _grid(map_ * gradient, trunk)) is not None]
+    used = [grid for grid in grids if grid.any()]  # not the image tokens after the last block if only the class token is read there
+    if used or (grids and not any(gradient.any() for _, gradient in pairs)):
+        return _scaled((used or grids)[0])
     raise ConfigError("this network has no spatial feature map")
+
+
+def _is_certain(model: TrainedClassifier, rank: int, number: int) -> bool:
+    """Return True if class `number` of the rank with index `rank` has probability 1 on every photograph: all possible leaves are below
+    it."""
+    tree = model.tree
+    leaves = ~tree.has_children[:-1] if model.restriction is None else model.restriction.leaves
+    return model.description.head.nulls == "ignore" and bool((tree.paths[np.flatnonzero(leaves), rank] == number).all())
 
 
 @contextmanager
@@ -81,8 +91,7 @@ def _recorded(trunk: nn.Module) -> Iterator[list[Any]]:
 def _grid(product: Tensor, trunk: nn.Module) -> Tensor | None:
     """Return the sums over the channels of `product` as a square [S, S]. `product`: [C, S, S], [S, S, C], or tokens [special + S x S, C].
 
-    Return None for other shapes, for S = 1, and if all sums are 0, for example because only the class token is used after the last
-    block."""
+    Return None for other shapes, and for S = 1."""
     if product.dim() == 3:
         channels = 0 if product.shape[1] == product.shape[2] else 2
         grid = product.sum(channels)
@@ -94,8 +103,7 @@ def _grid(product: Tensor, trunk: nn.Module) -> Tensor | None:
         grid = grid.view(side, side) if side * side == len(grid) else grid
     else:
         return None
-    square = grid.dim() == 2 and grid.shape[0] == grid.shape[1] > 1
-    return grid if square and bool(grid.any()) else None
+    return grid if grid.dim() == 2 and grid.shape[0] == grid.shape[1] > 1 else None
 
 
 def _special(trunk: nn.Module) -> int:

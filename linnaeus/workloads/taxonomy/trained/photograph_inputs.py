@@ -12,12 +12,12 @@ from linnaeus.errors import ConfigError, shorten
 from linnaeus.workloads.taxonomy.manifest.decoding import decode, decoded, limited_pixels
 from linnaeus.workloads.taxonomy.manifest.image_files import read_file
 
-Photograph = str | os.PathLike[str] | bytes | np.ndarray | Any  # or a PIL picture
+Photograph = str | os.PathLike[str] | bytes | bytearray | memoryview | np.ndarray | Any  # or a PIL picture
 
 
 def is_one(photographs: Any) -> bool:
     """Return True for one photograph, False for a list or another sequence of photographs."""
-    return not isinstance(photographs, Sequence) or isinstance(photographs, str | bytes)
+    return not isinstance(photographs, Sequence) or isinstance(photographs, str | bytes | bytearray | memoryview)
 
 
 def read_photograph(photograph: Photograph, short_side: int, max_pixels: int) -> np.ndarray:
@@ -25,8 +25,8 @@ def read_photograph(photograph: Photograph, short_side: int, max_pixels: int) ->
 
     Raise `NotAnImage` for bytes that cannot be decoded or have more than `max_pixels` pixels, `OSError` for a file that cannot be read, and
     `ConfigError` for an object of another type."""
-    if isinstance(photograph, bytes):
-        return decode(photograph, short_side, max_pixels)
+    if isinstance(photograph, bytes | bytearray | memoryview):
+        return decode(bytes(photograph), short_side, max_pixels)
     if isinstance(photograph, str | os.PathLike):
         return decode(read_file(os.fspath(photograph)), short_side, max_pixels)
     if isinstance(photograph, np.ndarray):

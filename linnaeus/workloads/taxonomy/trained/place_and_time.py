@@ -66,12 +66,14 @@ def _column(name: str, value: Any, count: int) -> list[Any]:
         raise ConfigError(
             f"{name} has {counted(len(values), 'value')} for {counted(count, 'photograph')}; give one for each, or one for all"
         )
-    return [None if v is None or v == "" or (isinstance(v, float) and math.isnan(v)) else v for v in values]
+    return [None if v is None or v == "" or (isinstance(v, float | np.floating) and np.isnan(v)) else v for v in values]
 
 
 def _number(name: str, value: Any) -> float:
     low, high, unit = LIMITS[name]
     try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise ConfigError(f"{name} is {quoted(str(value))}; it must be a number, in {unit}") from None

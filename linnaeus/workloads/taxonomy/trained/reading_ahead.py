@@ -74,7 +74,8 @@ def read_batches(
     batches of unequal size; None: batches of `size`. The central squares have the image size of `model`."""
     stops = [*range(size, len(inputs), size), len(inputs)] if ends is None else list(ends)
     parts = [range(first, last) for first, last in zip([0, *stops], stops, strict=False) if done <= first < last]
-    with ThreadPoolExecutor(threads) as pool, PreparationProgress(activity, len(inputs), counted(len(inputs), "photograph")) as progress:
+    bar = PreparationProgress(activity, len(inputs), counted(len(inputs), "photograph"), done)
+    with ThreadPoolExecutor(threads) as pool, bar as progress:
         read = lambda part: [pool.submit(_read, model, inputs, row) for row in part]
         waiting = [(part.start, read(part)) for part in parts[:AHEAD]]
         try:

@@ -1,14 +1,16 @@
 """Read a table of the taxa of regions, for `--region NAME=FILE`: names as in a checklist (`checklist.py`), and the region of each row.
 
-The region is in one column of the table: the first of `region`, `countryCode` and `country` that has a value in some row. Rows without a
-value in this column are left out. A taxon of several regions has several rows."""
+The region is in one column of the table: the first of `region`, `countryCode` and `country` that has a value in some row. Only an empty
+cell is no value: NA is the country code of Namibia. Rows without a value in this column are left out and counted. A taxon of several
+regions has several rows."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
 
-from linnaeus.errors import ConfigError, list_some, quoted
+from linnaeus.errors import ConfigError, counted, list_some, quoted
+from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.trained.checklist import check_file, table_rows
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction, Row, of_rows
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
@@ -27,13 +29,16 @@ class Regions:
         check_file(path, "--region", "a table of taxa and regions")
         self.path, self.index = path, index
         rows, self.notes = table_rows(path, index, "--region", COLUMNS)
-        column = next((name for name in COLUMNS if any(name in cells for cells, _ in rows)), None)
+        words = [name for name in COLUMNS if any(not is_null(cells.get(name, "")) for cells, _ in rows)]  # not only NA
+        column = next(iter([*words, *(name for name in COLUMNS if any(name in cells for cells, _ in rows))]), None)
         if column is None:
             raise ConfigError(f"--region: {quoted(str(path), 200)} has no column of regions with values; name one region")
         self.rows: dict[str, list[Row]] = {}
         for cells, row in rows:
             if column in cells:
                 self.rows.setdefault(cells[column], []).append(row)
+        if missing := sum(column not in cells for cells, _ in rows):
+            self.notes.append(f"{counted(missing, 'row')} of {path.name} left out: no {column}")
 
     @cached_property
     def names(self) -> list[str]:

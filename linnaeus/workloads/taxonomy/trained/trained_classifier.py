@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.checkpoint.weight_matching import load_all
 from linnaeus.data.samples import Batch
-from linnaeus.errors import ConfigError, one_line
+from linnaeus.errors import ConfigError, one_line, quoted
 from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
 from linnaeus.workloads.taxonomy.components import column_slices, encode
 from linnaeus.workloads.taxonomy.heads import Scores
@@ -40,6 +41,15 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH = 32  # photographs per forward pass of `predict` and `embed`
 USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
+
+
+@dataclass(frozen=True)
+class Together:
+    """Scores of G groups of photographs, from all photographs so far."""
+
+    scores: Scores
+    photographs: np.ndarray  # int64 [G]: number of photographs of each group
+    known: np.ndarray  # bool [G, M]: some photograph of the group has a value of the metadata component
 
 
 class TrainedClassifier:
@@ -102,6 +112,12 @@ class TrainedClassifier:
         if other.restriction.leaves.sum() < (~self.tree.has_children[:-1]).sum():
             other.possible = torch.from_numpy(other.restriction.possible).to(self.device)
             other.answers = self.answers.among(other.restriction.possible)
+        return other
+
+    def unrestricted(self) -> TrainedClassifier:
+        """Return a classifier with the same network whose predictions may name all taxa."""
+        other = copy.copy(self)
+        other.restriction, other.possible, other.answers = None, None, Answers(self.tree)
         return other
 
     def predict(
@@ -169,10 +185,13 @@ class TrainedClassifier:
     def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
         """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
 
-        Raise `ConfigError` for a negative `top`, for a precision or a coverage that was not fitted, and for either of these options if the
-        model is not calibrated."""
-        if top < 0:
-            raise ConfigError(f"top is {top}; it must be at least 0")
+        Raise `ConfigError` for a `top` that is not a whole number of at least 0, for a precision or a coverage that is not a number or was
+        not fitted, and for either of these options if the model is not calibrated."""
+        if not isinstance(top, int | np.integer) or isinstance(top, bool) or top < 0:
+            raise ConfigError(f"top is {quoted(str(top))}; it must be a whole number of at least 0")
+        for name, value in (("precision", precision), ("coverage", coverage)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | np.number)):
+                raise ConfigError(f"{name} is {quoted(str(value))}; it must be a number, such as 0.95")
         if self.calibration is None:
             if precision is not None or coverage is not None:
                 name = "precision" if precision is not None else "coverage"
@@ -203,21 +222,33 @@ class TrainedClassifier:
         meta, present = encode(metadata, self.components)
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
-    def predict_together(
-        self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, names: Sequence[str | None], asked: Asked
-    ) -> list[Prediction]:
-        """Return one prediction for each of G groups of photographs: the normalised geometric mean of the probabilities of the photographs.
+    def together(self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, before: Together | None = None) -> Together:
+        """Return the scores of groups of photographs: the normalised geometric means of the probabilities of the photographs.
 
         `images`: pixels of B photographs, as `read` returns; `metadata`: of the B photographs. `group`: int64 [B], the group of each
-        photograph; no group is empty. `names`: [G], a path for each group."""
+        photograph. `before`: result for other photographs, also of the same groups, to which these photographs are added. Groups are
+        numbered from 0, and each must have a photograph here or in `before`."""
         meta, present = encode(metadata, self.components)
-        parts = [slice(first, first + BATCH) for first in range(0, len(images), BATCH)]
-        with torch.inference_mode():
-            scores = [self.all_scores(self.preparation(self.batch(images[part], meta[part], present[part]))) for part in parts]
-            scored = self.scored_of(scores[0].product(scores[1:], torch.from_numpy(group).to(self.device), len(names)))
-        known = np.zeros((len(names), present.shape[1]), dtype=bool)
+        size = max(0 if before is None else len(before.photographs), int(group.max(initial=-1)) + 1)
+        known, photographs = np.zeros((size, present.shape[1]), dtype=bool), np.bincount(group, minlength=size)
         np.logical_or.at(known, group, present)
-        return self.answers.predictions(scored, names, known, self.components, asked)
+        with torch.inference_mode():
+            scores = self.all_scores(self.preparation(self.batch(images, meta, present)))
+            if before is None:
+                return Together(scores.product([], torch.from_numpy(group).to(self.device), size), photographs, known)
+            earlier = np.arange(len(before.photographs))
+            number, weight = np.append(earlier, group), np.append(before.photographs, np.ones(len(group)))
+            numbers, weights = (torch.from_numpy(values).to(self.device) for values in (number, weight))
+            both = before.scores.product([scores], numbers, size, weights)
+        photographs[: len(earlier)] += before.photographs
+        known[: len(earlier)] |= before.known
+        return Together(both, photographs, known)
+
+    def predict_together(self, groups: Together, names: Sequence[str | None], asked: Asked) -> list[Prediction]:
+        """Return one prediction for each of G groups of photographs. `names`: [G], a path for each group."""
+        with torch.inference_mode():
+            scored = self.scored_of(groups.scores)
+        return self.answers.predictions(scored, names, groups.known, self.components, asked)
 
     def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
         """Return the features of B photographs, float32 [B, width], from their pixels (as `read` returns them) and metadata.
@@ -310,12 +341,15 @@ class TrainedClassifier:
         restriction."""
         if self.possible is None:
             return self.probabilities(scores), scores.path()
-        scores = scores.among(self.possible)
-        return only_possible(self.probabilities(scores), scores.path(), self.possible)
+        return only_possible(self.probabilities(scores, self.possible), scores.among(self.possible).path(), self.possible)
 
-    def probabilities(self, scores: Scores) -> list[Tensor]:
-        """Return the calibrated probabilities of the classes of each rank, float [B, C_r] per rank, from `scores`."""
+    def probabilities(self, scores: Scores, possible: Tensor | None = None) -> list[Tensor]:
+        """Return the calibrated probabilities of the classes of each rank, float [B, C_r] per rank, from `scores` of all taxa.
+
+        `possible`: bool [T], the taxa to which the calibrated probabilities are restricted; None: no restriction. The temperatures come
+        first: they were fitted for choices among all children of a taxon."""
         scores = scores if self.calibration is None else scores.tempered(self.calibration.temperature)
+        scores = scores if possible is None else scores.among(possible)
         return [class_log_probs(log_p, size).exp() for log_p, size in zip(scores.log_probs(), self.tree.sizes, strict=True)]
 
 

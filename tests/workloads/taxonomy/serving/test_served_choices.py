@@ -64,6 +64,18 @@ def test_a_heat_map_is_computed_on_request_only(finished, model, service):
     np.testing.assert_allclose(found["values"], expected, atol=2e-3)
 
 
+def test_a_taxon_that_is_certain_has_a_heat_map_of_zeros(finished, model):
+    """Only one species is possible, by the request or in all of the service; a service for one taxon still has heat maps."""
+    name = model.tree.names[-1][2]
+    among_one = built(finished, "--clade", name)
+    assert among_one.description["heat_map"]
+    photograph = finished.photograph(0)
+    for service, query in ((built(finished), f"clade={name.replace(' ', '%20')}&heat_map=true"), (among_one, "heat_map=true")):
+        answer, other = post(service, photograph, query, "top=1")
+        assert not np.any(answer["heat_map"]["values"]) and len(answer["heat_map"]["values"]) > 1
+        assert "heat_map" not in other
+
+
 def test_the_nearest_photographs_and_their_thumbnails(finished, service):
     photograph = finished.photograph(3)
     few, none = post(service, photograph, "nearest=3&date=2021-05-01", "nearest=0")

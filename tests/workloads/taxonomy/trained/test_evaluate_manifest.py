@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +20,15 @@ import linnaeus.__main__
 from linnaeus.config.typed_config import typed_config
 from linnaeus.metrics.bootstrap import RESAMPLES, difference_intervals, times_drawn
 from linnaeus.rundir.saved_config import parse_config
+from linnaeus.workloads.taxonomy.components import encode
+from linnaeus.workloads.taxonomy.config import HeadConfig
+from linnaeus.workloads.taxonomy.heads import build_head
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.trained.calibrate.labelled import read_labels
+from linnaeus.workloads.taxonomy.trained.calibration import Calibration, Precision
 from linnaeus.workloads.taxonomy.trained.evaluate import manifest_evaluation, paired_bins, photograph_groups
+from linnaeus.workloads.taxonomy.trained.evaluate.measured import Settings, measure
+from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import of_model
 from linnaeus.workloads.taxonomy.trained.evaluate.tempered import calibration_error
 from linnaeus.workloads.taxonomy.trained.evaluate.training_counts import training_counts
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
@@ -222,6 +229,28 @@ def test_differences_of_means_over_classes_and_of_calibration_errors():
     columns = np.ones((90, 1), bool), right[0][:, None], log_p[:, None]
     error = paired_bins.expected_calibration_error(right[0], log_p)
     assert paired_bins.paired(error, error, None)[0] == pytest.approx(calibration_error(tree, *columns)["species/ece"], abs=1e-6)
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_a_calibration_is_measured_with_the_probabilities_of_predictions(finished, restricted):
+    """The temperatures are far from 1, so that some taxa are the most probable ones only with them."""
+    model = linnaeus.load_model(finished.run)
+    config = HeadConfig("conditional", "ignore")
+    model.model.head, model.description = build_head(config, model.width, model.tree), replace(model.description, head=config)
+    for parameter in model.model.head.parameters():
+        torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    model.calibration = Calibration("", 1, (9.0, 0.1, 9.0, 0.1), 0.95, (Precision(0.5, 0.5, 0.5, 0.5),), {})
+    model = model.restricted(model.tree.names[-1][::2]) if restricted else model
+    rows = read_labels(str(finished.manifest), [], model.components)
+    measured = measure("model", model, rows, None, Settings(8, 1))
+    images = [model.read(finished.manifest.parent / name) for name in rows.records.files.names]
+    expected = model.scored(images, *encode(rows.records.metadata, model.components)).probabilities
+    best, largest = np.stack([p.argmax(1) for p in expected], 1), np.stack([p.max(1) for p in expected], 1)
+    assert (measured.tempered.best == best).all() and np.allclose(np.exp(measured.tempered.best_log_p), largest, atol=1e-5)
+    labels = measured.labels._replace(labels=best, unknown=np.zeros(best.shape, bool))  # so that each most probable class is right
+    found, (row, *_) = of_model(replace(measured, labels=labels), None)
+    right = np.ones(best.shape, bool)
+    assert found == pytest.approx(calibration_error(model.tree, right, right, np.log(largest)), abs=1e-5) and row["stated"] == 0.5
 
 
 def test_rows_without_an_observation_are_observations_of_their_own(finished, validated):

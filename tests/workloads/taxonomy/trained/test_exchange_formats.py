@@ -201,7 +201,7 @@ def test_darwin_core_has_the_terms_of_an_identification(tmp_path):
     assert (first["scientificName"], first["taxonRank"], first["class"], first["genus"]) == ("=1+1", "species", "Mammalia", "A|b\\c")
     assert first["higherClassification"] == "Mammalia | A|b\\c" and first["verbatimIdentification"] == "Mammalia|A\\|b\\\\c|=1+1"
     assert first["identifiedBy"] == "linnaeus RUN 0123456789ab" and first["dateIdentified"].endswith("Z")
-    assert first["identificationRemarks"] == "machine identification; probability 0.75; used SPATIAL"
+    assert first["identificationRemarks"] == "machine identification; probability 0.75; used SPATIAL; not calibrated"
     assert (genus["scientificName"], genus["taxonRank"]) == ("Canis", "genus")
     assert nothing["scientificName"] == "" and "no taxon" in nothing["identificationRemarks"]
     assert failed["identificationRemarks"] == "not read: not an image" and failed["identifiedBy"] == failed["dateIdentified"] == ""

@@ -287,3 +287,23 @@ def test_taxa_that_the_model_does_not_know_are_named_and_not_used(finished, tmp_
     unknown = int(found[1])  # some species have validation photographs only
     assert 10 <= unknown <= 30
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["photographs"] <= 90 - unknown
+
+
+def test_photographs_are_not_called_observations(finished, tmp_path, monkeypatch, capsys):
+    """Without a group column the photographs of an observation count as independent, and the command says so."""
+    monkeypatch.setattr(calibration_fit, "FEWEST", 6)
+    shutil.copytree(finished.run, tmp_path / "run")
+    manifest = finished.manifest.parent / "observed.csv"
+    rows = [row | {"observation_id": f"o{i // 2}"} for i, row in enumerate(finished.rows())]
+    with manifest.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    words = [str(tmp_path / "run"), "--manifest", str(manifest)]
+    note = "every photograph counts as an observation; --setting data.group_column=observation_id uses observation_id"
+    assert calibrate_cli.main(words) == 0
+    printed = capsys.readouterr().out
+    assert note in printed and re.search(r"\d+ photographs; each precision is reached", printed)
+    assert calibrate_cli.main([*words, "--setting", "data.group_column=observation_id"]) == 0
+    printed = capsys.readouterr().out
+    assert note not in printed and re.search(r"\d+ observations; each precision is reached", printed)

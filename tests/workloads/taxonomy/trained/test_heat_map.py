@@ -20,13 +20,13 @@ SIDE = 96
 NOWHERE = metadata_of(1, {})
 
 
-def classifier(tree, backbone: str | None) -> TrainedClassifier:
+def classifier(tree, backbone: str | None, head: str = "linear") -> TrainedClassifier:
     """Return a classifier with random weights: mformer, or a backbone of timm."""
     torch.manual_seed(0)
     model = TimmConfig("timm", 0.0, 0.0, 32, backbone, False, None) if backbone else MformerConfig("mformer", 0.0, 0.0, 32, "micro")
-    head = HeadConfig("linear", "ignore")
-    network = build_network(model, head, [SIDE], tree, ("TEMPORAL",), pretrained=False)
-    description = Description(model, head, (SIDE,), ("TEMPORAL",), "none", 10**8)
+    config = HeadConfig(head, "ignore")
+    network = build_network(model, config, [SIDE], tree, ("TEMPORAL",), pretrained=False)
+    description = Description(model, config, (SIDE,), ("TEMPORAL",), "none", 10**8)
     return TrainedClassifier(description, tree, InitialWeights("", "", network.state_dict()))
 
 
@@ -86,6 +86,25 @@ def test_a_map_of_channels_last_and_a_large_one(tree):
     large[2, 60] = -large.fill_(0.5)[0, 0]
     assert heat_map._scaled(large).shape == (heat_map.LARGEST, heat_map.LARGEST)
     assert not heat_map._scaled(-torch.ones(4, 4)).any()
+
+
+@pytest.mark.parametrize("head", ["linear", "conditional", "marginal"])
+@pytest.mark.parametrize("backbone", [None, "test_vit", "test_convnext"])
+def test_the_map_of_a_taxon_that_is_certain_is_zero(tree, backbone, head):
+    """All possible leaves are below it; rounding errors of a sum over several leaves are not shown."""
+    model = classifier(tree, backbone, head)
+    image = np.random.default_rng(1).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
+    paths = tree.paths[tree.offsets[3] : tree.offsets[4]]  # of the species
+    order = int(np.bincount(paths[:, 0]).argmax())
+    leaves = np.flatnonzero(paths[:, 0] == order)
+    below = model.restricted([tree.lineage_ids(tree.ranks[0])[order]])
+    assert len(leaves) > 1 and not heat_map.heat_map(below, image, NOWHERE, 0, order).any()
+    assert heat_map.heat_map(below, image, NOWHERE, 3, int(leaves[0])).max() == 1
+    only = model.restricted([tree.lineage_ids(tree.ranks[3])[leaves[0]]])
+    for rank in range(4):
+        found = heat_map.heat_map(only, image, NOWHERE, rank, int(paths[leaves[0], rank]))
+        assert not found.any() and found.shape[0] == found.shape[1] > 1
+    assert np.array_equal(*(heat_map.heat_map(one, image, NOWHERE, 3, 1) for one in (only.unrestricted(), model)))
 
 
 class Wrapped(nn.Module):

@@ -12,10 +12,11 @@ import pytest
 
 from linnaeus import load_model
 from linnaeus.errors import ConfigError
-from linnaeus.workloads.taxonomy.trained import journal
+from linnaeus.workloads.taxonomy.trained import journal, reading_ahead
 from linnaeus.workloads.taxonomy.trained.answers import Asked
 from linnaeus.workloads.taxonomy.trained.embed import embed_cli
 from linnaeus.workloads.taxonomy.trained.embed.embedding import Embedded, from_rows, to_rows
+from linnaeus.workloads.taxonomy.trained.photograph_list import from_paths
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from tests import fork_server
 
@@ -102,3 +103,17 @@ def test_names_that_match_nothing_of_an_earlier_command_are_deleted(finished, tm
         checklist = [] if text is None else ["--checklist", str(names)]
         assert predict_cli.main([str(finished.bundle), str(finished.photograph(0)), "--threads", "1", "--out", str(out), *checklist]) == 0
         assert Path(f"{out}.unmatched.txt").exists() == found
+
+
+def test_the_progress_of_a_continued_command_ends_at_all_photographs(finished, monkeypatch):
+    made = []
+
+    class Recorded(reading_ahead.PreparationProgress):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append((self.done, self))
+
+    monkeypatch.setattr(reading_ahead, "PreparationProgress", Recorded)
+    inputs = from_paths([str(finished.photograph(i)) for i in range(7)], {})
+    batches = [*reading_ahead.read_batches(load_model(finished.bundle), inputs, 2, 1, "predicting", 4)]
+    assert [batch.first for batch in batches] == [4, 6] and [(before, bar.done) for before, bar in made] == [(4, 7)]

@@ -72,7 +72,7 @@ def test_a_photograph_has_one_answer_from_every_kind_of_input(finished):
     alone = model.predict(str(path), **given)
     assert isinstance(alone, Prediction) and alone.photograph == str(path)
     pixels = np.asarray(Image.open(path).convert("RGB"))
-    for other in (path, path.read_bytes(), pixels, Image.open(path)):
+    for other in (path, path.read_bytes(), bytearray(path.read_bytes()), memoryview(path.read_bytes()), pixels, Image.open(path)):
         assert model.predict(other, **given).ranks == alone.ranks
     together = model.predict([finished.photograph(1), path, finished.photograph(2)], **{name: [None, v, None] for name, v in given.items()})
     assert together[0].metadata == () and together[1].metadata == ("SPATIAL", "TEMPORAL", "ELEVATION")
@@ -97,8 +97,13 @@ def test_the_taxa_of_a_rank_are_the_most_probable_ones(finished):
         assert len(probabilities) == size and probabilities == sorted(probabilities, reverse=True)
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
         assert prediction.ranks[rank] == everything.ranks[rank][:3]
-    with pytest.raises(ConfigError, match="top is -1; it must be at least 0"):  # as a slice it would leave out one taxon
+    with pytest.raises(
+        ConfigError, match="top is '-1'; it must be a whole number of at least 0"
+    ):  # as a slice it would leave out one taxon
         model.predict(finished.photograph(0), top=-1)
+    for wrong, line in (({"top": 2.5}, "top is '2.5'"), ({"precision": "0.9"}, "precision is '0.9'; it must be a number")):
+        with pytest.raises(ConfigError, match=line):
+            model.predict(finished.photograph(0), **wrong)
 
 
 def test_a_bundle_needs_no_training_code(finished, tmp_path):
@@ -124,6 +129,7 @@ def test_a_bundle_needs_no_training_code(finished, tmp_path):
         ({"time": "16:10"}, "time has no effect without date"),
         ({"date": "2020-01-01", "time": "16:10Z"}, "in UTC"),
         ({"elevation": 20_000}, "elevation is 20000; it must be from -11000 to 9000 metres"),
+        ({"latitude": True, "longitude": 3}, "latitude is 'True'; it must be a number"),
         ({"elevation": [1.0, 2.0]}, "elevation has 2 values for 1 photograph"),
     ],
 )
@@ -141,6 +147,13 @@ def test_dates_and_times_are_texts_or_objects():
     for name, values in vars(texts).items():
         np.testing.assert_array_equal(values, vars(objects)[name])
     assert texts.hour[0] == 16.5 and np.isnan(texts.elevation[0])
+
+
+def test_nan_of_numpy_is_unknown():
+    values = np.array([5, np.nan], np.float32)
+    found = metadata_of(2, {"elevation": values, "latitude": [np.float64("nan"), 5], "longitude": [np.float32("nan"), 6]})
+    np.testing.assert_array_equal(found.elevation, values)
+    np.testing.assert_array_equal(found.latitude, np.array([np.nan, 5], np.float32))
 
 
 def test_one_time_applies_to_the_photographs_with_a_date():

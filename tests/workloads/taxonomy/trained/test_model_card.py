@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
+from linnaeus.workloads.taxonomy.trained.export.model_card import model_card
 from linnaeus.workloads.taxonomy.trained.rollup import Paths, answered_at
 from tests.workloads.taxonomy.trained.test_guarantee import calibrated
 
@@ -40,8 +42,11 @@ def test_the_card_has_the_thresholds_and_the_shares_of_the_calibration(finished,
         lines = [line for line in card.splitlines() if line.startswith(f"| {one.precision:g} |") and line.endswith(f" {shares} |")]
         assert len(lines) == 1 and (f"{one.threshold:.4f}" if one.threshold <= 1 else "none") in lines[0]
     assert all(f"| {rank} | {temperature:.3f} |" in card for rank, temperature in zip(ranks, found.temperature, strict=True))
-    assert f"Calibrated on {found.photographs} observations" in card
-    head, first, *_ = calibrate_cli.table(model, found)
+    assert f"Calibrated on {found.photographs} photographs of the manifest manifest.csv. An answer" in card
+    assert all("gets one of them. Known weak" in text for text in (card, (finished.bundle / "README.md").read_text()))
+    gated = model_card(model.description, model.tree, {}, {}, replace(found, kept=0.95, familiar=0.25))
+    assert '"none of these" if its familiarity is below 0.2500. 95 % of the photographs' in gated
+    head, first, *_ = calibrate_cli.table(model, found, True)
     assert head.split()[-len(ranks) :] == [*reversed(ranks)] and len(first) == len(head)
     assert "The model is not calibrated" in (finished.bundle / "README.md").read_text()
 
@@ -55,6 +60,8 @@ def test_a_calibration_without_shares_is_read(calibrated):
         Calibration.from_plain(content | {"precisions": wrong}, len(content["temperature"]))
     for one in content["precisions"]:
         del one["answered_at"]
+    assert again.data == "the manifest manifest.csv"
+    del content["data"]
     old = Calibration.from_plain(content, len(content["temperature"]))
     assert [one.answered_at for one in old.precisions] == [(), ()] and old.threshold(0.1) == again.threshold(0.1)
-    assert calibrate_cli.table(linnaeus.load_model(calibrated), old)
+    assert calibrate_cli.table(linnaeus.load_model(calibrated), old, True)

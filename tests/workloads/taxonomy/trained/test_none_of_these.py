@@ -19,6 +19,7 @@ from linnaeus.workloads.taxonomy.trained.calibrate.labelled import Matched
 from linnaeus.workloads.taxonomy.trained.evaluate.stated_precision import Answered, precision_rows
 from linnaeus.workloads.taxonomy.trained.familiarity import auroc, familiarity
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
+from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS
 from linnaeus.workloads.taxonomy.trained.rollup import Paths
 
 
@@ -76,7 +77,12 @@ def test_the_stated_share_of_photographs_is_kept_on_average():
 
 def test_precision_is_that_of_the_answers_and_unknown_taxa_are_right_above_their_rank():
     paths = Paths(np.array([[0, 1], [0, 1], [0, 1], [0, 2], [1, 3]]), np.array([[0.9, 0.8]] * 3 + [[0.9, 0.2], [0.1, 0.1]]))
-    labels = Matched(np.array([[0, 1], [0, 2], [0, -1], [0, -1], [1, 3]]), np.array([[0, 0]] * 2 + [[0, 1]] * 2 + [[0, 0]], bool), [])
+    labels = Matched(
+        np.array([[0, 1], [0, 2], [0, -1], [0, -1], [1, 3]]),
+        np.array([[0, 0]] * 2 + [[0, 1]] * 2 + [[0, 0]], bool),
+        np.zeros((5, 2), bool),
+        [],
+    )
     ours, others = precision_rows(Answered(paths, labels, np.ones(5, bool), None), {0.9: 0.5}, ("genus", "species"))
     assert (ours["photographs"], ours["precision"], ours["answered"]) == (3, 0.5, pytest.approx(2 / 3))
     assert (others["photographs"], others["precision"], others["answered"]) == (2, 0.5, 1.0)  # the species is wrong, the genus is right
@@ -145,3 +151,63 @@ def test_evaluate_measures_the_calibration_and_photographs_of_other_things(finis
     (precision, *_) = content["precisions"]
     assert precision["photographs"] == len(own) and precision["answered"] <= 1 - strange.mean() + 1e-9
     assert content["calibrated"]["species/ece"] != content["metrics"]["val/species/ece"] and "ece/T" in printed
+
+
+def test_taxa_that_a_list_excludes_are_taxa_of_the_model(finished, calibrated, tmp_path):
+    """Familiarity is that among all taxa, so a list changes neither the photographs of the model's taxa nor the AUROC of the others."""
+    tree = linnaeus.load_model(calibrated).tree
+    (tmp_path / "list.txt").write_text("\n".join(tree.names[-1][::2]))
+    results = {}
+    for name, more in {"all": [], "some": ["--checklist", str(tmp_path / "list.txt")]}.items():
+        words = ["evaluate", str(calibrated), "--manifest", str(finished.manifest), "--output", str(tmp_path / name), *more]
+        assert linnaeus.__main__.main(words) == 0
+        results[name] = json.loads((tmp_path / name / "metrics.json").read_text())
+    assert results["some"]["outside"] == results["all"]["outside"] and len(results["all"]["outside"]) > 1
+    assert results["some"]["unknown_taxa"] == results["all"]["unknown_taxa"]
+    excluded = results["some"]["excluded_taxa"]["species"]["photographs"]
+    assert results["all"]["excluded_taxa"]["species"]["photographs"] == 0 < excluded
+
+    def read(folder: str, file: str) -> list[dict[str, str]]:
+        with (tmp_path / folder / file).open(newline="") as opened:
+            return list(csv.DictReader(opened))
+
+    assert (tmp_path / "some" / "unknown_taxa.csv").read_text() == (tmp_path / "all" / "unknown_taxa.csv").read_text()
+    assert not {row["taxon"] for row in read("some", "unknown_taxa.csv")} & {*tree.names[-1]}
+    own = [row for row in read("some", "excluded_taxa.csv") if row["rank"] == "species"]
+    assert {row["taxon"] for row in own} <= {*tree.names[-1][1::2]} and sum(int(row["photographs"]) for row in own) == excluded
+    rows = read("some", "photographs.csv")
+    assert sum(row["species_excluded"] == "1" for row in rows) == excluded
+    assert all(row["species_known"] == "1" and row["species_right"] == "" for row in rows if row["species_excluded"] == "1")
+    kinds = {row["photographs of"]: row["photographs"] for row in results["some"]["precisions"]}
+    whole = {row["photographs of"]: row["photographs"] for row in results["all"]["precisions"]}
+    assert kinds["excluded taxa"] >= excluded and kinds["other taxa"] == whole["other taxa"]
+    assert kinds["taxa of the model"] + kinds["excluded taxa"] == whole["taxa of the model"]
+
+
+UNCALIBRATED = {"camtrap_dp": "observationComments", "darwin_core": "identificationRemarks", "csv": "calibrated", "parquet": "calibrated"}
+
+
+@pytest.mark.parametrize("form", [*UNCALIBRATED, "speciesnet", "megadetector"])
+def test_each_format_says_whether_the_model_is_calibrated(finished, calibrated, tmp_path, form):
+    rows = [
+        row | {"mediaID": f"m{i}", "deploymentID": "d", "timestamp": "2021-05-30T04:57:00Z"} for i, row in enumerate(finished.rows()[:9])
+    ]
+    manifest = finished.manifest.parent / "said.csv"
+    with manifest.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    for model, said in ((finished.run, True), (calibrated, False)):
+        out = tmp_path / f"{said}{FORMATS[form].suffix}"
+        words = [str(model), "--manifest", str(manifest), "--threads", "1", "--out", str(out), "--format", form]
+        assert predict_cli.main(words) == 0
+        if form == "parquet":
+            cells = pytest.importorskip("pyarrow.parquet").read_table(out).to_pydict()[UNCALIBRATED[form]]
+        elif form in UNCALIBRATED:
+            with out.open(newline="") as file:
+                cells = [row[UNCALIBRATED[form]] for row in csv.DictReader(file)]
+        else:
+            content = json.loads(out.read_text())
+            cells = [content["info"]["classifier"]] if form == "megadetector" else [row["model_version"] for row in content["predictions"]]
+        found = [int(cell) == 0 if UNCALIBRATED.get(form) == "calibrated" else "not calibrated" in cell for cell in cells]
+        assert cells and found == [said] * len(cells)

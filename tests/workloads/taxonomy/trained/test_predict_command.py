@@ -6,8 +6,10 @@ import argparse
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import pytest
+import torch
 
 import linnaeus
 from linnaeus.errors import ConfigError
@@ -15,7 +17,7 @@ from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.journal import Journal
 from linnaeus.workloads.taxonomy.trained.photograph_list import from_paths
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, photographs_of
-from linnaeus.workloads.taxonomy.trained.predict import predict_cli
+from linnaeus.workloads.taxonomy.trained.predict import forward_time, predict_cli
 from tests import runs
 
 
@@ -49,7 +51,7 @@ def test_json_csv_and_parquet_have_the_answers_of_load_model(finished, tmp_path,
         assert float(row[f"{best.rank}_probability"]) == pytest.approx(best.probability, abs=1e-5)
         assert float(row["familiarity"]) == pytest.approx(prediction.familiarity, abs=1e-5) and row["outside"] == ""
     parquet = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    texts = [name for name in table[0] if not name.endswith("_probability") and name not in ("familiarity", "outside")]
+    texts = [name for name in table[0] if not name.endswith("_probability") and name not in ("familiarity", "outside", "calibrated")]
     assert [{name: row[name] or "" for name in texts} for row in parquet] == [{name: row[name] for name in texts} for row in table]
 
 
@@ -195,3 +197,15 @@ def test_a_bundle_is_complete_and_never_overwrites(finished, capsys):
             export_cli.main([str(run), str(finished.bundle)])
         assert exit_.value.code == 2 and words in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in finished.bundle.iterdir()}
+
+
+def test_the_time_of_the_network_is_that_of_its_forward_passes(monkeypatch):
+    """The clock moves by a second at each reading, and by ten between the passes."""
+    clock, network = iter([0.0, 1.0, 11.0, 12.0]), torch.nn.Linear(2, 2)
+    monkeypatch.setattr(forward_time.time, "monotonic", lambda: next(clock))
+    with forward_time.ForwardTime(network) as forward:
+        network(network(torch.zeros(1, 2)))
+    network(torch.zeros(1, 2))
+    assert forward.seconds == 2.0
+    lines = predict_cli._account(Path("out.csv"), "photograph", 30, 10, 0, None, 8.0, forward.seconds)
+    assert lines[0] == "30 of 30 photographs answered, 2.5 photographs/s (25 % of the time in the network): out.csv"

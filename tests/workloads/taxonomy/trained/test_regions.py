@@ -46,6 +46,15 @@ def test_a_table_of_taxa_and_regions(tmp_path):
     assert codes.names == ["NL"] and names_of(codes.restriction("NL")) == {"Quercus robur"}
 
 
+def test_the_country_code_of_namibia_is_a_region(tmp_path):
+    text = "species,countryCode\nQuercus robur,NL\nFagus sylvatica,NA\nPuma concolor,NA\nMorus alba,\nNA,NL\n"
+    regions = Regions(table(tmp_path, text), INDEX)
+    assert regions.names == ["NA", "NL"] and names_of(regions.restriction("NA")) == {"Fagus sylvatica", "Puma concolor"}
+    assert regions.notes == ["1 row of regions.csv left out: no name", "1 row of regions.csv left out: no countrycode"]
+    missing = Regions(table(tmp_path, "species,region,countryCode\nQuercus robur,NA,NL\nFagus sylvatica,,NL\n"), INDEX)
+    assert missing.names == ["NL"] and not missing.notes, "a column of NA alone has no regions if another column has them"
+
+
 @pytest.mark.parametrize(
     ("region", "text", "line"),
     [

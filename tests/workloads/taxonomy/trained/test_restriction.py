@@ -17,12 +17,17 @@ import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.trained import zipped_table
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, labelled
+from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.checklist import read_checklist
+from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
 from linnaeus.workloads.taxonomy.trained.restriction import Listed, Row, of_clades, of_rows
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
-from linnaeus.workloads.taxonomy.trained.trained_classifier import only_possible
+from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier, only_possible
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
+from tests.workloads.taxonomy.test_heads import CONFIGS, TEMPERATURE, every, make, node_probabilities
+from tests.workloads.taxonomy.test_scores import some_leaves
+from tests.workloads.taxonomy.trees import chain
 
 RANKS = ("kingdom", "class", "order", "family", "genus", "species")
 LINEAGES = (
@@ -385,3 +390,30 @@ def test_an_impossible_class_has_no_probability_and_is_not_on_the_path():
     found, columns = only_possible(probabilities, path, torch.tensor([True, False, True]))
     assert [p.tolist() for p in found] == [[[0.25, 0.0]], [[1.0]]] and columns.tolist() == [[-1, 0]]
     assert only_possible(probabilities, path, torch.tensor([True, True, False]))[1].tolist() == [[1, -1]]
+
+
+@every(CONFIGS)
+@torch.no_grad()
+def test_a_restriction_divides_the_calibrated_probabilities_by_their_sum(name, kind, null):
+    """The expected sums are over allowed leaves, one at a time. A null class counts for the possible taxa above it."""
+    tree, _, head, features = make(name, kind, null)
+    allowed, possible = some_leaves(tree)
+    scores = head.eval()(features)
+    model = object.__new__(TrainedClassifier)
+    model.tree, model.possible, model.calibration = tree, possible, Calibration("", 1, TEMPERATURE, 0.95, (), {})
+    scored = model.scored_of(scores)
+    calibrated = scores.tempered(TEMPERATURE)
+    mass = torch.zeros(len(features), tree.offsets[-1], dtype=torch.float64)
+    if name == "linear":
+        mass += torch.cat([p[:, :size].exp() for p, size in zip(calibrated.log_probs(), tree.sizes, strict=True)], 1) * possible
+    else:
+        nodes, nulls = node_probabilities("conditional", tree, head, calibrated)  # the tempered scores of every head are of this kind
+        ends = [(node, nodes[node]) for node in np.flatnonzero(allowed).tolist()]
+        for end, p in ends + [(node, p) for node, p in nulls.items() if node >= 0 and possible[node]]:
+            mass[:, chain(tree, end)] += p.unsqueeze(1)
+    for found, expected in zip(scored.probabilities, mass.split(tree.sizes, 1), strict=True):
+        total = expected.sum(1, keepdim=True)
+        assert np.allclose(found, torch.where(total > 0, expected / total, 0.0), rtol=1e-9, atol=1e-300)
+    assert possible[(scored.path + np.array(tree.offsets[:-1]))[scored.path >= 0]].all()
+    whole = [p[:, :size].exp() for p, size in zip(calibrated.log_probs(), tree.sizes, strict=True)]
+    assert np.allclose(scored.familiarity, familiarity([p / p.sum(1, keepdim=True) for p in whole])), "familiarity is not restricted"

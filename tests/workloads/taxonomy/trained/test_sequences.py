@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import linnaeus
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import column_of
+from linnaeus.workloads.taxonomy.trained import reading_ahead
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs, from_manifest
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli
-from linnaeus.workloads.taxonomy.trained.predict.sequences import in_sequences
+from linnaeus.workloads.taxonomy.trained.predict.sequences import SequenceBatch, answer_together, in_sequences
 
 FILES = ("json", "csv", "speciesnet", "megadetector", "camtrap_dp", "darwin_core")
 
@@ -38,6 +40,12 @@ def test_photographs_are_put_in_the_order_of_their_sequences():
         "",
     ]
     assert sequences.ends(1) == [1, 2, 3, 4] and sequences.ends(3) == [2, 3, 4] and sequences.ends(100) == [4]
+
+
+def test_a_missing_value_is_not_the_name_of_a_sequence():
+    found, sequences = in_sequences(inputs(["NA", "b", "null", "b", "NA", ""]), "burst")
+    assert sequences.names == ["", "b", "", "", ""] and [len(sequences.photographs(s)) for s in range(5)] == [1, 2, 1, 1, 1]
+    assert found.names == ["0.jpg", "1.jpg", "3.jpg", "2.jpg", "4.jpg", "5.jpg"]
 
 
 @pytest.fixture
@@ -110,7 +118,7 @@ def test_a_column_with_exactly_the_name_is_used(tmp_path):
 
 def test_a_killed_command_goes_on_with_the_same_bytes(finished, manifest, tmp_path, monkeypatch):
     assert predict(finished, manifest, tmp_path / "whole.csv") == 0
-    answer, made = predict_cli.answer_together, []
+    answer, made = SequenceBatch.answer, []
 
     def killed(*a):
         if len(made) == 2:
@@ -118,12 +126,47 @@ def test_a_killed_command_goes_on_with_the_same_bytes(finished, manifest, tmp_pa
         made.append(a)
         return answer(*a)
 
-    monkeypatch.setattr(predict_cli, "answer_together", killed)
+    monkeypatch.setattr(SequenceBatch, "answer", killed)
     with pytest.raises(SystemError):
         predict(finished, manifest, tmp_path / "out.csv")
-    monkeypatch.setattr(predict_cli, "answer_together", lambda *a: made.append(a) or answer(*a))
+    monkeypatch.setattr(SequenceBatch, "answer", lambda *a: made.append(a) or answer(*a))
     assert predict(finished, manifest, tmp_path / "out.csv") == 0
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes() and len(made) == 4  # none twice
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_few_photographs_of_a_long_sequence_are_in_memory(finished, tmp_path, monkeypatch, size):
+    """Compare with the answer from all photographs in one batch, to the rounding of float32."""
+    model = linnaeus.load_model(finished.bundle)
+    cells = ["a"] * 3 + ["long"] * 20 + ["b"] * 2
+    names = [str(finished.photograph(i)) for i in range(24)] + [str(tmp_path / "missing.jpg")]
+    given = {"latitude": [5.0] * 4 + [None] * 21, "longitude": [6.0] * 4 + [None] * 21}
+    columns = {"burst": column_of(cells)}
+    found = in_sequences(Inputs(names, FolderFiles("", names), metadata_of(25, given), columns=columns), "burst")
+    read, add, begun, scored, most = reading_ahead._read, SequenceBatch.add, [], [], []
+
+    def counted_read(model, inputs, row):
+        begun.append(row)
+        return read(model, inputs, row)
+
+    def counted_add(self, model, part):
+        most.append(len(begun) - len(scored))
+        add(self, model, part)
+        scored.extend(part.found)
+
+    monkeypatch.setattr(reading_ahead, "_read", counted_read)
+    monkeypatch.setattr(SequenceBatch, "add", counted_add)
+    rows = [row for batch in answer_together(model, *found, 0, size, 1, model.asked(1000)) for row in batch]
+    assert max(most) <= size * (reading_ahead.AHEAD + 1) and len(scored) == 25
+    assert [row["sequence"] for row in rows] == ["a", "long", "b"] and [*rows[2]["unreadable"]] == names[-1:]
+    assert [row["metadata"] for row in rows] == [["SPATIAL"], ["SPATIAL"], []]
+    (whole,) = answer_together(model, *found, 0, 100, 1, model.asked(1000))
+    for row, expected in zip(rows, whole, strict=True):
+        for rank, taxa in row["ranks"].items():
+            probabilities = {taxon["lineage"]: taxon["probability"] for taxon in expected["ranks"][rank]}
+            assert {taxon["lineage"]: taxon["probability"] for taxon in taxa} == pytest.approx(probabilities, abs=1e-6)
+    again = [row for batch in answer_together(model, *found, 2, size, 1, model.asked(1000)) for row in batch]
+    assert again == rows[2:], "a continued command has the same bytes"
 
 
 def test_each_format_has_the_answer_of_the_sequence(finished, manifest, tmp_path):

@@ -11,6 +11,7 @@ use these files when they load the weights that were calibrated.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,21 +82,22 @@ def calibrate(options: argparse.Namespace) -> list[str]:
     if options.manifest:
         decode = lambda files, row: files.decode(row, model.short_side, model.description.max_image_pixels)
         data = labelled.of_manifest(options.manifest, options.setting, model.tree, model.components, decode)
-        place = options.manifest
+        place, name = options.manifest, f"the manifest {Path(options.manifest).name}"  # a bundle has no paths of this machine
     else:
         split = options.split or "validation"
         data, place = labelled.of_run(options.run, split, model.tree, model.components), f"the {split} rows of {options.run}"
+        name = f"the {split} rows of the run"
     found, notes = fit(model, data, options.precision, options.confidence, options.keep)
     path = options.run / bundle.CALIBRATION
     try:
-        found = _write_prior(options.run, model, found)
-        write_atomic(path, to_json(found.plain() | {"data": str(place)}))
+        found = dataclasses.replace(_write_prior(options.run, model, found), data=name)
+        write_atomic(path, to_json(found.plain()))
         _remove_priors(options.run, found)
     except OSError as error:
         raise ConfigError(f"RUN: {path} cannot be written ({error.strerror})") from None
     if not options.manifest and not options.split:
         notes = (*notes, "the best checkpoint was chosen by these rows; --split=test or --manifest use others")
-    return [*data.notes, *notes, f"calibrated on {place}", "", *table(model, found), "", str(path)]
+    return [*data.notes, *notes, f"calibrated on {place}", "", *table(model, found, data.group is not None), "", str(path)]
 
 
 def _trained_prior(run: Path, model: TrainedClassifier) -> PlacePrior:
@@ -118,8 +120,6 @@ def _write_prior(run: Path, model: TrainedClassifier, found: Calibration) -> Cal
     """Write the prior of the model to the run directory `run`. Return the calibration `found` with the record of the file added.
 
     If the model has no prior, write nothing and return `found` unchanged."""
-    import dataclasses
-
     from safetensors.torch import save
 
     from linnaeus.files import file_digest
@@ -269,8 +269,9 @@ def _batches(model: TrainedClassifier, data: Labelled) -> Iterator[tuple[int, np
             progress.add(min(BATCH, len(data) - first))
 
 
-def table(model: TrainedClassifier, found: Calibration) -> list[str]:
-    """Return lines of text with the thresholds and temperatures, for a terminal."""
+def table(model: TrainedClassifier, found: Calibration, grouped: bool) -> list[str]:
+    """Return lines of text with the thresholds and temperatures, for a terminal. `grouped`: True if the observation of each photograph is
+    known."""
     ranks_of = [f"{rank:>{max(8, len(rank))}}" for rank in reversed(model.tree.ranks)]
     head = f"{'precision':>9}  {'threshold':>9}  {'on average':>10}  {'answered':>8}  {'  '.join(ranks_of)}"
     rows = [
@@ -280,7 +281,8 @@ def table(model: TrainedClassifier, found: Calibration) -> list[str]:
     ]
     ranks = ", ".join(f"{rank} {t:.2f}" for rank, t in zip(model.tree.ranks, found.temperature, strict=True))
     never = any(one.threshold > 1 for one in found.precisions)
-    about = f"{counted(found.photographs, 'observation')}; each precision is reached by {100 * found.confidence:g} % of such calibrations"
+    unit = "observation" if grouped else "photograph"
+    about = f"{counted(found.photographs, unit)}; each precision is reached by {100 * found.confidence:g} % of such calibrations"
     return [
         head,
         *rows,

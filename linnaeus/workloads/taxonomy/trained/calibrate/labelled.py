@@ -97,7 +97,7 @@ def of_manifest(path: str, overrides: Sequence[str], tree: TaxonomyTree, compone
         np.any(found.unknown, axis=1),
         rows.records.metadata,
         rows.group,
-        (*rows.notes, *found.notes),
+        (*rows.notes, *group_note(rows), *found.notes),
     )
 
 
@@ -126,12 +126,32 @@ def read_labels(path: str, overrides: Sequence[str], components: Sequence[str], 
     return LabelRows(records, groups.number, tuple(notes))
 
 
-class Matched(NamedTuple):
-    """Labels of N rows as classes of a model. `unknown` marks the labels that are taxa that the model does not have."""
+def group_note(rows: LabelRows, by: str | None = None) -> list[str]:
+    """Return a line that proposes a column of the manifest as data.group_column, if none is set and the manifest has a likely column; else
+    [].
 
-    labels: np.ndarray  # int64 [N, R], -1 for null and for a taxon that the model does not have
+    `by`: column that is read for another purpose and not proposed."""
+    if rows.group is not None:
+        return []
+    return [
+        f"every photograph counts as an observation; --setting data.group_column={name} uses {name}"
+        for name in [name for name in rows.records.columns if name != by][:1]
+    ]
+
+
+class Matched(NamedTuple):
+    """Labels of N rows as classes of a model, and the labels that are not scored: taxa that the model does not have, and taxa that a
+    restriction excludes."""
+
+    labels: np.ndarray  # int64 [N, R], -1 for null and for a label that is not scored
     unknown: np.ndarray  # bool [N, R]: the label is a taxon that the model does not have
-    notes: list[str]  # about those taxa
+    excluded: np.ndarray  # bool [N, R]: the label is a taxon of the model that the restriction excludes
+    notes: list[str]  # about the labels that are not scored
+
+    @property
+    def unscored(self) -> np.ndarray:
+        """Return a mask of the labels that are not scored, bool [N, R]. No prediction can be equal to them."""
+        return self.unknown | self.excluded
 
 
 def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Matched:
@@ -157,26 +177,26 @@ def matched(theirs: TaxonomyTree, labels: np.ndarray, tree: TaxonomyTree) -> Mat
             notes.append(f"unknown to the model: {counted(count, f'{rank} taxon')} ({photographs}): {', '.join(taxa)}")
     if not (out >= 0).any():
         raise ConfigError(f"--manifest: none of its labels is a taxon of the model; its ranks are {', '.join(tree.ranks)}")
-    return Matched(out, unknown, notes)
+    return Matched(out, unknown, np.zeros_like(unknown), notes)
 
 
 def among_possible(found: Matched, restriction: Restriction | None) -> Matched:
-    """Return the labels with the taxa that `restriction` excludes marked like taxa that the model does not have: -1, and True in `unknown`.
+    """Return the labels with the taxa that `restriction` excludes marked: -1 in `labels`, and True in `excluded`.
 
     `restriction` None: return `found` unchanged. Raise `ConfigError` if no label is a possible taxon."""
     if restriction is None:
         return found
-    labels, unknown, notes = found.labels.copy(), found.unknown.copy(), [*found.notes]
+    labels, excluded, notes = found.labels.copy(), found.excluded.copy(), [*found.notes]
     tree = restriction.tree
     for r, (rank, possible) in enumerate(zip(tree.ranks, np.split(restriction.possible, tree.offsets[1:-1]), strict=True)):
         lost = np.flatnonzero(labels[:, r] >= 0)
         lost = lost[~possible[labels[lost, r]]]
-        labels[lost, r], unknown[lost, r] = -1, True
+        labels[lost, r], excluded[lost, r] = -1, True
         if len(lost):
             notes.append(f"not scored at rank {rank}: {counted(len(lost), 'photograph')} of a taxon that is not possible")
     if not (labels >= 0).any():
         raise ConfigError("--manifest: none of its labels is a possible taxon; leave the restriction out, or choose another")
-    return Matched(labels, unknown, notes)
+    return Matched(labels, found.unknown, excluded, notes)
 
 
 def classes_of(theirs: TaxonomyTree, index: TaxonIndex, rank: str) -> np.ndarray:

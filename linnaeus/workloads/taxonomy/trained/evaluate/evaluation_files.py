@@ -7,6 +7,7 @@ photographs.csv      a row for each photograph: labels, predicted taxa, which of
 precisions.csv       a row for each precision of a calibration: stated precision, and measured precision and share of answers
 outside.csv          a row for each kind of photographs outside the model's taxa: AUROC, and share with the answer "none of these"
 unknown_taxa.csv     taxa of the labels that the model does not have, with the number of their photographs
+excluded_taxa.csv    the same for taxa that the model has and --checklist or --region excludes
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
     """Write the results of one model to `folder`. Return the paths of the files. Raise `ConfigError` if the files cannot be written.
 
     `manifest`: path of the manifest. `rows`: rows of the manifest."""
-    unknown = unknown_taxa(measured, rows)
+    labels, tables_of = measured.labels, {}
+    for kind, mask in (("unknown_taxa", labels.unknown), ("excluded_taxa", labels.excluded)):
+        tables_of[kind] = taxa_rows(measured, rows, mask), mask.sum(axis=0)
     record = {
         "model": measured.name,
         "weights": {"source": measured.model.weights.source, "sha256": measured.model.weights.digest},
@@ -49,9 +52,12 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
         "scored": int(measured.table.real.sum()),
         "unreadable": [{"photograph": name, "reason": reason} for name, reason in unreadable(measured, rows)],
         "left_out": dict(rows.records.excluded),
-        "unknown_taxa": {
-            rank: {"taxa": sum(one["rank"] == rank for one in unknown), "photographs": int(measured.labels.unknown[:, r].sum())}
-            for r, rank in enumerate(measured.model.tree.ranks)
+        **{
+            kind: {
+                rank: {"taxa": sum(one["rank"] == rank for one in taxa), "photographs": int(photographs[r])}
+                for r, rank in enumerate(measured.model.tree.ranks)
+            }
+            for kind, (taxa, photographs) in tables_of.items()
         },
         "metrics": measured.metrics,
         "calibrated": dict(tables.tempered),
@@ -69,7 +75,7 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
         "photographs.csv": to_csv(photograph_rows(measured, rows)),
         "precisions.csv": _table(tables.precisions) if tables.precisions else None,
         "outside.csv": _table(tables.outside) if len(tables.outside) > 1 else None,
-        "unknown_taxa.csv": to_csv(unknown) if unknown else None,
+        **{f"{kind}.csv": to_csv(taxa) if taxa else None for kind, (taxa, _) in tables_of.items()},
     }
     return write_files(folder, files)
 
@@ -116,13 +122,13 @@ def unreadable(measured: Measured, rows: LabelRows) -> list[tuple[str, str]]:
     return [*rows.records.unreadable, *((str(names[row]), reason) for row, reason in sorted(measured.errors.items()))]
 
 
-def unknown_taxa(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
-    """Return a row for each taxon of the labels that the model does not have: rank, taxon, lineage and number of photographs."""
+def taxa_rows(measured: Measured, rows: LabelRows, mask: np.ndarray) -> list[dict[str, Any]]:
+    """Return a row for each taxon of the labels in `mask`, bool [N, R]: rank, taxon, lineage and number of photographs."""
     theirs, found = rows.records.tree, []
     for r, rank in enumerate(measured.model.tree.ranks):
-        if measured.labels.unknown[:, r].any():
+        if mask[:, r].any():
             own = theirs.rank_index(rank)
-            classes, counts = np.unique(rows.records.labels[measured.labels.unknown[:, r], own], return_counts=True)
+            classes, counts = np.unique(rows.records.labels[mask[:, r], own], return_counts=True)
             lineages = theirs.lineage_ids(rank)
             for c, count in zip(classes.tolist(), counts.tolist(), strict=True):
                 found.append({"rank": rank, "taxon": theirs.names[own][c], "lineage": lineages[c], "photographs": count})
@@ -130,7 +136,9 @@ def unknown_taxa(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
 
 
 def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]:
-    """Return the rows of photographs.csv. `<rank>_known` is 0 if the model does not have the taxon of the label, otherwise 1."""
+    """Return the rows of photographs.csv. `<rank>_known` is 0 if the model does not have the taxon of the label, otherwise 1.
+
+    With a restriction, `<rank>_excluded` is 1 if it excludes the taxon of the label, otherwise 0."""
     tree, table, labels = measured.model.tree, measured.table, measured.labels
     components = measured.model.components
     present, columns = presence(rows.records.metadata, components), rows.records.columns
@@ -145,6 +153,7 @@ def photograph_rows(measured: Measured, rows: LabelRows) -> list[dict[str, Any]]
             out |= {
                 rank: label_of(rows, i, rank),
                 f"{rank}_known": int(not labels.unknown[i, r]),
+                **({f"{rank}_excluded": int(labels.excluded[i, r])} if measured.model.restriction is not None else {}),
                 f"{rank}_predicted": tree.names[r][predicted] if predicted >= 0 else None,
                 f"{rank}_probability": probability(measured, i, r),
                 f"{rank}_right": int(predicted == label) if scored else None,

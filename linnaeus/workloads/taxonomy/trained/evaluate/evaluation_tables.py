@@ -32,16 +32,20 @@ def model_lines(measured: Measured, tables: Tables) -> list[str]:
 
 
 def _rank_lines(measured: Measured, tables: Tables) -> list[str]:
-    """Return a header and a line per rank: numbers of scored photographs and of unknown taxa, top-5 accuracy, loss and calibration error.
+    """Return a header and a line per rank: numbers of photographs that are scored and not scored, top-5 accuracy, loss and calibration
+    error.
 
-    These are results with metadata. For a calibrated model, the column `ece/T` has the calibration error after the temperatures."""
+    Not scored are photographs of a taxon that the model does not have or a restriction excludes; without a restriction the column is
+    called `unknown taxon`. These are results with metadata. For a calibrated model, the column `ece/T` has the calibration error after
+    the temperatures."""
     everything, calibrated = tables.parts[0], bool(tables.tempered)
-    head = f"{'rank':18s}{'scored':>10s}{'unknown taxon':>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"
+    title = "unknown taxon" if measured.model.restriction is None else "not scored"
+    head = f"{'rank':18s}{'scored':>10s}{title:>15s}{'top-5':>9s}{'loss':>9s}{'ece':>9s}"
     lines = [head + f"{'ece/T':>9s}" * calibrated]
     for r, rank in reversed(list(enumerate(measured.model.tree.ranks))):
         top5, loss, ece = (measured.metrics[f"val/{rank}/{name}"] for name in ("top5", "loss", "ece"))
-        unknown = int(measured.labels.unknown[:, r].sum())
-        cells = f"{everything[f'{rank}/photographs']:10,d}{unknown:15,d}{_percent(top5, 9)}{_plain(loss, 9, 4)}{_percent(ece, 9)}"
+        unscored = int(measured.labels.unscored[:, r].sum())
+        cells = f"{everything[f'{rank}/photographs']:10,d}{unscored:15,d}{_percent(top5, 9)}{_plain(loss, 9, 4)}{_percent(ece, 9)}"
         with_temperature = _percent(tables.tempered[f"{rank}/ece"], 9) if calibrated else ""
         lines.append(f"{shorten(rank, 18):18s}{cells}{with_temperature}")
     return lines

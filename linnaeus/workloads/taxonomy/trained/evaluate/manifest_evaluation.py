@@ -10,7 +10,7 @@ from linnaeus.config.model_options import use_threads
 from linnaeus.errors import ConfigError, counted, escaped, list_some
 from linnaeus.schedule.length import validation_batch_size
 from linnaeus.workloads.taxonomy.trained.bundle import is_bundle
-from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, read_labels
+from linnaeus.workloads.taxonomy.trained.calibrate.labelled import LabelRows, group_note, read_labels
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_files import Tables, left_over, unreadable, write_comparison, write_model
 from linnaeus.workloads.taxonomy.trained.evaluate.evaluation_tables import difference_lines, model_lines
 from linnaeus.workloads.taxonomy.trained.evaluate.measured import Measured, Settings, measure
@@ -49,7 +49,7 @@ def evaluate(options: argparse.Namespace) -> list[str]:
         measure(str(path), model, rows, training_counts(path, model.tree), own)
         for path, model, own in zip(paths, models, settings, strict=True)
     ]
-    lines = [*rows.notes, *_group_note(rows, options.by)]
+    lines = [*rows.notes, *(f"intervals: {note}" for note in group_note(rows, options.by))]
     files: list[str] = []
     for number, one in enumerate(measured, 1):
         parts = [part_row(one, rows, part) for part in find_parts(one, rows, options.clade, options.by)]
@@ -82,19 +82,6 @@ def _batch_size(path: Path) -> int:
     return OF_A_BUNDLE if is_bundle(path) else validation_batch_size(configuration_of(path))
 
 
-def _group_note(rows: LabelRows, by: str | None) -> list[str]:
-    """Return a line that proposes a column of the manifest as data.group_column, if none is set and the manifest has a likely column; else
-    [].
-
-    `by`: column of --by, which is not proposed."""
-    if rows.group is not None:
-        return []
-    return [
-        f"intervals: every photograph counts as an observation; --setting data.group_column={name} uses {name}"
-        for name in [name for name in rows.records.columns if name != by][:1]
-    ]
-
-
 def _head(measured: Measured, rows: LabelRows) -> list[str]:
     """Return the first lines about a model: name, number of scored photographs, and which photographs and metrics are left out and why."""
     lines = [*measured.model.weights.notes, f"{escaped(measured.name)}: {counted(int(measured.table.real.sum()), 'photograph')}"]
@@ -102,8 +89,8 @@ def _head(measured: Measured, rows: LabelRows) -> list[str]:
     if bad := unreadable(measured, rows):
         reasons = list_some([f"{name} ({reason})" for name, reason in bad], 5)
         lines.append(f"{counted(len(bad), 'photograph')} could not be read: {reasons}")
-    if measured.model.description.head.nulls != "ignore" and measured.labels.unknown.any():
-        lines.append("null_recall and null_precision are left out, since a taxon that the model does not have is not a null label")
+    if measured.model.description.head.nulls != "ignore" and measured.labels.unscored.any():
+        lines.append("null_recall and null_precision are left out, since a taxon that is not scored is not a null label")
     if measured.training_counts is None:
         lines.append("no metrics by training photographs: the bundle was exported without class_counts.csv; export it again")
     return lines

@@ -65,7 +65,7 @@ def measure(
     have = tuple(component for component, column in zip(model.components, known.T, strict=True) if column.any())
     possible = validation_passes([(component,) for component in have], have)
     passes = [pass_ for pass_ in possible if pass_.partial_index is None]
-    table, nulls = PhotographTable(size, len(tree.ranks)), model.description.head.nulls != "ignore" and not labels.unknown.any()
+    table, nulls = PhotographTable(size, len(tree.ranks)), model.description.head.nulls != "ignore" and not labels.unscored.any()
     metrics = [
         TaxonomyMetrics(
             tree,
@@ -93,8 +93,8 @@ def measure(
                 scores = whole if model.possible is None else whole.among(model.possible)
                 outputs = {"scores": scores}
                 if not pass_.masked:
-                    probabilities = model.probabilities(scores)
-                    familiar = familiarity(probabilities if whole is scores else model.probabilities(whole))
+                    probabilities = model.probabilities(whole, model.possible)
+                    familiar = familiarity(probabilities if model.possible is None else model.probabilities(whole))
                     tempered.keep(batch["sample"].cpu().numpy(), probabilities, scores.path().cpu().numpy(), familiar)
                 total += one.sums(outputs, prepared).cpu()  # batch by batch: float addition depends on the order
                 one.count(outputs, prepared)

@@ -1,8 +1,8 @@
 """Measure a calibration on labelled photographs: the calibration error of each rank after the temperatures, and, for
 each precision that the calibration promises, the measured precision of the rolled-up answers and the share of photographs that have one.
 
-A stated precision is for photographs of taxa that the model has. Answers for other photographs are counted in separate rows: such an answer
-is right if it is an ancestor of the true taxon."""
+A stated precision is for photographs of taxa that the model has. Answers for other photographs, and for photographs of taxa that a
+restriction excludes, are counted in separate rows: such an answer is right if it is an ancestor of the true taxon."""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ def precision_rows(answered: Answered, thresholds: Mapping[float, float], ranks:
     """Return a row for each stated precision: measured precision and share of the rolled-up answers, with intervals, and the share at each
     rank.
 
-    `thresholds`: stated precision -> threshold of the answers. The rows are for photographs of the model's taxa. If some photographs are of
-    other taxa, further rows for these photographs follow, one per precision."""
+    `thresholds`: stated precision -> threshold of the answers. The rows are for photographs of the model's taxa, without those that the
+    restriction excludes. If some photographs are of excluded or of other taxa, further rows for these photographs follow, one per
+    precision."""
     strange = answered.labels.unknown.any(axis=1)
-    label = np.where(answered.labels.unknown, np.iinfo(np.int64).max, answered.labels.labels)  # a class that is never predicted
+    excluded = answered.labels.excluded.any(axis=1) & ~strange
+    label = np.where(answered.labels.unscored, np.iinfo(np.int64).max, answered.labels.labels)  # a class that is never predicted
     judged = outcomes(answered.paths, label)
     rows = []
-    for name, kind in (("taxa of the model", ~strange), ("other taxa", strange)):
+    for name, kind in (("taxa of the model", ~strange & ~excluded), ("excluded taxa", excluded), ("other taxa", strange)):
         own = np.flatnonzero(answered.chosen & kind)
         group = None if answered.group is None else answered.group[own]
         for precision, threshold in thresholds.items() if len(own) else ():
@@ -65,7 +67,8 @@ def of_model(measured: Measured, group: np.ndarray | None) -> tuple[dict[str, fl
     known = table.real[:, None] & (measured.labels.labels >= 0)
     strange = tempered.familiarity < np.float32(model.calibration.familiar or 0.0)
     paths = Paths(np.where(strange[:, None], -1, table.path), tempered.confidence)
-    labelled = (measured.labels.labels >= 0).any(axis=1) | measured.labels.unknown.any(axis=1)
+    labelled = ((measured.labels.labels >= 0) | measured.labels.unscored).any(axis=1)
     thresholds = {one.precision: one.threshold for one in model.calibration.precisions}
     rows = precision_rows(Answered(paths, measured.labels, table.real & labelled, group), thresholds, model.tree.ranks)
-    return calibration_error(model.tree, known, table.best_right, tempered.best_log_p), rows
+    best_right = known & (tempered.best == measured.labels.labels)
+    return calibration_error(model.tree, known, best_right, tempered.best_log_p), rows

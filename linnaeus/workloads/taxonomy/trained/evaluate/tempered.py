@@ -8,6 +8,7 @@ from torch import Tensor
 
 from linnaeus.workloads.taxonomy.metrics.confidence import Calibration as CalibrationError
 from linnaeus.workloads.taxonomy.metrics.tree_tables import TreeTables
+from linnaeus.workloads.taxonomy.ranges import argmax
 from linnaeus.workloads.taxonomy.trained.rollup import confident_paths
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
@@ -16,7 +17,8 @@ class Tempered:
     """Results of N photographs after the temperatures of a calibration. For a model without a calibration the temperatures are 1."""
 
     def __init__(self, size: int, ranks: int) -> None:
-        self.best_log_p = np.full((size, ranks), np.nan, np.float32)  # log-probability of the most probable class
+        self.best = np.full((size, ranks), -1)  # int64: the most probable class; not always that without temperatures
+        self.best_log_p = np.full((size, ranks), np.nan, np.float32)  # its log-probability
         self.confidence = np.zeros((size, ranks))  # of the taxa of the path, as `Paths` has it
         self.familiarity = np.zeros(size, np.float32)
 
@@ -24,8 +26,11 @@ class Tempered:
         """Store the results of a batch of B photographs at the positions `rows`, int64 [B].
 
         `probabilities`: [B, C_r] per rank. `path`: predicted paths, int64 [B, R]. `familiar`: familiarity of the photographs, [B]."""
-        best = [p.amax(1) if p.shape[1] else p.new_full((len(p),), torch.nan) for p in probabilities]
-        self.best_log_p[rows] = torch.stack(best, 1).log().cpu().numpy()
+        for r, p in enumerate(probabilities):
+            if p.shape[1]:
+                best = argmax(p)
+                self.best[rows, r] = best.cpu().numpy()
+                self.best_log_p[rows, r] = p.gather(1, best.unsqueeze(1))[:, 0].log().cpu().numpy()
         self.confidence[rows] = confident_paths(tuple(p.cpu().numpy() for p in probabilities), path).confidence
         self.familiarity[rows] = familiar.cpu().numpy()
 

@@ -49,11 +49,12 @@ def unfamiliar_rows(measured: Measured, rows: LabelRows, others: Strangers | Non
     """Return a row for each kind of photographs: AUROC against the model's taxa with its interval, and the share with the answer "none of
     these".
 
-    The first row is for photographs of the model's taxa and has no AUROC. `others`: photographs without organisms; None: none were
+    The first row is for photographs of the model's taxa and has no AUROC. Taxa that a restriction excludes are taxa of the model:
+    familiarity is that among all taxa. `others`: photographs without organisms; None: none were
     given."""
     unknown, real = measured.labels.unknown, measured.table.real
     familiarity, group = measured.tempered.familiarity, np.arange(len(real)) if rows.group is None else rows.group
-    inside = real & ~unknown.any(axis=1) & (measured.labels.labels >= 0).any(axis=1)
+    inside = real & ~unknown.any(axis=1) & ((measured.labels.labels >= 0) | measured.labels.excluded).any(axis=1)
     kinds = [("taxa of the model", familiarity[inside], group[inside])]
     coarsest = np.where(unknown.any(axis=1), np.argmax(unknown, axis=1), -1)
     for r in reversed(range(unknown.shape[1])):

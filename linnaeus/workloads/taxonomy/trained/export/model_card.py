@@ -28,8 +28,7 @@ def model_card(
         _data(dataset),
         _accuracy(tree, metrics),
         _calibrated(tree, calibration),
-        "## Limits\n\nThe model knows the taxa of taxonomy.json only. A photograph of another organism gets one of them. "
-        f"Known weak taxa: {OPEN}.",
+        f"## Limits\n\nThe model knows the taxa of taxonomy.json only. {_strangers(calibration)} Known weak taxa: {OPEN}.",
         f"## Intended use and licence\n\nIntended use: {OPEN}. Licence of the weights: {OPEN}. "
         f"Licence of the photographs: {OPEN}. Contact: {OPEN}.",
     ]
@@ -39,6 +38,16 @@ def model_card(
 def _backbone(description: Description) -> str:
     name = getattr(description.model, "backbone", None) or getattr(description.model, "size", None)
     return f" ({name})" if name else ""
+
+
+def _strangers(calibration: Calibration | None) -> str:
+    """Return what the model answers for a photograph of another organism, in Markdown."""
+    if calibration is None or not calibration.familiar or not calibration.kept:
+        return "A photograph of another organism gets one of them."
+    return (
+        'A photograph of another organism gets one of them, or the answer "none of these" if its familiarity is below '
+        f"{calibration.familiar:.4f}. {100 * calibration.kept:g} % of the photographs of the model's taxa have at least that."
+    )
 
 
 def _use(description: Description, calibration: Calibration | None) -> str:
@@ -91,8 +100,9 @@ def _calibrated(tree: TaxonomyTree, calibration: Calibration | None) -> str:
         rows.append(f"| {' | '.join([f'{one.precision:g}', *thresholds, f'{100 * one.answered:.1f}', *shares])} |")
     head = f"| {' | '.join(['precision', 'threshold', 'threshold on average', 'answered, %', *(f'{rank}, %' for rank in ranks)])} |"
     heats = "\n".join(f"| {rank} | {t:.3f} |" for rank, t in zip(tree.ranks, calibration.temperature, strict=True))
+    of = f" of {calibration.data}" if calibration.data else " that trained nothing"
     about = (
-        f"Calibrated on {calibration.photographs:,} observations that trained nothing. An answer is the finest taxon whose probability "
+        f"Calibrated on {counted(calibration.photographs, 'photograph')}{of}. An answer is the finest taxon whose probability "
         f"reaches the threshold. {100 * calibration.confidence:g} % of such calibrations have at least the precision among their answers, "
         "for photographs like those of the calibration. The last columns are the share of its photographs answered at each rank."
     )

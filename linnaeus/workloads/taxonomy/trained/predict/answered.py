@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.predict.sequences import Sequences
     from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
+UNCALIBRATED = "not calibrated"
 KINDS = ("blank", "human", "vehicle", "unknown")  # classes of camera traps that are not animals; all their ranks have the same name
 
 
@@ -28,11 +29,17 @@ class Answered:
     started: str  # time of the first start of the command, such as 2026-05-01T16:10:00Z
     columns: Mapping[str, Column] = field(default_factory=dict)  # name in `Format.columns` -> column of the manifest
     sequences: Sequences | None = None  # a row is a sequence; None: a photograph
+    calibrated: bool = False  # the model is calibrated, so that the answers have a stated precision
 
     def photographs(self, row: int) -> range:
         """Return the positions of the photographs of row `row`: one photograph, or, if rows are sequences, all photographs of the
         sequence."""
         return range(row, row + 1) if self.sequences is None else self.sequences.photographs(row)
+
+    @property
+    def described(self) -> str:
+        """Return the name of the model, and that it is not calibrated, for formats without a place for remarks."""
+        return self.classifier if self.calibrated else f"{self.classifier} ({UNCALIBRATED})"
 
     @cached_property
     def nodes(self) -> dict[tuple[str, str, str | None], int]:

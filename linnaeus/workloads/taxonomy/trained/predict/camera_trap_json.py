@@ -45,7 +45,7 @@ def write_speciesnet(path: Path, answered: Answered) -> None:
 
 def _speciesnet_row(row: Row, answered: Answered, labels: dict[int, str]) -> dict[str, Any]:
     """Return the entry of a photograph in SpeciesNet's format. Add the labels of its taxa to `labels`, a dict node -> label."""
-    base = {"filepath": row["photograph"], "model_version": answered.classifier}
+    base = {"filepath": row["photograph"], "model_version": answered.described}
     if "error" in row:
         return {**base, "failures": ["CLASSIFIER"], "error": row["error"]}
 
@@ -90,7 +90,7 @@ def write_megadetector(path: Path, answered: Answered) -> None:
     """Write a file of MegaDetector's batch results, format 1.6. The confidence of a box is the probability of the predicted taxon."""
     used: set[int] = set()
     rows = (_megadetector_row(row, answered, used) for row in each_photograph(answered.rows))
-    info = {"format_version": "1.6", "detector": "none: the box is the whole photograph", "classifier": answered.classifier}
+    info = {"format_version": "1.6", "detector": "none: the box is the whole photograph", "classifier": answered.described}
     with open_text(path) as file:
         file.write(f'{{\n "info": {json.dumps(info, ensure_ascii=False)},\n "images": [')
         _write_items(file, rows)

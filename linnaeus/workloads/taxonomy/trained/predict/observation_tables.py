@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.trained.journal import Row
-from linnaeus.workloads.taxonomy.trained.predict.answered import Answered, answer_of, kind_of, open_text
+from linnaeus.workloads.taxonomy.trained.predict.answered import UNCALIBRATED, Answered, answer_of, kind_of, open_text
 
 if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.manifest.table import Column
@@ -104,9 +104,11 @@ def _observation(answered: Answered, number: int, row: Row) -> dict[str, Any]:
     if "error" in row:
         return start | {"observationType": "unclassified", "observationComments": f"not read: {row['error']}"}
     machine = {"classificationMethod": "machine", "classifiedBy": answered.classifier, "classificationTimestamp": answered.started}
+    if not row["calibrated"]:
+        machine["observationComments"] = UNCALIBRATED
     answer = answer_of(row)
     if answer is None:
-        return start | machine | {"observationType": "unknown", "observationComments": STRANGE if row["outside"] else ""}
+        return start | machine | {"observationType": "unknown"} | ({"observationComments": STRANGE} if row["outside"] else {})
     kind = kind_of(answered.names(answered.node(answer["rank"], answer)))
     taxon = {"scientificName": answer["name"]} if kind == "animal" else {}
     return start | machine | taxon | {"observationType": kind, "classificationProbability": answer["probability"]}
@@ -132,6 +134,7 @@ def _identification(answered: Answered, number: int, row: Row) -> dict[str, Any]
         return start | {"identificationRemarks": f"not read: {row['error']}"}
     machine = {"identifiedBy": answered.classifier, "dateIdentified": answered.started}
     used = f"; used {', '.join(row['metadata'])}" if row["metadata"] else ""
+    used += "" if row["calibrated"] else f"; {UNCALIBRATED}"
     answer = answer_of(row)
     if answer is None:
         return start | machine | {"identificationRemarks": f"machine identification; {STRANGE if row['outside'] else 'no taxon'}{used}"}

@@ -89,6 +89,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
     from linnaeus.workloads.taxonomy.trained.predict.answered import Answered
+    from linnaeus.workloads.taxonomy.trained.predict.forward_time import ForwardTime
     from linnaeus.workloads.taxonomy.trained.predict.prediction_files import write_file
 
     threads = use_threads(options)
@@ -116,17 +117,20 @@ def predict(options: argparse.Namespace) -> list[str]:
     with Journal(options.out, head | {"asked": list(asked), "calibration": calibration} | inputs.identity(), size, ends) as journal:
         _write_unmatched(options.out, model)
         continued, start = journal.done, time.monotonic()
-        for batch in predictions(model, inputs, journal.done, size, asked, threads, sequences):
-            journal.append(batch)
+        with ForwardTime(model.model) as forward:
+            for batch in predictions(model, inputs, journal.done, size, asked, threads, sequences):
+                journal.append(batch)
         seconds = time.monotonic() - start
         failed = sum("error" in row for row in journal.rows())
         single = sum(len(row["unreadable"]) for row in journal.rows() if "unreadable" in row and "error" not in row)
         named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
         classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
-        answered = Answered(journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences)
+        answered = Answered(
+            journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences, model.calibration is not None
+        )
         write_file(options.out, options.format, journal, answered)
         count = len(inputs) if sequences is None else len(sequences)
-        return _account(options.out, kind, count, continued, failed, named, seconds) + _unreadable(single)
+        return _account(options.out, kind, count, continued, failed, named, seconds, forward.seconds) + _unreadable(single)
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
@@ -158,9 +162,7 @@ def predictions(
     from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
 
     if sequences is not None:
-        ends = sequences.starts[sequences.ends(size)].tolist()
-        for batch in read_batches(model, inputs, size, threads, "predicting", int(sequences.starts[done]), ends):
-            yield answer_together(model, batch, asked, sequences)
+        yield from answer_together(model, inputs, sequences, done, size, threads, asked)
         return
     for batch in read_batches(model, inputs, size, threads, "predicting", done):
         yield _answer(model, batch, asked)
@@ -218,13 +220,14 @@ def _unreadable(count: int) -> list[str]:
     return [f"{counted(count, 'photograph')} of these sequences could not be read"] if count else []
 
 
-def _account(out: Path, kind: str, count: int, continued: int, failed: int, named: int | None, seconds: float) -> list[str]:
+def _account(out: Path, kind: str, count: int, continued: int, failed: int, named: int | None, seconds: float, forward: float) -> list[str]:
     """Return the last lines that the command prints: number of answers, speed, and photographs that could not be read.
 
     `kind`: "photograph" or "sequence", the unit of the following numbers. `count`: all. `continued`: finished by an earlier start of the
-    command. `failed`: could not be read. `named`: have an answer with the stated precision; None: the model is not calibrated."""
+    command. `failed`: could not be read. `named`: have an answer with the stated precision; None: the model is not calibrated. `seconds`:
+    of all predictions; `forward`: those of the forward passes of the network among them."""
     done = count - continued
-    rate = f", {done / seconds:,.1f} {kind}s/s" if done and seconds > 0 else ""
+    rate = f", {done / seconds:,.1f} {kind}s/s ({100 * forward / seconds:.0f} % of the time in the network)" if done and seconds > 0 else ""
     lines = [f"{count - failed:,} of {counted(count, kind)} answered{rate}: {out}"]
     lines += [] if named is None else [f"{named:,} of them have a taxon with the stated precision"]
     lines += [f"{continued:,} of them were done before"] if continued else []

@@ -42,7 +42,7 @@ def write_parquet(path: Path, answered: Answered) -> None:
     except ImportError:
         raise ConfigError("--out: Parquet needs pyarrow (pip install pyarrow); choose a .csv or .json file") from None
     ranks, rows = answered.tree.ranks, answered.rows
-    kinds = {"photographs": pa.int64(), "familiarity": pa.float32(), "outside": pa.int8()}
+    kinds = {"photographs": pa.int64(), "familiarity": pa.float32(), "outside": pa.int8(), "calibrated": pa.int8()}
     kinds |= {f"{name}_probability": pa.float32() for name in ("answer", *ranks)}
     types = [pa.field(name, kinds.get(name, pa.string())) for name in columns(answered)]
     metadata = {key: json.dumps(value) for key, value in answered.head.items()}
@@ -63,6 +63,7 @@ def columns(answered: Answered) -> list[str]:
         "answer_probability",
         "familiarity",
         "outside",
+        "calibrated",
         *(name for rank in answered.tree.ranks for name in (rank, f"{rank}_probability")),
         "metadata",
         "error",
@@ -80,6 +81,7 @@ def flat(row: Row, ranks: Sequence[str]) -> dict[str, Any]:
     out |= {"answer_rank": answer.get("rank"), "answer": answer.get("name"), "answer_probability": answer.get("probability")}
     outside = row.get("outside")
     out |= {"familiarity": row.get("familiarity"), "outside": None if outside is None else int(outside)}
+    out["calibrated"] = None if "calibrated" not in row else int(row["calibrated"])
     for rank in ranks:
         taxon = row.get("path", {}).get(rank, {})
         out |= {rank: taxon.get("name"), f"{rank}_probability": taxon.get("probability")}

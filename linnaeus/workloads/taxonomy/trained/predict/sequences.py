@@ -5,14 +5,16 @@ are nearly copies of each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.answers import Asked
     from linnaeus.workloads.taxonomy.trained.journal import Row
     from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
+    from linnaeus.workloads.taxonomy.trained.trained_classifier import Together, TrainedClassifier
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,13 @@ class Sequences:
 def in_sequences(inputs: Inputs, name: str) -> tuple[Inputs, Sequences]:
     """Sort photographs by sequence. Return the sorted photographs and the sequences, which are in the order of their first photographs.
 
-    `name`: column of the manifest; rows with the same value are a sequence. A row with an empty cell is a sequence of its own. Raise
-    `ConfigError` if the manifest does not have the column."""
+    `name`: column of the manifest; rows with the same value are a sequence. A row whose cell is null (empty, or a word such as NA) is a
+    sequence of its own, with the name "". Raise `ConfigError` if the manifest does not have the column."""
     if name not in inputs.columns:
         raise ConfigError(f"--sequence: the manifest has no column {quoted(name)}")
-    cells = inputs.columns[name].text()
-    empty = cells == ""
+    column = inputs.columns[name]
+    empty = null_values(column.values)[column.codes]
+    cells = np.where(empty, "", column.text())
     keys = np.unique(cells, return_inverse=True)[1].astype(np.int64)
     keys[empty] = keys.max(initial=-1) + 1 + np.arange(int(empty.sum()))
     _, first, keys = np.unique(keys, return_index=True, return_inverse=True)
@@ -79,23 +82,64 @@ def _reordered(inputs: Inputs, order: np.ndarray) -> Inputs:
     return replace(inputs, names=names, files=inputs.files.take(order), metadata=inputs.metadata.take(order), columns=columns)
 
 
-def answer_together(model: TrainedClassifier, batch: ReadBatch, asked: Asked, sequences: Sequences) -> list[Row]:
-    """Return a row for each sequence of a batch of whole sequences: the prediction, or `error` if none of its photographs can be read.
+class SequenceBatch:
+    """Batch of whole sequences whose photographs are added in parts, so that few photographs are in memory at once.
 
-    A row also has `sequence`, the paths `photographs`, and, if some photographs cannot be read, `unreadable`, path -> reason."""
-    number = sequences.number[batch.first : batch.first + len(batch)]
-    readable, group = np.unique(number[batch.good], return_inverse=True)
-    names = [batch.inputs.names[sequences.starts[s]] for s in readable]
-    made = model.predict_together(batch.images, batch.metadata, group, names, asked) if batch.good else []
-    answers = dict(zip(readable.tolist(), made, strict=True))
-    rows = []
-    for s in range(int(number[0]), int(number[-1]) + 1):
-        own = sequences.photographs(s)
-        paths, errors = ([values[i - batch.first] for i in own] for values in (batch.names, batch.errors))
-        unreadable = {path: error for path, error in zip(paths, errors, strict=True) if error is not None}
-        answer: Row = answers[s].plain() if s in answers else {"photograph": paths[0], "error": errors[0]}
-        rows.append(answer | {"sequence": sequences.names[s], "photographs": paths} | ({"unreadable": unreadable} if unreadable else {}))
-    return rows
+    `first`, `end`: numbers of the first sequence, and of the last one + 1."""
+
+    def __init__(self, sequences: Sequences, first: int, end: int) -> None:
+        self.sequences, self.first, self.end = sequences, first, end
+        self.readable: list[int] = []  # numbers of the sequences that have a photograph that could be read, ascending
+        self.errors: dict[int, str] = {}  # position of a photograph that cannot be read -> reason
+        self.together: Together | None = None
+
+    def add(self, model: TrainedClassifier, part: ReadBatch) -> None:
+        """Add the scores of the next photographs. Parts are added in their order."""
+        self.errors |= {part.first + i: error for i, error in enumerate(part.errors) if error is not None}
+        if not part.good:
+            return
+        number = self.sequences.number[part.first : part.first + len(part)][part.good]
+        self.readable = list(dict.fromkeys([*self.readable, *number.tolist()]))
+        group = np.searchsorted(self.readable, number)
+        self.together = model.together(part.images, part.metadata, group, self.together)
+
+    def answer(self, model: TrainedClassifier, names: Sequence[str], asked: Asked) -> list[Row]:
+        """Return a row for each sequence: the prediction, or `error` if none of its photographs can be read. `names`: of all photographs.
+
+        A row also has `sequence`, the paths `photographs`, and, if some photographs cannot be read, `unreadable`, path -> reason."""
+        firsts = [names[self.sequences.starts[s]] for s in self.readable]
+        made = [] if self.together is None else model.predict_together(self.together, firsts, asked)
+        answers, rows = dict(zip(self.readable, made, strict=True)), []
+        for s in range(self.first, self.end):
+            own = self.sequences.photographs(s)
+            unreadable = {names[i]: self.errors[i] for i in own if i in self.errors}
+            answer: Row = answers[s].plain() if s in answers else {"photograph": names[own[0]], "error": self.errors[own[0]]}
+            answer |= {"sequence": self.sequences.names[s], "photographs": [names[i] for i in own]}
+            rows.append(answer | ({"unreadable": unreadable} if unreadable else {}))
+        return rows
+
+
+def answer_together(
+    model: TrainedClassifier, inputs: Inputs, sequences: Sequences, done: int, size: int, threads: int, asked: Asked
+) -> Iterator[list[Row]]:
+    """Yield the rows of each batch of whole sequences (`Sequences.ends`), as `SequenceBatch.answer` returns. Skip `done` sequences.
+
+    At most `size` photographs are scored at once, also of a longer sequence."""
+    from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
+
+    edges = [0, *sequences.ends(size)]
+    parts: list[int] = []  # number of photographs before the end of each part
+    for first, end in zip(sequences.starts[edges[:-1]].tolist(), sequences.starts[edges[1:]].tolist(), strict=True):
+        parts += [*range(first + size, end, size), end]
+    ranges = [(first, end) for first, end in pairwise(edges) if first >= done]
+    read = read_batches(model, inputs, size, threads, "predicting", int(sequences.starts[done]), parts)
+    for first, end in ranges:
+        batch = SequenceBatch(sequences, first, end)
+        for part in read:
+            batch.add(model, part)
+            if part.first + len(part) == sequences.starts[end]:
+                break
+        yield batch.answer(model, inputs.names, asked)
 
 
 def each_photograph(rows: Iterable[Row]) -> Iterator[Row]:

@@ -237,7 +237,7 @@ def write_camtrap(folder: Path) -> None:
     seen[0] += ",classificationProbability"
     for i in range(24):
         seen.append(f"a,{i},{when[i]},{when[i]},media,{'human' if i % 6 == 5 else 'animal'},Rosa s{'abc'[i % 3]},machine,0.{1 + i % 9}")
-        seen.append(f"a,,{when[i]},{when[i]},event,animal,Rosa s{'def'[i // 8]},,")
+        seen.append(f"a,,{when[i]},{when[i]},event,animal,Rosa s{'def'[i // 8]},machine,0.9")
     tables = {"deployments": ["deploymentID,latitude,longitude", "a,1,2"], "media": media, "observations": seen}
     resources = [{"name": name, "data": "\n".join(lines)} for name, lines in tables.items()]
     (folder / "trap.json").write_text(json.dumps({"resources": resources}))

@@ -111,8 +111,8 @@ def test_homonyms_are_told_apart_by_rank_or_lineage():
 def test_the_labels_of_calibrate_are_matched_alike():
     rows = np.array([["Plantae", "", "", "", "", "Quercus robur L."], ["Plantae", "", "", "", "", "Quercus rubra L."]])
     theirs, labels = TaxonomyTree.from_lineages(RANKS, rows)
-    found, unknown, _ = labelled.matched(theirs, labels, INDEX.tree)
-    assert FINEST[found[0, -1]] == "Quercus robur" and unknown[:, -1].tolist() == [False, True]
+    found = labelled.matched(theirs, labels, INDEX.tree)
+    assert FINEST[found.labels[0, -1]] == "Quercus robur" and found.unknown[:, -1].tolist() == [False, True]
 
 
 # -- lists -----------------------------------------------------------------------------------------------------------------

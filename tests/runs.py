@@ -39,7 +39,8 @@ from linnaeus.checkpoint import list_checkpoints, load_checkpoint
 from linnaeus.config.load import compose, compose_tree, group_files
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
-from linnaeus.health.alarm import MEASURED
+from linnaeus.health.alarm import MEASURED, Alarm
+from linnaeus.reporting.alarm_log import read_alarms
 from tests import fork_server
 
 CHECKPOINT = ("model.safetensors", "ema.safetensors", "training_state.pt")
@@ -205,6 +206,11 @@ def run(workload: str, root: Path, *more: str) -> Path:
 def summary(run: Path) -> dict[str, Any]:
     """Return summary.json of a run directory."""
     return json.loads((run / "summary.json").read_text())
+
+
+def alarms(run: Path) -> list[Alarm]:
+    """Return the alarms of a run directory, without those about times and memory, which a busy machine can raise in any run."""
+    return [alarm for alarm in read_alarms(run) if alarm.kind not in MEASURED]
 
 
 def interrupted(config: Config, stop: contextlib.AbstractContextManager[Any]) -> Path:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.train import validation
 from tests import runs
 
@@ -223,7 +222,7 @@ def test_an_inf_on_one_rank_skips_the_update_on_all(results):
     assert third["ema"] == second["ema"] != fourth["ema"], "the average counts applied updates"
     logged = runs.rows(results / "2/fp16/vectors/run/metrics.jsonl")
     assert [row["train/skipped_updates"] for row in logged if "train/loss" in row] == [0, 0, 1, 1, 1, 1]
-    (alarm,) = read_alarms(results / "2/fp16/vectors/run")
+    (alarm,) = runs.alarms(results / "2/fp16/vectors/run")
     assert (alarm.kind, alarm.step, alarm.process_rank, alarm.sample_count) == ("not_finite", 3, 1, 5)  # of the 21 samples of a last window
 
 

@@ -9,7 +9,6 @@ import torch
 
 from linnaeus.health import HealthMonitor, Updates
 from linnaeus.metrics.update_sums import MOST_ELEMENTS, UpdateSums
-from linnaeus.reporting.alarm_log import read_alarms
 from tests import runs
 
 SETTINGS = ["trainer.length=110steps", "trainer.micro_batch_size=8", "schedule.log=[10steps]", "schedule.validate=[]"]
@@ -33,7 +32,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_rank_and_the_samples_of_a_bad_gradient_are_named(root: Path) -> None:
     run = root / "whole" / "vectors" / "run"
-    alarms = read_alarms(run)
+    alarms = runs.alarms(run)
     assert [(alarm.kind, alarm.step, alarm.process_rank) for alarm in alarms] == EXPECTED
     for alarm in alarms:
         used = [row["samples"] for row in runs.rows(run / "batches-rank1.jsonl") if row["global_step"] == alarm.step]

@@ -20,7 +20,6 @@ from linnaeus.health.running_scale import BLOCK, LOSS, RunningScale, Spike
 from linnaeus.metrics.update_sums import UpdateLosses
 from linnaeus.optim.param_groups import Parameter, ParamGroup
 from linnaeus.optim.update_ratio import UpdateRatio
-from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.train import health, loop
 from linnaeus.workloads.taxonomy.heads.conditional import ConditionalHead
@@ -61,7 +60,7 @@ def test_planted_problem_is_named(tmp_path, name):
     step, change, kinds = TROUBLE[name]
     with planted(step, change):
         run = runs.run("vectors", tmp_path, *SETTINGS)
-    alarms = read_alarms(run)
+    alarms = runs.alarms(run)
     assert {(alarm.kind, alarm.step, alarm.process_rank) for alarm in alarms} == {(kind, step, 0) for kind in kinds}
     (used,) = [row["samples"] for row in runs.rows(run / "batches-rank0.jsonl") if row["global_step"] == step]
     assert all(list(alarm.samples) == used and alarm.sample_count == 32 for alarm in alarms)
@@ -92,12 +91,12 @@ def test_a_small_last_batch_is_not_compared(last, expected):
 
 def test_a_healthy_run_has_no_alarm_and_the_key_switches_them_off(tmp_path):
     run = runs.run("vectors", tmp_path / "healthy", *SETTINGS)
-    assert read_alarms(run) == [] and runs.summary(run)["alarms"] == {"count": 0, "kinds": {}, "newest": []}
+    assert runs.alarms(run) == [] and runs.summary(run)["alarms"] == {"count": 0, "kinds": {}, "newest": []}
     rates = [row["train/clip_rate"] for row in runs.rows(run / "metrics.jsonl")]
     assert all(0 <= rate <= 1 for rate in rates) and any(rates)
     with planted(77, lambda sums: sums * 30):
         off = runs.run("vectors", tmp_path / "off", *SETTINGS, "logger.alarms=false")
-    assert read_alarms(off) == [] and "train/alarms" not in runs.rows(off / "metrics.jsonl")[0]
+    assert runs.alarms(off) == [] and "train/alarms" not in runs.rows(off / "metrics.jsonl")[0]
 
 
 @pytest.mark.parametrize(("norms", "expected"), [([2.0, math.inf, math.nan, 0.5], {"train/clip_rate": 0.5}), ([math.inf, math.nan], {})])
@@ -150,7 +149,7 @@ def test_the_same_alarms_after_kills(tmp_path):
         whole = runs.run("vectors", tmp_path / "whole", *SETTINGS)
         config = runs.configuration("vectors", tmp_path / "cut", *SETTINGS)
         cut = runs.resumed(config, (loop, "train_one_step", 79), (loop, "train_one_step", 2), (loop, "train_one_step", 21))
-    assert len(read_alarms(whole)) == 1
+    assert len(runs.alarms(whole)) == 1
     assert runs.differences(whole, cut) == []
 
 
@@ -290,7 +289,7 @@ def test_runaway_weights_and_lasting_problem_after_a_pause():
 def test_constant_weights_that_the_user_has_set_are_not_runaway_weights(tmp_path, weighting, kinds):
     settings = [f"weighting={weighting}", "weighting.weights={first:0.01}", "schedule.log=[1steps]", "trainer.length=1epochs"]
     run = runs.run("vectors", tmp_path, *settings)
-    assert [alarm.kind for alarm in read_alarms(run)] == kinds
+    assert [alarm.kind for alarm in runs.alarms(run)] == kinds
 
 
 def test_a_validation_worse_than_the_untrained_model_is_named_once():
@@ -356,7 +355,7 @@ def test_a_dead_task_of_the_classifier_is_named(tmp_path, name, head):
 
     with mock.patch.object(head, "forward", detached):
         run = runs.run("biota", tmp_path, f"head={name}", *TINY)
-    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [("dead_task", 2, ("species",))]
+    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in runs.alarms(run)] == [("dead_task", 2, ("species",))]
     ratios = [row["train/update_ratio/default"] for row in runs.rows(run / "metrics.jsonl") if "train/update_ratio/default" in row]
     assert len(ratios) == 1 and ratios[0] > 0, "once in 100 updates"
 
@@ -376,14 +375,14 @@ def test_a_saturated_task_of_the_classifier_is_named(tmp_path):
     with mock.patch.object(LinearHead, "forward", certain):
         settings = ["trainer.length=80steps", "schedule.log=[10steps]", "schedule.checkpoint_at_end=false", "schedule.report=[]"]
         run = runs.run("biota", tmp_path, *TINY, *settings)
-    lasting = [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run) if alarm.kind != "loss_spike"]
+    lasting = [(alarm.kind, alarm.step, alarm.tasks) for alarm in runs.alarms(run) if alarm.kind != "loss_spike"]
     assert lasting == [("saturated_task", 70, ("species",))]
 
 
 def test_a_run_whose_model_names_no_output_layer_and_has_no_gradient_is_named(tmp_path):
     with planted(1, lambda sums: sums), mock.patch.object(loop, "loss_scales", lambda factor, counts, dtype, device: torch.zeros(2)):
         run = runs.run("vectors", tmp_path, "trainer.length=3steps")
-    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in read_alarms(run)] == [
+    assert [(alarm.kind, alarm.step, alarm.tasks) for alarm in runs.alarms(run)] == [
         ("dead_task", 2, (task,)) for task in ("first", "second")
     ]
 
@@ -422,4 +421,4 @@ def test_a_task_without_labels_in_the_update_of_a_row_is_not_dead(tmp_path):
     with mock.patch.object(Vectors, "__getitems__", labels_of_every_other_update), mock.patch.object(workload, "MLP", OwnLayer):
         run = runs.run("vectors", tmp_path, "schedule.log=[2steps]", "trainer.length=8steps")
     assert all(row["train/second/loss"] > 0 for row in runs.rows(run / "metrics.jsonl") if "train/second/loss" in row)
-    assert read_alarms(run) == []
+    assert runs.alarms(run) == []

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from linnaeus.health import HealthMonitor, ValidationNumbers, label_statistics
-from linnaeus.reporting.alarm_log import read_alarms
 from linnaeus.reporting.report.run_files import RunFiles
 from linnaeus.reporting.report.run_report import report_page
 from linnaeus.workloads.language.token_array import COUNTED, TokensInMemory, token_counts
@@ -52,7 +51,7 @@ def test_a_run_with_planted_labels(change, expected, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(workload, "build_data_source", planted)
     run = runs.run("biota", tmp_path, *SETTINGS)
-    alarms = read_alarms(run)
+    alarms = runs.alarms(run)
     assert [(alarm.kind, alarm.step) for alarm in alarms] == expected
     report = report_page(RunFiles(run), [])
     assert all(alarm.text in report for alarm in alarms)

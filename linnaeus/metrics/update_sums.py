@@ -110,8 +110,14 @@ class UpdateSums:
         if self._order is None or self._order.rank == 0:
             self.earlier_losses += self.losses.sum(0)
         self.earlier_valid += self.valid_rows().sum(0)
-        self.losses.zero_()
+        self._zero_rows()
         self.valid.clear()
+
+    def _zero_rows(self) -> None:
+        """Set all rows to 0. A process with no sample in an update does not write its gradient norm, and an older one must not stay."""
+        self.losses.zero_()
+        if self.gradient_norms is not None:
+            self.gradient_norms.zero_()
 
     def valid_rows(self) -> Tensor:
         """Return the label counts of the finished updates that have a row, float64 [count, T] on the host."""
@@ -144,8 +150,9 @@ class UpdateSums:
 
     def clear(self) -> None:
         """Set all sums to 0."""
-        for tensor in (self.losses, self.earlier_losses, self.earlier_valid):
-            tensor.zero_()
+        self._zero_rows()
+        self.earlier_losses.zero_()
+        self.earlier_valid.zero_()
         self.valid.clear()
         self._row = self._rows[0]
 
@@ -169,15 +176,13 @@ class UpdateSums:
         """Load the loss sums, added over all states in `saved`. Call this after `load_state_dict`.
 
         saved: states of processes of the saved run, with `losses` [saved number of rows, T or 2 T] and `earlier_losses` [T or 2 T]; of a
-        single process also `gradient_norms` [saved number of rows]. Saved
-        rows from row `count` on are added to `earlier_losses`. If `saved` is empty, the loss sums are 0."""
-        self.losses.zero_()
+        single process also `gradient_norms` [saved number of rows]. Saved rows from row `count` on are added to `earlier_losses`. If
+        `saved` is empty, the loss sums are 0."""
+        self._zero_rows()
         self.earlier_losses.zero_()
         saved = list(saved)
-        if self.gradient_norms is not None:
-            self.gradient_norms.zero_()
-            if len(saved) == 1 and "gradient_norms" in saved[0]:
-                self.gradient_norms[: self.count] = saved[0]["gradient_norms"][: self.count].to(self.gradient_norms.device)
+        if self.gradient_norms is not None and len(saved) == 1 and "gradient_norms" in saved[0]:
+            self.gradient_norms[: self.count] = saved[0]["gradient_norms"][: self.count].to(self.gradient_norms.device)
         for state in saved:
             rows, earlier = state["losses"].to(self.losses.device), state["earlier_losses"].to(self.losses.device)
             width = min(rows.shape[1], self.losses.shape[1])  # they differ if the weighting became fixed (`run.allow`)

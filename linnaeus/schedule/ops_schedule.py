@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 DENSER = 10  # rows and reports while something is wrong, for each report otherwise
-RATIO_EVERY = 100  # updates; measuring the size of an update takes 0.1 ms
+RATIO_EVERY = 100  # updates between two measurements of the size of an update, at most; a measurement takes 0.1 ms
 
 
 class Counter(Protocol):
@@ -42,6 +42,7 @@ class OpsSchedule:
         self._report_clocks = [TimeTrigger(s, clock) for s in resolved.report.seconds]
         by_steps = resolved.report.periods or len(resolved.report.others) > 1  # otherwise at most the report at the end
         self._usual_gap = (resolved.report if by_steps else resolved.log).longest_gap
+        self.ratio_every = max(1, min(RATIO_EVERY, self._usual_gap))
 
     # ---- events
 
@@ -63,8 +64,8 @@ class OpsSchedule:
     def should_measure_update_ratio(self, current_step: int) -> bool:
         """Return True if the first row of metrics in a block of steps is logged at `current_step`.
 
-        Each block has `RATIO_EVERY` steps; the first block begins at step 1."""
-        log, before = self.resolved.log, (current_step - 1) // RATIO_EVERY * RATIO_EVERY
+        Each block has as many steps as there are between two reports, at most `RATIO_EVERY`; the first block begins at step 1."""
+        log, before = self.resolved.log, (current_step - 1) // self.ratio_every * self.ratio_every
         return log.due(current_step) and log.next_after(before) == current_step
 
     def should_report(self, current_step: int) -> bool:

@@ -57,7 +57,8 @@ def test_the_summary_lists_the_steps_at_which_events_are_due(seed: int) -> None:
     assert checks.keys() - listed.keys() == (set() if components else {"validate_mask_meta", "validate_partial_mask_meta"})
     logged = [step for step in range(1, resolved.last_step + 1) if ops.should_log_metrics(step)]
     measured = [step for step in logged if ops.should_measure_update_ratio(step)]
-    assert measured == list({(step - 1) // RATIO_EVERY: step for step in reversed(logged)}.values())[::-1]
+    assert 1 <= ops.ratio_every <= RATIO_EVERY
+    assert measured == list({(step - 1) // ops.ratio_every: step for step in reversed(logged)}.values())[::-1]
     assert not any(ops.should_measure_update_ratio(step) for step in range(1, resolved.last_step + 1) if step not in logged)
     looked_at, step = set[int](), 0
     while step < resolved.last_step:

@@ -75,3 +75,7 @@ def test_a_small_trained_parameter_near_the_input_is_watched() -> None:
     read = sums.read(lambda message: message, rank=1, world_size=2)
     assert read.gradients[:, 0].tolist() == [0.0, 0.0] and read.gradients[:, 1].tolist() == pytest.approx([2 * 5**0.5, 4 * 5**0.5])
     assert sums.read(lambda message: message).gradients.shape == (2, 0)
+    sums.clear()
+    for _ in range(2):  # updates in which this process has no sample
+        sums.end_update([1.0])
+    assert sums.read(lambda message: message, rank=1, world_size=2).gradients.tolist() == [[0.0, 0.0], [0.0, 0.0]]

@@ -199,7 +199,8 @@ def forward_backward(t: Training, batch: dict[str, Tensor], scales: Tensor) -> N
 
 @torch.no_grad()
 def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
-    """Return the sums of the losses over `window` on this process, one for each task, float64 [T].
+    """Return the sums of the losses over `window` on this process, one for each task, float64 [T]; NaN if the update was skipped, because
+    no loss has changed then.
 
     The forward passes use the weights after update `step`, and the same dropout masks as in update `step`. Buffers that a forward pass
     changes are restored: batch statistics, and counts for `Model.after_update`, which would count these samples twice."""
@@ -214,7 +215,7 @@ def loss_sums_after_update(t: Training, window: Window, step: int) -> Tensor:
         total.add(t.workload.loss_sums(outputs, batch).double())
     for buffer, value in zip(buffers, saved, strict=True):
         buffer.copy_(value)
-    return total.total()
+    return torch.where(t.update.found_inf > 0, torch.nan, total.total())
 
 
 def count_units(t: Training, samples: int, valid: Tensor) -> int:

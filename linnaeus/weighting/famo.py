@@ -16,7 +16,7 @@ A task that improves less than the others gets a larger weight. Differences from
   statistics. It costs about a third of a step.
 - If `every` is longer than one step, losses are measured and logits are changed only once per interval.
 - A task without a valid label in an update, or with a loss that is not positive and finite, keeps its weight, logit and moments. The other
-  weights are scaled so that the sum of all weights does not change.
+  weights are scaled so that the sum of all weights does not change. In an update that is skipped, this holds for all tasks.
 - The configured weights are additional factors: each multiplies z_t / L_t(after) of its task before the weights are scaled to their sum."""
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Measurements:
     due: bool  # True if the weights must be updated
     loss_sums: Tensor | None = None  # float64 [T]: sums of each task's losses
     valid: Tensor | None = None  # float64 [T]: number (or total weight) of the labels in these sums
-    loss_sums_after: Tensor | None = None  # float64 [T]: sums over the same labels after the update
+    loss_sums_after: Tensor | None = None  # float64 [T]: sums over the same labels after the update; NaN if it was skipped
     losses: Tensor | None = None  # [T]: mean losses, as differentiated
     grad_norms: Tensor | None = None  # [T]: norms of the gradients of `losses`
     gramian: Tensor | None = None  # [T, T]: scalar products of these gradients

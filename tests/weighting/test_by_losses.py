@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
+import linnaeus.optim.update
 from linnaeus.weighting import FAMO, DynamicWeightAverage, Measurements, UncertaintyWeighting
+from tests import runs
 
 
 def vector(values):
@@ -131,6 +133,28 @@ def test_famo_without_a_task_equals_famo_of_the_others():
     torch.testing.assert_close(found.logits[::2], alone.logits)
     torch.testing.assert_close(found.weights[::2], alone.weights)
     assert found.logits[1] == found.moves[1] == 0 and found.weights[1] == 1
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_famo_does_not_move_in_a_skipped_update(tmp_path, monkeypatch, skipped):
+    """Train three updates. In the third the losses are finite and the gradient norm is not; the negative control has a finite norm."""
+    states, norm = [], linnaeus.optim.update.total_norm
+
+    def keep_state(famo, measured):
+        before = famo.state_dict()
+        finish(famo, measured)
+        states.append([torch.equal(before[name], value) for name, value in famo.state_dict().items()])
+
+    def not_finite(grads, out=None):
+        found = norm(grads, out)
+        return found.fill_(math.inf) if skipped and len(states) == 2 else found
+
+    finish = FAMO.finish
+    monkeypatch.setattr(FAMO, "finish", keep_state)
+    monkeypatch.setattr(linnaeus.optim.update, "total_norm", not_finite)
+    runs.run("vectors", tmp_path, "trainer.length=3steps", "weighting=famo", "weighting.every=[1steps]")
+    assert [all(kept) for kept in states] == [False, False, skipped]
+    assert states[-1] == [skipped] * 4
 
 
 # -- all weightings ----------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,8 @@ class DistributedContext:
         """Call `compute` on rank 0 only and return its result, a JSON value, on every process. This works before the process group is
         joined.
 
-        `name`: key under which the store passes the result. A `ConfigError` that `compute` raises is raised on every process."""
+        `name`: key under which the store passes the result. A `ConfigError` that `compute` raises is raised on every process. After any
+        other error of `compute`, the other processes raise a `ConfigError` that names it, so that they do not wait for the result."""
         if get_world_size() == 1:
             return compute()
         if get_rank_safely() != 0:
@@ -102,6 +103,9 @@ class DistributedContext:
             value = compute()
         except ConfigError as error:
             self.store.set(name, json.dumps({"error": str(error)}))
+            raise
+        except Exception as error:
+            self.store.set(name, json.dumps({"error": f"process rank 0 failed with {type(error).__name__}: {error}"}))
             raise
         self.store.set(name, json.dumps({"value": value}))
         return value

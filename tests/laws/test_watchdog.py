@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -131,6 +132,10 @@ def test_rank_0_composes_the_configuration_and_every_rank_raises_its_error(monke
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
         assert DistributedContext().from_master("config", lambda: {"of": os.environ["RANK"]}) == {"of": "0"}
+    for rank, error, text in ((0, OSError, "disk full"), (1, ConfigError, "process rank 0 failed with OSError: disk full")):
+        monkeypatch.setenv("RANK", str(rank))
+        with pytest.raises(error, match=f"^{text}$"):
+            DistributedContext().from_master("config", mock.Mock(side_effect=OSError("disk full")))
 
 
 def test_a_process_that_reads_the_configuration_differently_is_refused(monkeypatch):

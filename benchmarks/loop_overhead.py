@@ -74,12 +74,12 @@ def compare(model: str, rounds: int, updates: int | None, peers: Mapping[str, Ca
     return report(title, per_update, "plain loop", BARS if peers == PLAIN_TORCH else [], (1000, "ms"), notes, slices)
 
 
-def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str) -> Config:
+def configure(overrides: list[str], batch: int, updates: int, epochs: int, root: str, processes: int = 1) -> Config:
     """Return the configuration of a run of `epochs` epochs with `updates` updates each. An epoch is what a driver runs in one slice of a
-    round."""
+    round. batch: samples of an update on all `processes` together."""
     sizes = [
         f"trainer.global_batch_size={batch}",
-        f"trainer.micro_batch_size={batch}",
+        f"trainer.micro_batch_size={batch // processes}",
         f"data.samples={batch * updates}",
         f"trainer.length={epochs}epochs",
     ]

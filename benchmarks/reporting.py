@@ -3,6 +3,7 @@
     python -m benchmarks.reporting                   a report every 1 %, every section; about a minute
     python -m benchmarks.reporting --updates 200     a short trial
     python -m benchmarks.reporting --overhead        everything that watches a run, on against off, interleaved; about 5 minutes
+    torchrun --nproc-per-node 2 -m benchmarks.reporting --overhead       the same on two processes, each with half of the batch
 
 One real run of the ViT of `benchmarks.loop_overhead` is made (about 55 ms per update). Bar: 0.1 % of the run. The time of a report does not
 depend on the model, so the shortest run that stays under the bar is printed too.
@@ -12,6 +13,7 @@ TensorBoard, MFU) and `OFF` (none of these). A report is made every 10 updates o
 in a run of a minute, and a row every 50 updates. Rounds have 50 and 400 updates in slices of 2 and 50, so reports and rows always fall into
 the same slices. Two runs in one process differ by up to 1 % for no other reason than the places of their tensors in memory, so several
 pairs of runs are measured at once, and the interval is Student's t over the pairs. Bars: at most 1.01 on the small ViT, 1.03 on the MLP.
+With several processes each one prints the ratio of its own CPU time.
 """
 
 from __future__ import annotations
@@ -88,14 +90,16 @@ def overhead(model: str, rounds: int, pairs: int) -> dict[str, Any]:
     """Time the updates of `pairs` runs with `ON` and as many with `OFF`. Print and return the table with its bar."""
     batch, _, overrides = MODELS[model]
     context = DistributedContext().initialize(device="cpu")
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as own:
+        root = context.broadcast_object(own)
         bar, updates, every, slices = OVERHEAD[model]
         variants = {"on": [*ON, f"schedule.report=[{every}steps]"], "off": OFF}
         drivers = {}
         for pair in range(pairs):
             for name in sorted(variants, reverse=pair % 2 == 0):  # which of the two is made first alternates
                 chosen = [*overrides, *variants[name], f"run.name={name}{pair}"]
-                drivers[f"{name}{pair}"] = Ours(configure(chosen, batch, updates // slices, (rounds + 1) * slices, root), context)
+                config = configure(chosen, batch, updates // slices, (rounds + 1) * slices, root, context.world_size)
+                drivers[f"{name}{pair}"] = Ours(config, context)
         seconds = interleaved(drivers, rounds, slices)
         for driver in drivers.values():
             driver.close()
@@ -104,9 +108,12 @@ def overhead(model: str, rounds: int, pairs: int) -> dict[str, Any]:
     found = Ratio(mean, mean - half, mean + half)
     ms = 1000 * slices / updates * statistics.median(time for pair in range(pairs) for time in seconds[f"off{pair}"])
     said = verdict(found, Bar("on", "off", bar), rounds)
-    print(f"\n{model}, batch {batch}, {pairs} pairs, {rounds} rounds of {updates} updates, 1 thread, CPU time; off: {ms:.2f} ms an update")
-    print(f"  pairs: {', '.join(f'{one:.3f}' for one in ratios)}")
-    print(f"  on / off: {mean:.3f} ({found.low:.3f} to {found.high:.3f}), bar {bar:.2f}: {said}")
+    lines = [
+        f"{model}, batch {batch}, {pairs} pairs, {rounds} rounds of {updates} updates, 1 thread, CPU time; off: {ms:.2f} ms an update",
+        f"  pairs: {', '.join(f'{one:.3f}' for one in ratios)}",
+        f"  on / off: {mean:.3f} ({found.low:.3f} to {found.high:.3f}), bar {bar:.2f}: {said}",
+    ]
+    print("\n" + "\n".join(lines), flush=True)
     return {"title": model, "pairs": ratios, "seconds": seconds, "bars": [{**asdict(found), "at_most": bar, "verdict": said}]}
 
 

@@ -104,7 +104,7 @@ class CompletionMetrics(Metrics):
         """Return {name: value} of the comparison with the baselines and the optimum (see `comparison.py`)."""
         return self._compared(counts).metrics()
 
-    def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+    def tables(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
         """Return the table `samples`, with a row for each partial build."""
         return {SAMPLES: self._rows(counts)}
 

@@ -56,9 +56,10 @@ class Metrics(ABC):
         These results cannot be monitored for the best checkpoint or early stopping. counts: as in `compute`."""
         return {}
 
-    def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+    def tables(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
         """Return tables by name, each as its rows (column name -> value). Called in each validation pass. Each table is written to
-        `validation/step-N/<pass>-<table>.csv`; `linnaeus evaluate` writes the tables of the first pass. counts: as in `compute`.
+        `validation/step-N/<pass>-<table>.csv`; `linnaeus evaluate` writes the tables of the first pass. sums, counts: as
+        in `compute`.
 
         Before the last validation of a run, the table `samples` is not written, so return it as an iterator. The other tables are deleted
         when a later pass has written its own.

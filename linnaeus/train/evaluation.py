@@ -168,5 +168,5 @@ def _score(training: Training) -> tuple[dict[str, float], dict[str, Iterable[dic
         if totals is None:
             raise ConfigError(f"data: the rows cannot be read at present ({training.run.reason}); try again later")
         results |= totals.results(at_end=True)
-        tables = tables or totals.metrics.tables(totals.counts)
+        tables = tables or totals.metrics.tables(totals.sums, totals.counts)
     return results, tables

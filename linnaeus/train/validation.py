@@ -149,7 +149,7 @@ def validate_one_pass(t: Training, pass_: ValidationPass, show: ShowBatches = _s
     if totals is None:
         return None
     if t.context.is_master:  # before the result: a pass with a result is not run again
-        tables = totals.metrics.tables(totals.counts)
+        tables = totals.metrics.tables(totals.sums, totals.counts)
         t.output.write_tables(t.progress.global_step, pass_.key, {name: rows for name, rows in tables.items() if at_end or name != SAMPLES})
     return totals.results(at_end)
 

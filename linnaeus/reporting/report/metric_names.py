@@ -87,6 +87,11 @@ _MEANINGS = (  # (pattern of the whole name of a metric, its meaning); the first
     (r"score", "Loss in nats per token without this part of the model, minus the loss with it."),
     (r"null_recall", 'Share of the samples without a label at this rank for which the prediction is "no class".'),
     (r"null_precision", "Share of the samples with a prediction of no class that have no label at this rank."),
+    (r"slots_\d+", "Share of the removed slots that are filled as in the data."),
+    (r"references_\d+", "Share of the removed slots that are filled as in one of several builds that contain the given gear."),
+    (r"weapon_\d+", "Right ones of the slots that the token frequencies of the weapon alone fill rightly."),
+    (r"gear_\d+", "Right ones of the slots that need the given gear."),
+    (r"points", "1 - (sum of the absolute differences of the ability points) / (2 x 57)."),
     (r"grad_norm", "Norm of the gradient before clipping."),
     (r"weight", "Factor of a task's loss in the objective."),
 )

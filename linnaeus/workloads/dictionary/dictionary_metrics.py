@@ -17,16 +17,17 @@ original/, zero/, spliced/   metrics of the model that is read, defined by that 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
-from linnaeus.metrics.streaming import Metrics, TrainingMetrics
+from linnaeus.metrics.streaming import SAMPLES, Metrics, TrainingMetrics
 from linnaeus.progress import ValidationPass
 from linnaeus.workloads.base import Workload
+from linnaeus.workloads.dictionary.activation_record import ActivationRecord
 from linnaeus.workloads.dictionary.model.sparse_dictionary import Reconstruction
 from linnaeus.workloads.dictionary.splicing import Spliced
 
@@ -62,16 +63,24 @@ class DictionaryMetrics(Metrics):
     `spliced/` are then left out."""
 
     def __init__(
-        self, names: Sequence[str], features: Sequence[int], width: int, device: torch.device, inner: Workload | None, model: Any
+        self,
+        names: Sequence[str],
+        features: Sequence[int],
+        width: int,
+        device: torch.device,
+        inner: Workload | None,
+        model: Any,
+        record: ActivationRecord | None = None,
     ) -> None:
         """names: name of each dictionary. features: number of features of each dictionary. width: dimensions of the activations. model: the
-        `DictionarySet`; None before the model is built."""
-        self.names, self.model, self.dimensions = tuple(names), model, width
+        `DictionarySet`; None before the model is built. record: record of the validation samples; None: no table of samples."""
+        self.names, self.model, self.dimensions, self.record = tuple(names), model, width, record
         runs = ("original", "zero", *(f"{prefix(name, names)}spliced" for name in names)) if inner is not None else ()
         self.inner: dict[str, Metrics] = {run: inner.metrics(device) for run in runs if inner is not None}
-        self.width = 2 + width + len(self.names) * (OWN + len(STRUCTURE)) + sum(metrics.width for metrics in self.inner.values())
+        self._inner_start = 2 + width + len(self.names) * (OWN + len(STRUCTURE))
+        self.width = self._inner_start + sum(metrics.width for metrics in self.inner.values())
         self._own_counts = {name: torch.zeros(size, dtype=torch.int64, device=device) for name, size in zip(names, features, strict=True)}
-        self.counts = {f"active/{name}": count for name, count in self._own_counts.items()}
+        self.counts = {f"active/{name}": count for name, count in self._own_counts.items()} | ({} if record is None else record.counts)
         for run, metrics in self.inner.items():
             self.counts |= {f"{run}/{name}": count for name, count in metrics.counts.items()}
         self._structure: Tensor | None = None
@@ -82,10 +91,10 @@ class DictionaryMetrics(Metrics):
 
     def sums(self, outputs: Spliced, batch: Batch) -> Tensor:
         """Return float64 [K], these sums one after the other: the number of activations, the sum of the activations [d], and the sum of
-        their squares; the `_sums` of each dictionary; the decoder cosines of each dictionary, times the number of activations; the sums of
-        the metrics in `self.inner`."""
+        their squares; the sums of the `_values` of each dictionary; the decoder cosines of each dictionary, times the number of
+        activations; the sums of the metrics in `self.inner`."""
         weight, x = outputs.weight.double(), outputs.activation.double()
-        own = [_sums(one, x, weight) for one in outputs.reconstructions]
+        own = [(_values(one, x) * weight).sum(1) for one in outputs.reconstructions]
         if self._structure is None:  # of the weights that are validated, which are swapped back after the pass
             self._structure = torch.cat([decoder_cosines(self.model[number].decoder) for number in range(len(self.names))])
         parts = [weight.sum().view(1), weight @ x, (weight @ x.square().sum(1)).view(1), *own, self._structure * weight.sum()]
@@ -96,6 +105,8 @@ class DictionaryMetrics(Metrics):
         for name, one in zip(self.names, outputs.reconstructions, strict=True):
             assert one.activities is not None
             self._own_counts[name] += ((one.activities > 0) & real).sum(0)
+        if self.record is not None:
+            self.record.count([_values(one, outputs.activation.double()) for one in outputs.reconstructions], outputs, batch)
         for run, result in self._results(outputs):
             self.inner[run].count(result, batch)
 
@@ -104,8 +115,8 @@ class DictionaryMetrics(Metrics):
 
     def compute(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         number, total, squares = float(sums[0]), sums[1 : 1 + self.dimensions], float(sums[1 + self.dimensions])
-        rest, each = sums[2 + self.dimensions :], len(self.names)
-        own, structure, inner = rest.split([OWN * each, len(STRUCTURE) * each, len(rest) - (OWN + len(STRUCTURE)) * each])
+        each, inner = len(self.names), sums[self._inner_start :]
+        own, structure = sums[2 + self.dimensions : self._inner_start].split([OWN * each, len(STRUCTURE) * each])
         variance = squares - float(total.square().sum()) / number if number else math.nan
         results: dict[str, float] = {}
         for name, (loss, error, cosine), shape in zip(self.names, own.view(-1, OWN).tolist(), structure.view(-1, 3).tolist()):
@@ -117,6 +128,15 @@ class DictionaryMetrics(Metrics):
         results |= self._of_model(inner, counts)
         losses = [results[f"{prefix(name, self.names)}loss"] for name in self.names]
         return results | {"loss": sum(losses) / len(losses)}
+
+    def tables(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+        """Return the table `samples`, with a row for each validation sample of the model that is read, or each planted activation."""
+        if self.record is None:
+            return {}
+        prefixes = [prefix(name, self.names) for name in self.names]
+        parts = sums[self._inner_start :].split([metrics.width for metrics in self.inner.values()]) if self.inner else []
+        inner_sums = dict(zip(self.inner, parts, strict=True))
+        return {SAMPLES: self.record.rows(counts, self.compute(sums, counts), prefixes, self.inner, inner_sums)}
 
     def _of_model(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, float]:
         """Return {name: value} of the metrics `original/...`, `zero/...`, `spliced/...` and `loss_recovered`; {} for planted activations.
@@ -170,16 +190,15 @@ def decoder_cosines(decoder: Tensor) -> Tensor:
     return torch.stack([found.mean(), found[(len(found) - 1) * 9 // 10], found[-1]])
 
 
-def _sums(one: Reconstruction, x: Tensor, weight: Tensor) -> Tensor:
-    """Return float64 [3] for one dictionary: the weighted sums over activations of the loss, the squared error and the cosine.
+def _values(one: Reconstruction, x: Tensor) -> Tensor:
+    """Return float64 [3, N] for one dictionary: the loss, the squared error and the cosine of each activation.
 
-    one: the dictionary's result for `x`. x: activations, float64 [N, d]. weight: float64 [N]."""
+    one: the dictionary's result for `x`. x: activations, float64 [N, d]."""
     loss = torch.stack([part.double() for part in one.losses.values()]).sum(0)
     found = one.reconstruction.double()
     error, square = (found - x).square().sum(1), x.square().sum(1)
     cosine = (found * x).sum(1) / (found.norm(dim=1) * square.sqrt()).clamp(min=1e-30)
-    values = torch.stack([loss, error, cosine])
-    return (values * weight).sum(1)
+    return torch.stack([loss, error, cosine])
 
 
 def _ratio(part: float, whole: float) -> float:

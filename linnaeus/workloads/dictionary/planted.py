@@ -23,12 +23,14 @@ Cost: 5 us of CPU time a sample of the set `small`, 70 us of `large` (one core o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.errors import ConfigError
+from linnaeus.files import content_digest
 from linnaeus.randomness import SYNTHETIC, hashes_on, key
 from linnaeus.workloads.dictionary.planted_config import PlantedSettings
 
@@ -80,6 +82,11 @@ class PlantedDictionary:
     def activations(self, first: int, count: int) -> Tensor:
         """Return the activations float32 [count, d] of the samples `first` to `first + count - 1`."""
         return self._sums(count, *self._codes(first, count))
+
+    def names(self, numbers: Sequence[int]) -> list[str]:
+        """Return the names of samples, such as planted-3fa2c01b/17. Other planted features have other names."""
+        own = content_digest({"seed": self.seed, **{name: getattr(self.config, name) for name in PlantedSettings.__dataclass_fields__}})
+        return [f"planted-{own[:8]}/{number}" for number in numbers]
 
     # -- samples ---------------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.data.samples import Batch
+from linnaeus.workloads.dictionary.activation_record import ActivationRecord
 from linnaeus.workloads.dictionary.dictionary_metrics import DictionaryMetrics, prefix
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.recovery import SMALLEST_NORM, matched_mean
@@ -26,8 +27,16 @@ class RecoveryMetrics(DictionaryMetrics):
 
     planted: generator of the activations. Other arguments: as for `DictionaryMetrics`."""
 
-    def __init__(self, names: Sequence[str], features: Sequence[int], device: torch.device, model: Any, planted: PlantedDictionary) -> None:
-        super().__init__(names, features, planted.width, device, None, model)
+    def __init__(
+        self,
+        names: Sequence[str],
+        features: Sequence[int],
+        device: torch.device,
+        model: Any,
+        planted: PlantedDictionary,
+        record: ActivationRecord | None = None,
+    ) -> None:
+        super().__init__(names, features, planted.width, device, None, model, record)
         self.planted, self._first = planted, self.width
         self.width += OWN * len(self.names)
         for name, size in zip(names, features, strict=True):

@@ -22,12 +22,14 @@ from linnaeus.workloads.dictionary.tapping import Edit, Tap
 class Spliced(NamedTuple):
     """Outputs of the dictionaries and of the model that is read, for one validation batch.
 
-    activation: float32 [N, d], without padding. weight: float32 [N]. reconstructions: one for each dictionary. original: outputs of the
-    model. zero: outputs of the model with zeros as activations. spliced: for each dictionary, outputs of the model with the reconstruction
-    as activations. For planted activations `original` and `zero` are None, and `spliced` is []."""
+    activation: float32 [N, d], without padding. weight: float32 [N]. place: int64 [N], row of the batch to which each activation belongs.
+    reconstructions: one for each dictionary. original: outputs of the model. zero: outputs of the model with zeros as activations. spliced:
+    for each dictionary, outputs of the model with the reconstruction as activations. For planted activations `original` and `zero` are
+    None, and `spliced` is []."""
 
     activation: Tensor
     weight: Tensor
+    place: Tensor
     reconstructions: list[Reconstruction]
     original: Any
     zero: Any
@@ -45,13 +47,15 @@ def splice(source: ActivationSource, dictionaries: DictionarySet, batch: Batch) 
 
     original, tap = outputs(None)
     rows = tap.rows.float()
-    weight = (batch["weight"] > 0).to(rows.dtype).repeat_interleave(len(rows) // len(batch["weight"]))
+    each = len(rows) // len(batch["weight"])
+    weight = (batch["weight"] > 0).to(rows.dtype).repeat_interleave(each)
+    place = torch.arange(len(batch["weight"]), device=rows.device).repeat_interleave(each)
     mask = source.mask(batch, tap)
     if mask is not None:
-        rows, weight = rows[mask.flatten()], weight[mask.flatten()]
+        rows, weight, place = rows[mask.flatten()], weight[mask.flatten()], place[mask.flatten()]
     found = dictionaries({"activation": rows, "weight": weight})
     spliced = [outputs(reconstruct(dictionaries[number], rows.device.type))[0] for number in range(len(dictionaries))]
-    return Spliced(rows, weight, found, original, outputs(torch.zeros_like)[0], spliced)
+    return Spliced(rows, weight, place, found, original, outputs(torch.zeros_like)[0], spliced)
 
 
 def reconstruct(dictionary: Any, device: str) -> Edit:

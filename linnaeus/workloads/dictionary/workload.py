@@ -19,6 +19,7 @@ from linnaeus.errors import ConfigError
 from linnaeus.files import content_digest, read_json, to_json, write_atomic
 from linnaeus.schedule import OpsSchedule, micro_batch_size
 from linnaeus.workloads.base import Workload
+from linnaeus.workloads.dictionary.activation_record import ActivationRecord
 from linnaeus.workloads.dictionary.activation_sets import VALIDATION, PlantedActivations, Reader, TrainingActivations
 from linnaeus.workloads.dictionary.activation_source import ActivationSource
 from linnaeus.workloads.dictionary.computed_activations import ComputedActivations
@@ -199,16 +200,20 @@ class DictionaryWorkload(Workload):
         assert isinstance(model, DictionarySet)
         if self.activations is not None:
             return splice(self.activations, model, batch)
-        return Spliced(batch["activation"], batch["weight"], model(batch), None, None, [])
+        place = torch.arange(len(batch["weight"]), device=batch["weight"].device)
+        return Spliced(batch["activation"], batch["weight"], place, model(batch), None, None, [])
 
     # -- results ---------------------------------------------------------------------------------------------------------------
 
     def metrics(self, device: torch.device) -> DictionaryMetrics:
         features = [self.features] * len(self.tasks)
         if self.planted is not None:
-            return RecoveryMetrics(self.tasks, features, device, self.model, self.planted)
+            record = ActivationRecord(self.config.data.validation_samples, len(self.tasks), device, self.planted.names)
+            return RecoveryMetrics(self.tasks, features, device, self.model, self.planted, record)
         assert self.activations is not None
-        return DictionaryMetrics(self.tasks, features, self.width, device, self.activations.run.workload, self.model)
+        inner = self.activations.run.workload
+        record = ActivationRecord(len(inner.validation_set), len(self.tasks), device, lambda numbers: [str(number) for number in numbers])
+        return DictionaryMetrics(self.tasks, features, self.width, device, inner, self.model, record)
 
     def training_metrics(self, device: torch.device) -> DictionaryTrainingMetrics:
         return DictionaryTrainingMetrics(self.tasks, device)

@@ -89,7 +89,7 @@ class LanguageMetrics(Metrics):
         if self.record is not None:
             self.record.count(outputs, batch)
 
-    def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+    def tables(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
         """Return the tables `samples`, with a row for each window, and `baselines`."""
         found: dict[str, Iterable[dict[str, Any]]] = {} if self.record is None else {SAMPLES: self.record.rows(counts)}
         return found | ({} if self.baselines is None else {"baselines": self.baselines()})

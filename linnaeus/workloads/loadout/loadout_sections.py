@@ -1,9 +1,12 @@
 """Make the sections of the loadout workload in report.html: right slots of the model, the baselines and the optimum."""
 
+from collections.abc import Mapping
+
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, number, table, text_cell
 from linnaeus.reporting.report.line_chart import charts_of, line_chart
+from linnaeus.reporting.report.metric_names import meaning
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.workloads.loadout.result_tables import REMOVED, TOKENS, headline
+from linnaeus.workloads.loadout.result_tables import REMOVED, SCORES, TOKENS, headline, methods
 
 ABOUT = "Share of the removed slots that are filled as in the data, by the number of removed slots."
 ROWS = {"margin": "model minus the best baseline, points", "of_optimum": "model, share of the optimum"}
@@ -36,20 +39,38 @@ def loadout_sections(run: RunFiles) -> list[Section]:
 
 
 def _methods(final: dict[str, float], key: str) -> str:
-    """Return a table of the right slots: a row for the model, each baseline and the optimum, a column for each number of removed slots.
+    """Return three tables with a row for the model, each baseline and the optimum: right slots and right slots against several references,
+    with a column for each number of removed slots, and the metrics `SCORES`.
 
     key: name of the validation pass."""
-    baselines = dict.fromkeys(name.split("/")[2] for name in final if name.startswith(f"{key}/baseline/"))
-    names = {"model": f"{key}/slots_"} | {name: f"{key}/baseline/{name}/slots_" for name in baselines}
-    names |= {"optimum": f"{key}/optimum/slots_"} | {words: f"{key}/{name}_" for name, words in ROWS.items()}
+    names = methods(final, key)
+    slots, references = ({f"{kind}_{k}": str(k) for k in REMOVED} for kind in ("slots", "references"))
+    more = {words: {metric: f"{key}/{name}_{k}" for metric, k in zip(slots, REMOVED)} for name, words in ROWS.items()}
+    return (
+        _table("Right slots by the number removed", final, names, slots, more)
+        + _table("Right slots against several references", final, names, references)
+        + _table("Slots of the weapon and of the given gear, and ability points", final, names, SCORES)
+    )
+
+
+def _table(
+    title: str,
+    final: dict[str, float],
+    names: Mapping[str, str],
+    heads: Mapping[str, str],
+    more: Mapping[str, dict[str, str]] | None = None,
+) -> str:
+    """Return an HTML table. names: method -> beginning of the names of its metrics. heads: metric -> head of its column. more: rows below,
+    name -> (column's metric -> key in `final`). Rows without a value are left out."""
+    keys = {name: {metric: prefix + metric for metric in heads} for name, prefix in names.items()} | dict(more or {})
     rows = []
-    for name, prefix in names.items():
-        if any(f"{prefix}{k}" in final for k in REMOVED):
-            values = [(f"{prefix}{k}", final.get(f"{prefix}{k}")) for k in REMOVED]
+    for name, own in keys.items():
+        if any(full in final for full in own.values()):
+            values = [(full, final.get(full)) for full in own.values()]
             cells = [Cell(number(metric, value), value) for metric, value in values]
             rows.append([Cell(explained(name.replace("_", " "), METHODS.get(name, ""))), *cells])
-    columns = [Column("method", words=True), *(Column(str(k)) for k in REMOVED)]
-    return table("Right slots by the number removed", columns, rows, sortable=False)
+    columns = [Column("method", words=True), *(Column(head, meaning(metric)) for metric, head in heads.items())]
+    return table(title, columns, rows, sortable=False)
 
 
 def _tokens(final: dict[str, float], key: str) -> str:

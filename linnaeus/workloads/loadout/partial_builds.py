@@ -10,6 +10,7 @@ Validation: each build with 1, 2, ... 12 slots removed. The removed slots are th
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from linnaeus.data.samples import Batch, PositionedDataset, SampleIndex
 from linnaeus.randomness import MASK, VALIDATION, key, uniforms
 from linnaeus.workloads.loadout.abilities import SLOTS
-from linnaeus.workloads.loadout.build_table import Builds
+from linnaeus.workloads.loadout.build_table import Builds, content_hashes
 from linnaeus.workloads.loadout.gear import count_items, slot_items
 from linnaeus.workloads.loadout.token_code import TokenCode, sets_of
 
@@ -140,6 +141,17 @@ class ValidationBuilds(PartialBuilds):
             "observed": torch.from_numpy(observed),
             "complete": torch.from_numpy(complete),
         }
+
+    @functools.cached_property
+    def hashes(self) -> np.ndarray:
+        """Return a hash of each build, uint64 [N]; equal builds have equal hashes."""
+        return content_hashes(self.builds, 0)
+
+    def names(self, samples: Sequence[int] | np.ndarray) -> list[str]:
+        """Return the names of partial builds, such as `build-17-3fa2c01b/3 removed`: number and hash of the build, and how many slots are
+        removed. Equal names are equal partial builds, also in runs on other data."""
+        parts = ((int(sample) // SLOTS, int(sample) % SLOTS + 1) for sample in samples)
+        return [f"build-{build}-{int(self.hashes[build]) >> 32:08x}/{removed} removed" for build, removed in parts]
 
     def parts(self, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the partial builds of `sample`, int64 [N]: (row numbers of their builds, int64 [N]; True for the slots that stay, bool [N,

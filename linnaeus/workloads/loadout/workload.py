@@ -17,7 +17,6 @@ from linnaeus.data.samples import Batch
 from linnaeus.files import to_json, write_atomic
 from linnaeus.schedule import OpsSchedule
 from linnaeus.workloads.base import Model, Workload
-from linnaeus.workloads.loadout.abilities import SLOTS
 from linnaeus.workloads.loadout.baselines import Baselines
 from linnaeus.workloads.loadout.build_table import SIDES, Builds
 from linnaeus.workloads.loadout.build_view import BuildView
@@ -78,7 +77,7 @@ class LoadoutWorkload(Workload):
         return [f"build-{sample // per_build}/{sample % per_build}" for sample in samples]
 
     def sample_view(self) -> BuildView:
-        return BuildView(self.code, self.split.weapons, lambda sample: f"build-{sample // SLOTS}/{sample % SLOTS + 1} removed")
+        return BuildView(self.code, self.split.weapons, lambda sample: self.validation_set.names([sample])[0])
 
     def save_dataset_record(self, directory: Path) -> None:
         """Write dataset.json with the sizes and hashes of the split, and weapons.json, which `linnaeus complete` reads."""

@@ -9,13 +9,15 @@ import torch
 
 from linnaeus.data.samples import SampleIndex
 from linnaeus.randomness import BOOTSTRAP, key, uniforms
-from linnaeus.workloads.loadout import completion_metrics
+from linnaeus.workloads.loadout import answer_scores
 from linnaeus.workloads.loadout.abilities import ability_points
+from linnaeus.workloads.loadout.answer_scores import reference_pool
 from linnaeus.workloads.loadout.archetypes import make_world
 from linnaeus.workloads.loadout.baselines import BASELINES, Baselines
 from linnaeus.workloads.loadout.build_table import Builds, split_builds
-from linnaeus.workloads.loadout.comparison import RESAMPLES, paired_bootstrap
-from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics, reference_pool
+from linnaeus.workloads.loadout.comparison import RESAMPLES, Comparison, paired_bootstrap
+from linnaeus.workloads.loadout.completion_metrics import CompletionMetrics
+from linnaeus.workloads.loadout.gear import count_items
 from linnaeus.workloads.loadout.partial_builds import ValidationBuilds
 from linnaeus.workloads.loadout.result_tables import headline, result_tables
 from linnaeus.workloads.loadout.slot_filling import fill
@@ -31,7 +33,7 @@ def computed(references: int, scale: float = 2.0):
     weapon, items = make_world(0, len(WEAPONS)).draw(0, 0, 60)
     split = split_builds(Builds(weapon % 3, items), WEAPONS, (0.3, 0.0), 0, ())
     dataset = ValidationBuilds(split.validation.rows(np.arange(10)), CODE)
-    with mock.patch.object(completion_metrics, "REFERENCES", references):
+    with mock.patch.object(answer_scores, "REFERENCES", references):
         metrics = CompletionMetrics(CODE, split, dataset, Baselines(split.train, len(WEAPONS)), torch.device("cpu"))
     batch = dataset.__getitems__([SampleIndex(0, n, n, 0) for n in range(len(dataset))])
     logits = scale * torch.randn(len(dataset), len(CODE), generator=torch.Generator().manual_seed(0)) - 1
@@ -130,7 +132,43 @@ def test_references_are_different_builds():
     pool = reference_pool(same, 130)
     assert pool.shape[1] == np.unique(weapon, return_counts=True)[1].max()
     for number in np.unique(weapon):
-        assert (pool[number][pool[number, :, 0] >= 0].numpy() == items[weapon == number]).all()
+        assert (pool[number][pool[number].sum(1) > 0].numpy() == CODE.multi_hot(items[weapon == number])).all()
+
+
+def test_the_other_methods_have_the_metrics_of_their_own_answers():
+    weapon, items = make_world(0, len(WEAPONS)).draw(0, 0, 60)
+    split = split_builds(Builds(weapon % 3, items), WEAPONS, (0.3, 0.0), 0, ())
+    dataset, baselines = ValidationBuilds(split.validation.rows(np.arange(10)), CODE), Baselines(split.train, len(WEAPONS))
+    samples = np.arange(120)
+    seen, filled, losses = np.ones(120, np.int64), np.zeros((120, 12), np.int64), np.ones((120, 2), np.int64)
+    found = Comparison(split, dataset, baselines, reference_pool(dataset.builds, len(WEAPONS)), seen, filled, losses)
+    metrics, rows = found.metrics(), list(found.rows())
+    build, kept = dataset.parts(samples)
+    observed, complete = count_items(dataset.slots[build], kept).astype(int), dataset.builds.items[build].astype(int)
+    weapons = dataset.builds.weapon[build]
+    for name, values in baselines.probabilities(observed, weapons).items():
+        given = torch.from_numpy(observed)
+        added = fill(CODE.tails(torch.from_numpy(values), given), given).items.numpy()
+        right = np.minimum(added, complete - observed).sum(1)
+        assert [row[f"right {name}"] for row in rows] == right.tolist()
+        distance = np.abs(ability_points(observed + added) - ability_points(complete)).sum(1)
+        assert metrics[f"baseline/{name}/points"] == pytest.approx(1 - distance.mean() / 114)
+        nine = samples % 12 == 8
+        assert metrics[f"baseline/{name}/slots_9"] == pytest.approx(right[nine].mean() / 9)
+        best = [
+            max(
+                np.minimum(added[i], other - observed[i]).sum()
+                for other, owner in zip(complete[::12], weapons[::12])
+                if owner == weapons[i] and (other >= observed[i]).all()
+            )
+            for i in range(120)
+        ]
+        assert metrics[f"baseline/{name}/references_6"] == pytest.approx(np.array(best)[samples % 12 == 5].mean() / 6)
+        frequent = torch.from_numpy(baselines.frequency[weapons])
+        decided = np.minimum(fill(CODE.tails(frequent, given), given).items.numpy(), complete - observed)
+        both, six = np.minimum(decided, added).sum(1), samples % 12 == 5
+        assert metrics[f"baseline/{name}/weapon_6"] == pytest.approx(both[six].sum() / decided[six].sum())
+        assert metrics[f"baseline/{name}/gear_6"] == pytest.approx((right - both)[six].sum() / (60 - decided[six].sum()))
 
 
 def test_few_validation_samples_have_no_comparison_of_the_numbers_they_lack(tmp_path):

@@ -31,5 +31,7 @@ def test_the_best_weights_give_the_recorded_numbers_on_any_number_of_processes(t
     assert all(end["weights"] == first["weights"] for end in ends)
     whole = [runs.summary(again)["final"] for again in found.values()]
     assert whole[0] == whole[1] == whole[2] and "val/margin_1" in whole[0]
+    tables = {(again / "validation/step-00000001/val-samples.csv").read_bytes() for again in found.values()}
+    assert len(tables) == 1, "the table of samples differs between numbers of processes"
     shared = first["metrics"].keys() & ends[0]["metrics"].keys()
     assert "val/slots_1" in shared and all(end["metrics"][name] == first["metrics"][name] for end in ends for name in shared)

@@ -201,8 +201,9 @@ def test_tables_have_the_metrics_as_means_and_sums(head):
     """Columns of `samples` that are named like metrics, the bins of `reliability`, and the counts of `classes` give the metrics."""
     tree, scores, batch = case(head, "both", seed=3)
     metrics = fresh(tree, consistent=scores.consistent)
-    found = metrics.compute(feed(metrics, scores, batch), metrics.counts)
-    tables = {name: list(rows) for name, rows in metrics.tables(metrics.counts).items()}
+    sums = feed(metrics, scores, batch)
+    found = metrics.compute(sums, metrics.counts)
+    tables = {name: list(rows) for name, rows in metrics.tables(sums, metrics.counts).items()}
     for name in (*(f"{rank}/top1" for rank in tree.ranks), "chain", "hd1"):
         values = [row[name] for row in tables["samples"] if row[name] is not None]
         assert np.mean(values) == pytest.approx(found[name], rel=1e-12)
@@ -225,7 +226,7 @@ def test_tables_have_the_metrics_as_means_and_sums(head):
         error = sum(row["samples"] * abs(row["right"] - row["confidence"]) for row in bins) / sum(row["samples"] for row in bins)
         assert error == pytest.approx(found[f"{rank}/ece"], rel=1e-9)
     metrics.masked = True
-    assert list(metrics.tables(metrics.counts)) == ["samples"]
+    assert list(metrics.tables(sums, metrics.counts)) == ["samples"]
 
 
 def _ranks_of(tree, lineage):
@@ -237,8 +238,8 @@ def test_baselines_are_those_of_predictions_without_skill():
     """`constant` by its definition, `shuffled` as the mean over many random orders of the predictions."""
     tree, scores, batch = case("linear", "both", seed=8)
     metrics, seen = fresh(tree), training_counts(tree)
-    feed(metrics, scores, batch)
-    rows = {row["metric"]: row for row in metrics.tables(metrics.counts)["baselines"]}
+    sums = feed(metrics, scores, batch)
+    rows = {row["metric"]: row for row in metrics.tables(sums, metrics.counts)["baselines"]}
     path, rng = scores.path().numpy(), np.random.default_rng(0)
     for r, rank in enumerate(tree.ranks):
         label = main_labels(batch, torch.tensor(tree.sizes))[0][:, r].numpy()

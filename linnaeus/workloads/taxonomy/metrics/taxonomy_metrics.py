@@ -118,7 +118,7 @@ class TaxonomyMetrics(Metrics):
         """Return the rows of the table `classes` (`ClassAccuracy.rows`)."""
         return self.classes.rows(self.tree, counts)
 
-    def tables(self, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
+    def tables(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
         """Return the tables `samples`, `classes`, `confusions`, `reliability` and `baselines`; only `samples` in a pass that masks
         metadata."""
         host = {name: count.cpu() for name, count in counts.items()}

@@ -17,8 +17,9 @@ from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import Scores
+from linnaeus.workloads.taxonomy.heads.head import group_mean
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Prediction
+from linnaeus.workloads.taxonomy.trained.answers import MEAN, PRODUCT, TOGETHER, Answers, Asked, Prediction
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
 from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of
@@ -37,7 +38,8 @@ USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
 class Together:
     """Scores of G groups of photographs, from all photographs so far."""
 
-    scores: Scores
+    scores: Scores  # of the network, without the prior: geometric means over the photographs of each group
+    log_weights: Tensor | None  # float [G, T]: mean log-weight of the prior; None: no prior
     photographs: np.ndarray  # int64 [G]: number of photographs of each group
     known: np.ndarray  # bool [G, M]: some photograph of the group has a value of the metadata component
 
@@ -100,6 +102,7 @@ class TrainedClassifier(TrainedNetwork):
         precision: float | None = None,
         coverage: float | None = None,
         among: Sequence[str] | None = None,
+        together: str | None = None,
     ) -> Any:
         """Return the `Prediction` of a photograph, or a list of predictions for a list of photographs.
 
@@ -113,16 +116,31 @@ class TrainedClassifier(TrainedNetwork):
         taxa, a set of taxa per rank that has the true taxon with this probability. `among`: names of the possible taxa, as for
         `restricted`, which is faster for several calls.
 
+        `together` mean or product: the photographs show the same organism, and get one prediction. mean: normalised geometric mean of the
+        probabilities, for nearly equal photographs; product: normalised product, for photographs that are independent of each other.
+
         Raise `ConfigError` for an impossible value, `NotAnImage` for bytes that cannot be decoded, `OSError` for a file that cannot be
         read."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
-        asked = self.asked(top, precision, coverage)
+        asked = self.asked(top, precision, coverage, together)
         model = self if among is None else self.restricted(among)
+        if together is not None:
+            return model._predict_one(photographs, given, asked)
         found: list[Prediction] = []
         for several, metadata in batches(photographs, given):
             found += model.predict_pixels([self.read(p) for p in several], metadata, [*map(name_of, several)], asked)
         return found[0] if is_one(photographs) else found
+
+    def _predict_one(self, photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any], asked: Asked) -> Prediction:
+        """Return one prediction for all photographs. `given`: place and time, as for `metadata_of`."""
+        groups, first = None, None
+        for several, metadata in batches(photographs, given):
+            first = name_of(several[0]) if groups is None else first
+            groups = self.together([self.read(p) for p in several], metadata, np.zeros(len(several), np.int64), groups)
+        if groups is None:
+            raise ConfigError("together needs at least one photograph; the list is empty")
+        return self.predict_together(groups, [first], asked)[0]
 
     def embed(
         self,
@@ -148,13 +166,16 @@ class TrainedClassifier(TrainedNetwork):
         features = np.concatenate(found)
         return features[0] if is_one(photographs) else features
 
-    def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
-        """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
+    def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None, together: str | None = None) -> Asked:
+        """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted;
+        that of `together` is mean.
 
-        Raise `ConfigError` for a `top` that is not a whole number of at least 0, for a precision or a coverage that is not a number or was
-        not fitted, and for either of these options if the model is not calibrated."""
+        Raise `ConfigError` for a `top` that is not a whole number of at least 0, for another word in `together`, for a precision or a
+        coverage that is not a number or was not fitted, and for either of these options if the model is not calibrated."""
         if not isinstance(top, int | np.integer) or isinstance(top, bool) or top < 0:
             raise ConfigError(f"top is {quoted(str(top))}; it must be a whole number of at least 0")
+        if together is not None and together not in TOGETHER:
+            raise ConfigError(f"together is {quoted(str(together))}; it must be {' or '.join(TOGETHER)}")
         for name, value in (("precision", precision), ("coverage", coverage)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | np.number)):
                 raise ConfigError(f"{name} is {quoted(str(value))}; it must be a number, such as 0.95")
@@ -162,11 +183,11 @@ class TrainedClassifier(TrainedNetwork):
             if precision is not None or coverage is not None:
                 name = "precision" if precision is not None else "coverage"
                 raise ConfigError(f"{name} needs a calibrated model; calibrate it with `linnaeus calibrate RUN`")
-            return Asked(top)
+            return Asked(top, together=together or MEAN)
         fitted = [one.precision for one in self.calibration.precisions]
         chosen = precision if precision is not None else USUAL_PRECISION if USUAL_PRECISION in fitted else fitted[0]
         sets = None if coverage is None else self.calibration.set_thresholds(coverage)
-        return Asked(top, chosen, self.calibration.threshold(chosen), sets, self.calibration.familiar)
+        return Asked(top, chosen, self.calibration.threshold(chosen), sets, self.calibration.familiar, together or MEAN)
 
     def predict_pixels(
         self, images: Sequence[np.ndarray], metadata: Metadata, names: Sequence[str | None], asked: Asked
@@ -176,31 +197,41 @@ class TrainedClassifier(TrainedNetwork):
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
     def together(self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, before: Together | None = None) -> Together:
-        """Return the scores of groups of photographs: the normalised geometric means of the probabilities of the photographs.
+        """Return the scores of groups of photographs, which `predict_together` reads.
 
         `images`: pixels of B photographs, as `read` returns; `metadata`: of the B photographs. `group`: int64 [B], the group of each
         photograph. `before`: result for other photographs, also of the same groups, to which these photographs are added. Groups are
         numbered from 0, and each must have a photograph here or in `before`."""
         meta, present = encode(metadata, self.components)
-        size = max(0 if before is None else len(before.photographs), int(group.max(initial=-1)) + 1)
+        earlier = 0 if before is None else len(before.photographs)
+        size = max(earlier, int(group.max(initial=-1)) + 1)
         known, photographs = np.zeros((size, present.shape[1]), dtype=bool), np.bincount(group, minlength=size)
         np.logical_or.at(known, group, present)
+        numbers, weights = torch.from_numpy(group).to(self.device), torch.ones(len(group), device=self.device)
         with torch.inference_mode():
-            scores = self.all_scores(self.preparation(self.batch(images, meta, present)))
-            if before is None:
-                return Together(scores.product([], torch.from_numpy(group).to(self.device), size), photographs, known)
-            earlier = np.arange(len(before.photographs))
-            number, weight = np.append(earlier, group), np.append(before.photographs, np.ones(len(group)))
-            numbers, weights = (torch.from_numpy(values).to(self.device) for values in (number, weight))
-            both = before.scores.product([scores], numbers, size, weights)
-        photographs[: len(earlier)] += before.photographs
-        known[: len(earlier)] |= before.known
-        return Together(both, photographs, known)
+            prepared = self.preparation(self.batch(images, meta, present))
+            batches = [self.network_scores(prepared)]
+            rows = [] if self.prior is None else [self.prior.log_weights(**self.prior_inputs(prepared))]
+            if before is not None:
+                numbers = torch.cat([torch.arange(earlier, device=self.device), numbers])
+                weights = torch.cat([torch.from_numpy(before.photographs).to(weights), weights])
+                batches, rows = [before.scores, *batches], [*([] if before.log_weights is None else [before.log_weights]), *rows]
+                photographs[:earlier] += before.photographs
+                known[:earlier] |= before.known
+            scores = batches[0].product(batches[1:], numbers, size, weights)
+            log_weights = group_mean(torch.cat(rows), numbers, size, weights) if rows else None
+        return Together(scores, log_weights, photographs, known)
 
     def predict_together(self, groups: Together, names: Sequence[str | None], asked: Asked) -> list[Prediction]:
-        """Return one prediction for each of G groups of photographs. `names`: [G], a path for each group."""
+        """Return one prediction for each of G groups of photographs. `names`: [G], a path for each group.
+
+        `asked.together` mean: the probabilities are the normalised geometric means of those of the photographs; product: their normalised
+        products. The prior over place and season counts once for a group, by its mean log-weights."""
         with torch.inference_mode():
-            scored = self.scored_of(groups.scores)
+            scores = groups.scores
+            if asked.together == PRODUCT:
+                scores = scores.raised(torch.from_numpy(groups.photographs).to(self.device, torch.float32))
+            scored = self.scored_of(scores if groups.log_weights is None else scores.weighted(groups.log_weights))
         return self.answers.predictions(scored, names, groups.known, self.components, asked)
 
     def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:

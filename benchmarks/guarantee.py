@@ -31,21 +31,26 @@ import numpy as np
 import torch
 
 from benchmarks.machine import describe_machine, write_numbers
+from linnaeus.workloads.taxonomy.heads.conditional import SiblingScores
+from linnaeus.workloads.taxonomy.heads.head import LinearScores, Scores
+from linnaeus.workloads.taxonomy.heads.layout import Layout
+from linnaeus.workloads.taxonomy.heads.marginal import MarginalScores
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, guarantee, labelled
 from linnaeus.workloads.taxonomy.trained.calibrate.calibration_fit import COVERAGES, Evidence, fit_temperature, fit_thresholds, is_tuning
 from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 from linnaeus.workloads.taxonomy.trained.rollup import UNKNOWN, WRONG, Paths, confident_paths, outcomes
+from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 PRECISIONS, CONFIDENCE, SHARE, FIXED = (0.9, 0.95, 0.99), 0.95, 0.95, 0.65
 BLOCK = 10_000  # photographs whose probabilities are in memory at once
 
 
 class Population(NamedTuple):
-    """N photographs: log-probabilities of the classes of each rank, float32 [N, C_r]; predicted paths and labels, int64 [N, R]."""
+    """N photographs: their scores as `raw` returns them, and predicted paths and labels, int64 [N, R]."""
 
-    ranks: Sequence[str]
-    log_probs: list[torch.Tensor]
+    tree: TaxonomyTree
+    scores: LinearScores | SiblingScores
     path: np.ndarray
     label: np.ndarray
     chance: list[np.ndarray] | None = None  # per rank float32 [N, C_r]: true probability of each class; None: that of the label is 1
@@ -55,11 +60,17 @@ class Population(NamedTuple):
         rng = np.random.default_rng(seed)
         rows = rng.integers(0, len(self.label), size)
         label = self.label[rows] if self.chance is None else _labels(self.chance[-1][rows], rng)
-        return Population(self.ranks, [z[torch.from_numpy(rows)] for z in self.log_probs], self.path[rows], label)
+        return Population(self.tree, _rows(self.scores, rows), self.path[rows], label)
 
-    def probabilities(self, rows: slice, temperature: Sequence[float]) -> tuple[np.ndarray, ...]:
+    def temperatures(self, rows: np.ndarray) -> list[float]:
+        """Return the temperature of each rank under which the labels of the photographs at the positions `rows`, int64, are most likely."""
+        chosen, label = _rows(self.scores, rows), torch.from_numpy(self.label[rows])
+        return [fit_temperature(*chosen.choices(r, label)) for r in range(len(self.tree.ranks))]
+
+    def probabilities(self, rows: slice | np.ndarray, temperature: Sequence[float]) -> tuple[np.ndarray, ...]:
         """Return the probabilities of each rank of some photographs under temperatures."""
-        return tuple((z[rows] / t).log_softmax(1).exp().numpy() for z, t in zip(self.log_probs, temperature, strict=True))
+        found = _rows(self.scores, rows).tempered(temperature).log_probs()
+        return tuple(class_log_probs(log_p, size).exp().numpy() for log_p, size in zip(found, self.tree.sizes, strict=True))
 
     def evidence(self, temperature: Sequence[float]) -> Evidence:
         """Return the evidence for a calibration from all photographs, with their scores divided by the temperature of each rank."""
@@ -123,12 +134,33 @@ class Truth:
         return float(answered[enough[-1]]) if len(enough) else 0.0
 
 
+def raw(scores: Scores) -> LinearScores | SiblingScores:
+    """Return the scores in one of the forms that the temperatures of every head of linnaeus give: `logits` per rank or per level."""
+    found = scores.tempered([1.0] * len(scores.log_probs()))
+    assert isinstance(found, LinearScores | SiblingScores), f"{type(found).__name__} is neither LinearScores nor SiblingScores"
+    return found
+
+
+def _rows(scores: LinearScores | SiblingScores, rows: np.ndarray | slice) -> LinearScores | SiblingScores:
+    """Return the scores of the photographs at some positions."""
+    if isinstance(scores, SiblingScores):
+        return SiblingScores(scores.layout, [z[:, rows] for z in scores.logits], scores.greedy)
+    return LinearScores(scores.tree, [z[rows] for z in scores.logits])
+
+
+def joined(parts: Sequence[LinearScores | SiblingScores]) -> LinearScores | SiblingScores:
+    """Return the scores of all photographs of some batches."""
+    if isinstance(first := parts[0], SiblingScores):
+        return SiblingScores(first.layout, [torch.cat(own, 1) for own in zip(*(one.logits for one in parts), strict=True)], first.greedy)
+    return LinearScores(first.tree, [torch.cat(own) for own in zip(*(one.logits for one in parts), strict=True)])
+
+
 def _weights(population: Population, rows: slice, r: int) -> np.ndarray:
     """Return the true probability of each class of a rank, float32 [n, C_r]; 1 for the label if it is not known otherwise."""
     if population.chance is not None:
         return population.chance[r][rows]
     label = population.label[rows, r]
-    return (np.arange(population.log_probs[r].shape[1]) == label[:, None]).astype(np.float32)
+    return (np.arange(population.tree.sizes[r]) == label[:, None]).astype(np.float32)
 
 
 def _wrong(population: Population) -> np.ndarray:
@@ -150,29 +182,27 @@ def of_run(run: Path, checkpoint: str | None) -> Population:
     model = load_model(run, checkpoint=checkpoint)
     model.calibration = None
     data = labelled.of_run(run, "validation", model.tree, model.components)
-    parts: list[list[torch.Tensor]] = [[] for _ in model.tree.ranks]
-    paths, rows = [], []
+    parts, paths, rows = [], [], []
     for _, good, prepared in calibrate_cli._batches(model, data):
         scores = model.scores(prepared)
-        for part, log_p, size in zip(parts, scores.log_probs(), model.tree.sizes, strict=True):
-            part.append(class_log_probs(log_p, size).float())
+        parts.append(raw(scores))
         paths.append(scores.path().numpy())
         rows.append(good)
-    return Population(model.tree.ranks, [torch.cat(part) for part in parts], np.concatenate(paths), data.labels[np.concatenate(rows)])
+    return Population(model.tree, joined(parts), np.concatenate(paths), data.labels[np.concatenate(rows)])
 
 
 def synthetic(count: int, seed: int) -> Population:
-    """Return a population of 40 genera with 4 species each. The network is overconfident: its scores are too large by a factor of 1.5."""
+    """Return a population of 40 genera with 4 species each, of the head `marginal`. The network is overconfident: its scores are too large
+    by a factor of 1.5."""
+    tree, _ = TaxonomyTree.from_lineages(("genus", "species"), np.array([[f"{i // 4:02}", f"{i:03}"] for i in range(160)]))
     rng = np.random.default_rng(seed)
     scores = rng.standard_normal((count, 160), dtype=np.float32)
     scores[np.arange(count), rng.integers(0, 160, count)] += rng.gamma(3.0, 2.2, count)
     scores += np.repeat(rng.standard_normal((count, 40), dtype=np.float32), 4, axis=1)
     true = torch.from_numpy(scores).softmax(1).numpy()
-    fine = torch.from_numpy(1.5 * scores).log_softmax(1)
-    coarse = fine.view(count, 40, 4).logsumexp(2)
-    best = fine.argmax(1).numpy()
+    network = MarginalScores(Layout(tree, null=False), torch.from_numpy(1.5 * scores))
     chance = [true.reshape(count, 40, 4).sum(2), true]
-    return Population(("genus", "species"), [coarse, fine], np.stack([best // 4, best], 1), _labels(true, rng), chance)
+    return Population(tree, raw(network), network.path().numpy(), _labels(true, rng), chance)
 
 
 def _labels(chance: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -194,8 +224,7 @@ class Draw(NamedTuple):
 def draw(population: Population, sample: Population, precisions: Sequence[float]) -> Draw:
     """Calibrate on a sample, and judge the calibration on the population."""
     tuning = is_tuning(len(sample.label))
-    label = torch.from_numpy(sample.label)[tuning]
-    temperature = [fit_temperature(z[tuning][label[:, r] >= 0], label[:, r][label[:, r] >= 0]) for r, z in enumerate(sample.log_probs)]
+    temperature = sample.temperatures(np.flatnonzero(tuning))
     evidence = sample.evidence(temperature)
     found = fit_thresholds(evidence, tuning, "", temperature, precisions, CONFIDENCE)
     truth = Truth(population, temperature, list(found.sets.values()))
@@ -210,7 +239,7 @@ def draw(population: Population, sample: Population, precisions: Sequence[float]
 
 def report(population: Population, draws: Sequence[Draw], size: int) -> tuple[list[str], bool]:
     """Return (the lines of the tables, True if the bars are met)."""
-    plain, count = Truth(population, [1.0] * len(population.ranks)), len(draws)
+    plain, count = Truth(population, [1.0] * len(population.tree.ranks)), len(draws)
     most = 1 - CONFIDENCE + 2 * (CONFIDENCE * (1 - CONFIDENCE) / count) ** 0.5
     titles = ["precision", "missed, bar", "answered", "of the best", "possible", "on average", "interpolated", "missed", "fixed 0.65"]
     lines = [f"{count} draws of {size:,}; {len(population.label):,} photographs", ""]
@@ -224,7 +253,7 @@ def report(population: Population, draws: Sequence[Draw], size: int) -> tuple[li
         cells = [f"{missed:.3f}, {most:.3f}", *(f"{x:.3f}" for x in (answered, answered / best, plain.possible(precision, size) / best))]
         cells += [f"{average.mean():.4f}", f"{interpolated.mean():.4f}", f"{(interpolated < precision).mean():.3f}", f"{fixed:.4f}"]
         lines.append(f"| {precision:g} | {' | '.join(cells)} |")
-    lines += ["", f"| coverage | {' | '.join(population.ranks)} |", f"|---:|{'---:|' * len(population.ranks)}"]
+    lines += ["", f"| coverage | {' | '.join(population.tree.ranks)} |", f"|---:|{'---:|' * len(population.tree.ranks)}"]
     for coverage, row in zip(COVERAGES, np.mean([d.covered for d in draws], axis=0), strict=True):
         met &= bool((row >= coverage - 0.001).all())
         lines.append(f"| {coverage:g} | {' | '.join(f'{value:.4f}' for value in row)} |")

@@ -9,7 +9,7 @@ import torch
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.heads import LinearScores, Scores
-from tests.workloads.taxonomy.test_heads import CONFIGS, TREES, every, make, node_probabilities
+from tests.workloads.taxonomy.test_heads import CONFIGS, TREES, children_of, every, make, node_probabilities
 from tests.workloads.taxonomy.trees import KINDS, is_path
 
 
@@ -127,6 +127,7 @@ def test_the_most_improbable_leaf_alone_gets_all_of_the_probability(name):
 REFUSED = {
     "among": ([torch.ones(1, dtype=torch.bool)], "some of the taxa need `among`, but .*Without does not define it"),
     "weighted": ([torch.zeros(1, 1)], "a prior over place and season needs `weighted`, but .*Without does not define it"),
+    "raised": ([torch.ones(1)], "the product of several photographs needs `raised`, but .*Without does not define it"),
     "product": ([[], torch.zeros(1, dtype=torch.int64), 1], "one answer for several photographs needs `product`, but .*Without does not"),
 }
 
@@ -183,3 +184,39 @@ def test_the_product(name, kind, null):
         elif r:  # a parent has the sum of its children
             above = together.log_probs()[r - 1].exp().sum(1)
             assert (found.exp().sum(1) <= above + 1e-9).all() or null or kind != "plain"
+
+
+@every(CONFIGS)
+@torch.no_grad()
+def test_the_product_of_evidence(name, kind, null):
+    """Compare with products computed one choice at a time: among all leaves of `marginal`, otherwise among the children of each taxon."""
+    tree, _, head, features = make(name, kind, null)
+    head, rows = head.eval(), len(features)
+    features = torch.cat([features, features.roll(1, 0) + 0.3, features.roll(2, 0) - 0.3])  # three photographs of each sequence
+    group, three = torch.arange(3 * rows) % rows, torch.full((rows,), 3.0, dtype=features.dtype)
+    parts = [head(part) for part in features.chunk(3)]
+    found = parts[0].product(parts[1:], group, rows).raised(three)
+    order = torch.randperm(3 * rows, generator=torch.Generator().manual_seed(0))
+    shuffled = head(features[order]).product([], group[order], rows).raised(three)
+    single = parts[0].product([], group[:rows], rows).raised(torch.ones_like(three))
+    for own, other, alone, expected in zip(*(s.log_probs() for s in (found, shuffled, single, parts[0])), strict=True):
+        assert torch.allclose(own, other, rtol=1e-9, atol=1e-9), "the order of photographs does not matter"
+        assert torch.allclose(alone, expected, rtol=1e-9, atol=1e-9), "one photograph is itself"
+    if name == "linear":
+        for r, own in enumerate(found.log_probs()):
+            assert torch.allclose(own, sum(part.log_probs()[r] for part in parts).log_softmax(1), rtol=1e-9, atol=1e-9)
+        return
+    nodes, nulls = node_probabilities(name, tree, head, found)
+    for r, size in enumerate(tree.sizes):
+        for cls in range(size):
+            assert torch.allclose(found.log_probs()[r][:, cls].exp(), nodes[tree.offsets[r] + cls], rtol=1e-9), "tree law"
+    assert is_path(tree, found.path().numpy()).all()
+    alone = [node_probabilities(name, tree, head, part) for part in parts]
+    leaves = np.flatnonzero(~tree.has_children[:-1]).tolist()
+    choices = [(-1, leaves, [*nulls])] if name == "marginal" else [(p, c, [p] * (p in nulls)) for p, c in children_of(tree).items()]
+    for parent, members, below in choices:
+        above = lambda own, parent=parent: own[parent] if parent >= 0 else torch.ones_like(three)
+        logs = [sum((one[n] / above(one)).log() for one, _ in alone) for n in members]
+        logs += [sum((empty[n] / above(one)).log() for one, empty in alone) for n in below]
+        expected = torch.stack(logs).softmax(0) * above(nodes)
+        assert torch.allclose(torch.stack([nodes[n] for n in members] + [nulls[n] for n in below]), expected, rtol=1e-8)

@@ -188,6 +188,9 @@ class SiblingScores(Scores):
         logits = [group_mean(at_least_float32(torch.cat(parts, 1)).t(), group, count, weight).t() for parts in levels]
         return SiblingScores(self.layout, logits, self.greedy)
 
+    def raised(self, exponent: Tensor) -> SiblingScores:
+        return SiblingScores(self.layout, [at_least_float32(z) * exponent for z in self.logits], self.greedy)
+
     def among(self, possible: Tensor) -> SiblingScores:
         """Return the scores given that the taxon is an allowed leaf (see `Scores.among`). The raw scores of the result are log p(taxon and
         an allowed leaf), summed from the leaves up."""

@@ -94,6 +94,14 @@ class Scores(ABC):
         log-probabilities of each softmax. Raise `ConfigError` if the class does not define this method."""
         raise ConfigError(f"one answer for several photographs needs `product`, but {class_name(type(self))} does not define it")
 
+    def raised(self, exponent: Tensor) -> Scores:
+        """Return scores with probabilities proportional to the current probabilities to a power. `exponent`: float [B], the power of each
+        sample.
+
+        The mean of n samples, as `product` returns it, to the power n is the product of their probabilities. Heads with a softmax among
+        siblings raise the probabilities of each softmax. Raise `ConfigError` if the class does not define this method."""
+        raise ConfigError(f"the product of several photographs needs `raised`, but {class_name(type(self))} does not define it")
+
     def among(self, possible: Tensor) -> Scores:
         """Return scores given that the taxon is one of the allowed leaves. The log-probabilities of taxa without an allowed leaf are
         `IMPOSSIBLE` or less.
@@ -191,6 +199,9 @@ class LinearScores(Scores):
     def product(self, others: Sequence[Self], group: Tensor, count: int, weight: Tensor | None = None) -> LinearScores:
         ranks = [log_softmax(at_least_float32(torch.cat(parts))) for parts in zip(*(one.logits for one in (self, *others)), strict=True)]
         return LinearScores(self.tree, [group_mean(values, group, count, weight) for values in ranks])
+
+    def raised(self, exponent: Tensor) -> LinearScores:
+        return LinearScores(self.tree, [at_least_float32(z) * exponent.unsqueeze(1) for z in self.logits])
 
     def among(self, possible: Tensor) -> LinearScores:
         """Return scores of each rank given that the class of the rank has an allowed leaf at or below it. `possible`: bool [T], True for

@@ -86,6 +86,9 @@ class MarginalScores(Scores):
         logits = log_softmax(at_least_float32(torch.cat([batch.logits for batch in (self, *others)])))
         return MarginalScores(self.layout, group_mean(logits, group, count, weight))
 
+    def raised(self, exponent: Tensor) -> MarginalScores:
+        return MarginalScores(self.layout, at_least_float32(self.logits) * exponent.unsqueeze(1))
+
     def among(self, possible: Tensor) -> MarginalScores:
         impossible = ~self.layout.possible_nodes(possible)[self.layout.leaf_node]
         return MarginalScores(self.layout, at_least_float32(self.logits).masked_fill(impossible, IMPOSSIBLE))

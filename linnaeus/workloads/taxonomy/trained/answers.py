@@ -12,6 +12,8 @@ import numpy as np
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, answer_ranks, confident_paths
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
+TOGETHER = MEAN, PRODUCT = "mean", "product"
+
 
 @dataclass(frozen=True)
 class Taxon:
@@ -75,6 +77,7 @@ class Asked(NamedTuple):
     threshold: float = 0.0  # least confidence of the rolled-up answer
     sets: tuple[float, ...] | None = None  # per rank: list the taxa with at least this probability, in place of the `top` best
     familiar: float | None = None  # least familiarity of a photograph that gets an answer; None: not calibrated
+    together: str = MEAN  # of one answer for several photographs: their evidence is the mean or the product
 
 
 class Answers:

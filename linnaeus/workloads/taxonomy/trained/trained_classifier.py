@@ -1,11 +1,9 @@
-"""`TrainedClassifier`: a network with trained weights. `predict` returns the taxa on photographs, `embed` returns features of photographs.
-
-Photographs are read, resized and normalised by the same code as in validation."""
+"""`TrainedClassifier`: a trained network that answers questions about photographs. `predict` returns the taxa on photographs, `embed`
+returns features of photographs."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,27 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from linnaeus.checkpoint.initial_weights import InitialWeights
-from linnaeus.checkpoint.weight_matching import load_all
-from linnaeus.data.samples import Batch
-from linnaeus.errors import ConfigError, one_line, quoted
-from linnaeus.workloads.taxonomy.augment.pipeline import ValidationPipeline
-from linnaeus.workloads.taxonomy.components import column_slices, encode
+from linnaeus.errors import ConfigError, quoted
+from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import Scores
-from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest.photographs import DETAIL
-from linnaeus.workloads.taxonomy.models import build_network
+from linnaeus.workloads.taxonomy.heads.head import group_mean
 from linnaeus.workloads.taxonomy.observations import Metadata
-from linnaeus.workloads.taxonomy.preparation import BatchPreparation
-from linnaeus.workloads.taxonomy.trained.answers import Answers, Asked, Prediction, Scored
+from linnaeus.workloads.taxonomy.trained.answers import MEAN, PRODUCT, TOGETHER, Answers, Asked, Prediction
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs, only_possible
 from linnaeus.workloads.taxonomy.trained.description import Description
-from linnaeus.workloads.taxonomy.trained.familiarity import familiarity
-from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of, read_photograph
+from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_names
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
+from linnaeus.workloads.taxonomy.trained.trained_network import TrainedNetwork
 from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH = 32  # photographs per forward pass of `predict` and `embed`
@@ -47,12 +38,13 @@ USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
 class Together:
     """Scores of G groups of photographs, from all photographs so far."""
 
-    scores: Scores
+    scores: Scores  # of the network, without the prior: geometric means over the photographs of each group
+    log_weights: Tensor | None  # float [G, T]: mean log-weight of the prior; None: no prior
     photographs: np.ndarray  # int64 [G]: number of photographs of each group
     known: np.ndarray  # bool [G, M]: some photograph of the group has a value of the metadata component
 
 
-class TrainedClassifier:
+class TrainedClassifier(TrainedNetwork):
     """Trained network of a run or a bundle with its tree of taxa. Without a calibration, predictions have no rolled-up answer (the finest
     taxon that is confident enough)."""
 
@@ -67,33 +59,9 @@ class TrainedClassifier:
         prior: PlacePrior | None = None,
         device: str = "cpu",
     ) -> None:
-        """Build the network and load its weights.
-
-        `calibration`: None: not calibrated. `prior`: weights for the taxa at a place and in a season, fitted together with `calibration`;
-        None: no prior. `device`: such as cpu or cuda. Raise `ConfigError` if the network cannot be built, if the weights do not fit the
-        network, and if the device does not exist."""
-        self.description, self.tree, self.weights, self.calibration = description, tree, weights, calibration
-        self.image_size = description.image_sizes[-1]
-        self.short_side, inputs = DETAIL * self.image_size, description.components
-        try:
-            model = build_network(description.model, description.head, description.image_sizes, tree, inputs, pretrained=False)
-        except (RuntimeError, MemoryError) as error:  # of a damaged description: sizes that no memory holds
-            raise ConfigError(f"the network of {weights.source} cannot be built ({one_line(error)})") from None
-        load_all(weights, model)
-        self.device = torch_device(device)
-        self.model = model.to(self.device).eval()
-        self.use_prior(prior)
-        self.pipeline = ValidationPipeline(self.image_size)
-        self.possible: Tensor | None = None  # bool [T], `Restriction.possible`; None: all taxa are possible
+        """Build the network and load its weights. The arguments and errors are those of `TrainedNetwork`."""
+        super().__init__(description, tree, weights, calibration, prior, device)
         self.answers = Answers(tree)
-
-    def use_prior(self, prior: PlacePrior | None) -> None:
-        """Weight all later predictions by a prior; None: use no prior.
-
-        Set `components` to the metadata components of the network, followed by the components of the prior."""
-        self.prior = None if prior is None else prior.to(self.device)
-        self.components = self.description.components + (() if prior is None else prior.components)
-        self.preparation = BatchPreparation(self.components, column_slices(self.components))
 
     def restricted(self, names: Sequence[str]) -> TrainedClassifier:
         """Return a classifier with the same network whose predictions are restricted to the named taxa and all taxa below them.
@@ -134,6 +102,7 @@ class TrainedClassifier:
         precision: float | None = None,
         coverage: float | None = None,
         among: Sequence[str] | None = None,
+        together: str | None = None,
     ) -> Any:
         """Return the `Prediction` of a photograph, or a list of predictions for a list of photographs.
 
@@ -147,16 +116,31 @@ class TrainedClassifier:
         taxa, a set of taxa per rank that has the true taxon with this probability. `among`: names of the possible taxa, as for
         `restricted`, which is faster for several calls.
 
+        `together` mean or product: the photographs show the same organism, and get one prediction. mean: normalised geometric mean of the
+        probabilities, for nearly equal photographs; product: normalised product, for photographs that are independent of each other.
+
         Raise `ConfigError` for an impossible value, `NotAnImage` for bytes that cannot be decoded, `OSError` for a file that cannot be
         read."""
         given = {"latitude": latitude, "longitude": longitude, "uncertainty": uncertainty}
         given |= {"date": date, "time": time, "elevation": elevation}
-        asked = self.asked(top, precision, coverage)
+        asked = self.asked(top, precision, coverage, together)
         model = self if among is None else self.restricted(among)
+        if together is not None:
+            return model._predict_one(photographs, given, asked)
         found: list[Prediction] = []
         for several, metadata in batches(photographs, given):
             found += model.predict_pixels([self.read(p) for p in several], metadata, [*map(name_of, several)], asked)
         return found[0] if is_one(photographs) else found
+
+    def _predict_one(self, photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any], asked: Asked) -> Prediction:
+        """Return one prediction for all photographs. `given`: place and time, as for `metadata_of`."""
+        groups, first = None, None
+        for several, metadata in batches(photographs, given):
+            first = name_of(several[0]) if groups is None else first
+            groups = self.together([self.read(p) for p in several], metadata, np.zeros(len(several), np.int64), groups)
+        if groups is None:
+            raise ConfigError("together needs at least one photograph; the list is empty")
+        return self.predict_together(groups, [first], asked)[0]
 
     def embed(
         self,
@@ -182,13 +166,16 @@ class TrainedClassifier:
         features = np.concatenate(found)
         return features[0] if is_one(photographs) else features
 
-    def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None) -> Asked:
-        """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted.
+    def asked(self, top: int = 5, precision: float | None = None, coverage: float | None = None, together: str | None = None) -> Asked:
+        """Return the options of predictions. The default of `precision` is 0.95, or the lowest fitted precision if 0.95 was not fitted;
+        that of `together` is mean.
 
-        Raise `ConfigError` for a `top` that is not a whole number of at least 0, for a precision or a coverage that is not a number or was
-        not fitted, and for either of these options if the model is not calibrated."""
+        Raise `ConfigError` for a `top` that is not a whole number of at least 0, for another word in `together`, for a precision or a
+        coverage that is not a number or was not fitted, and for either of these options if the model is not calibrated."""
         if not isinstance(top, int | np.integer) or isinstance(top, bool) or top < 0:
             raise ConfigError(f"top is {quoted(str(top))}; it must be a whole number of at least 0")
+        if together is not None and together not in TOGETHER:
+            raise ConfigError(f"together is {quoted(str(together))}; it must be {' or '.join(TOGETHER)}")
         for name, value in (("precision", precision), ("coverage", coverage)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float | np.number)):
                 raise ConfigError(f"{name} is {quoted(str(value))}; it must be a number, such as 0.95")
@@ -196,24 +183,11 @@ class TrainedClassifier:
             if precision is not None or coverage is not None:
                 name = "precision" if precision is not None else "coverage"
                 raise ConfigError(f"{name} needs a calibrated model; calibrate it with `linnaeus calibrate RUN`")
-            return Asked(top)
+            return Asked(top, together=together or MEAN)
         fitted = [one.precision for one in self.calibration.precisions]
         chosen = precision if precision is not None else USUAL_PRECISION if USUAL_PRECISION in fitted else fitted[0]
         sets = None if coverage is None else self.calibration.set_thresholds(coverage)
-        return Asked(top, chosen, self.calibration.threshold(chosen), sets, self.calibration.familiar)
-
-    def read(self, photograph: Photograph) -> np.ndarray:
-        """Return the pixels of a photograph, uint8 [H, W, 3], scaled down to the size that `batch` needs. Raise as `predict` does."""
-        try:
-            return read_photograph(photograph, self.short_side, self.description.max_image_pixels)
-        except NotAnImage as error:
-            raise NotAnImage(f"{name_of(photograph) or 'photograph'}: {error}") from None
-
-    def crop(self, pixels: np.ndarray) -> np.ndarray:
-        """Return the central square of a photograph, resized to uint8 [S, S, 3], S = `image_size`. `batch` leaves such a square
-        unchanged."""
-        square: Tensor = self.pipeline([pixels], np.empty(0))[0]
-        return np.ascontiguousarray(square.permute(1, 2, 0).numpy())
+        return Asked(top, chosen, self.calibration.threshold(chosen), sets, self.calibration.familiar, together or MEAN)
 
     def predict_pixels(
         self, images: Sequence[np.ndarray], metadata: Metadata, names: Sequence[str | None], asked: Asked
@@ -223,31 +197,41 @@ class TrainedClassifier:
         return self.answers.predictions(self.scored(images, meta, present), names, present, self.components, asked)
 
     def together(self, images: Sequence[np.ndarray], metadata: Metadata, group: np.ndarray, before: Together | None = None) -> Together:
-        """Return the scores of groups of photographs: the normalised geometric means of the probabilities of the photographs.
+        """Return the scores of groups of photographs, which `predict_together` reads.
 
         `images`: pixels of B photographs, as `read` returns; `metadata`: of the B photographs. `group`: int64 [B], the group of each
         photograph. `before`: result for other photographs, also of the same groups, to which these photographs are added. Groups are
         numbered from 0, and each must have a photograph here or in `before`."""
         meta, present = encode(metadata, self.components)
-        size = max(0 if before is None else len(before.photographs), int(group.max(initial=-1)) + 1)
+        earlier = 0 if before is None else len(before.photographs)
+        size = max(earlier, int(group.max(initial=-1)) + 1)
         known, photographs = np.zeros((size, present.shape[1]), dtype=bool), np.bincount(group, minlength=size)
         np.logical_or.at(known, group, present)
+        numbers, weights = torch.from_numpy(group).to(self.device), torch.ones(len(group), device=self.device)
         with torch.inference_mode():
-            scores = self.all_scores(self.preparation(self.batch(images, meta, present)))
-            if before is None:
-                return Together(scores.product([], torch.from_numpy(group).to(self.device), size), photographs, known)
-            earlier = np.arange(len(before.photographs))
-            number, weight = np.append(earlier, group), np.append(before.photographs, np.ones(len(group)))
-            numbers, weights = (torch.from_numpy(values).to(self.device) for values in (number, weight))
-            both = before.scores.product([scores], numbers, size, weights)
-        photographs[: len(earlier)] += before.photographs
-        known[: len(earlier)] |= before.known
-        return Together(both, photographs, known)
+            prepared = self.preparation(self.batch(images, meta, present))
+            batches = [self.network_scores(prepared)]
+            rows = [] if self.prior is None else [self.prior.log_weights(**self.prior_inputs(prepared))]
+            if before is not None:
+                numbers = torch.cat([torch.arange(earlier, device=self.device), numbers])
+                weights = torch.cat([torch.from_numpy(before.photographs).to(weights), weights])
+                batches, rows = [before.scores, *batches], [*([] if before.log_weights is None else [before.log_weights]), *rows]
+                photographs[:earlier] += before.photographs
+                known[:earlier] |= before.known
+            scores = batches[0].product(batches[1:], numbers, size, weights)
+            log_weights = group_mean(torch.cat(rows), numbers, size, weights) if rows else None
+        return Together(scores, log_weights, photographs, known)
 
     def predict_together(self, groups: Together, names: Sequence[str | None], asked: Asked) -> list[Prediction]:
-        """Return one prediction for each of G groups of photographs. `names`: [G], a path for each group."""
+        """Return one prediction for each of G groups of photographs. `names`: [G], a path for each group.
+
+        `asked.together` mean: the probabilities are the normalised geometric means of those of the photographs; product: their normalised
+        products. The prior over place and season counts once for a group, by its mean log-weights."""
         with torch.inference_mode():
-            scored = self.scored_of(groups.scores)
+            scores = groups.scores
+            if asked.together == PRODUCT:
+                scores = scores.raised(torch.from_numpy(groups.photographs).to(self.device, torch.float32))
+            scored = self.scored_of(scores if groups.log_weights is None else scores.weighted(groups.log_weights))
         return self.answers.predictions(scored, names, groups.known, self.components, asked)
 
     def features(self, images: Sequence[np.ndarray], metadata: Metadata, normalize: bool = False) -> np.ndarray:
@@ -259,99 +243,6 @@ class TrainedClassifier:
             features: Tensor = self.outputs(self.preparation(batch))["features"].float()
             return (F.normalize(features) if normalize else features).cpu().numpy()
 
-    @property
-    def width(self) -> int:
-        """Return the number of features of a photograph."""
-        return self.model.trunk.width
-
-    def fingerprint(self) -> str:
-        """Return a SHA-256 of the weights and the image size, on which features depend. A run and its bundle have equal fingerprints."""
-        digest = hashlib.sha256(f"image size {self.image_size}".encode())
-        for name, tensor in sorted(self.weights.state.items()):
-            digest.update(f"\0{name} {tensor.dtype} {list(tensor.shape)}\0".encode())
-            digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        return digest.hexdigest()
-
-    def scored(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Scored:
-        """Return the probabilities and predicted paths of B photographs. `images`: uint8 [H, W, 3] of any size. `meta`, `present`: metadata
-        as `components.encode` returns."""
-        with torch.inference_mode():
-            return self.scored_of(self.all_scores(self.preparation(self.batch(images, meta, present))))
-
-    def scored_of(self, scores: Scores) -> Scored:
-        """Return the calibrated probabilities and predicted paths, after the restriction, and the familiarity, without the restriction.
-
-        `scores`: scores of all taxa, as `all_scores` returns."""
-        probabilities, path = self._limited(scores)
-        known = familiarity(probabilities if self.possible is None else self.probabilities(scores))
-        return Scored(tuple(p.cpu().numpy() for p in probabilities), path.cpu().numpy(), known.cpu().numpy())
-
-    def batch(self, images: Sequence[np.ndarray], meta: np.ndarray, present: np.ndarray) -> Batch:
-        """Return photographs and metadata as tensors on the model's device. The arguments are as for `scored`.
-
-        Images are cropped to uint8 [B, 3, S, S]. The batch is not normalised; `self.preparation` normalises it."""
-        batch = {"image": self.pipeline(images, np.empty(0)), "meta": torch.from_numpy(meta), "present": torch.from_numpy(present)}
-        return {name: value.to(self.device) for name, value in batch.items()}
-
-    def results(self, batch: Mapping[str, Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Return, for a batch, the calibrated probabilities of each rank, float [B, C_r], and the predicted paths, int64 [B, R].
-
-        `batch`, on the model's device: image uint8 [B, 3, S, S], meta float [B, F] and present bool [B, M]. Impossible taxa have
-        probability 0."""
-        return self._limited(self.all_scores(self.preparation(dict(batch))))
-
-    def scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of a normalised batch. If this classifier is restricted, the scores are conditional on the possible taxa."""
-        scores = self.all_scores(prepared)
-        return scores if self.possible is None else scores.among(self.possible)
-
-    def all_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of all taxa for a normalised batch, weighted by the prior, if any. A restriction of this classifier is not
-        applied."""
-        scores = self.network_scores(prepared)
-        return scores if self.prior is None else scores.weighted(self.prior.log_weights(**self.prior_inputs(prepared)))
-
-    def network_scores(self, prepared: Mapping[str, Tensor]) -> Scores:
-        """Return the scores of all taxa for a normalised batch, without restriction and without prior.
-
-        With test-time augmentation, the probabilities are means over each photograph and its mirror image."""
-        scores: Scores = self.outputs(prepared)["scores"]
-        if self.description.tta == "none":
-            return scores
-        return scores.mean([self.outputs(dict(prepared) | {"image": prepared["image"].flip(3)})["scores"]])
-
-    def outputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Return the outputs `scores` and `features` of the network for a normalised batch, without test-time augmentation.
-
-        `prepared` may also have the metadata columns of the prior. The network does not read them."""
-        slices, inputs = column_slices(self.description.components), dict(prepared)
-        own = {"meta": inputs["meta"][:, : slices[-1].stop if slices else 0], "present": inputs["present"][:, : len(slices)]}
-        return self.model(inputs | own)  # type: ignore[no-any-return]
-
-    def prior_inputs(self, prepared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the inputs of the prior from a normalised batch: `meta` float [B, F] and `present` bool [B, M] for the M components of the
-        prior.
-
-        Without a prior both tensors have no columns."""
-        slices = column_slices(self.description.components)
-        return {"meta": prepared["meta"][:, slices[-1].stop if slices else 0 :], "present": prepared["present"][:, len(slices) :]}
-
-    def _limited(self, scores: Scores) -> tuple[list[Tensor], Tensor]:
-        """Return the calibrated probabilities of each rank, float [B, C_r], and the predicted paths, int64 [B, R], from `scores`, after the
-        restriction."""
-        if self.possible is None:
-            return self.probabilities(scores), scores.path()
-        return only_possible(self.probabilities(scores, self.possible), scores.among(self.possible).path(), self.possible)
-
-    def probabilities(self, scores: Scores, possible: Tensor | None = None) -> list[Tensor]:
-        """Return the calibrated probabilities of the classes of each rank, float [B, C_r] per rank, from `scores` of all taxa.
-
-        `possible`: bool [T], the taxa to which the calibrated probabilities are restricted; None: no restriction. The temperatures come
-        first: they were fitted for choices among all children of a taxon."""
-        scores = scores if self.calibration is None else scores.tempered(self.calibration.temperature)
-        scores = scores if possible is None else scores.among(possible)
-        return [class_log_probs(log_p, size).exp() for log_p, size in zip(scores.log_probs(), self.tree.sizes, strict=True)]
-
 
 def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, Any]) -> Iterator[tuple[Sequence[Photograph], Metadata]]:
     """Yield the photographs in batches of at most `BATCH`, with their metadata. `given`: place and time, as for `metadata_of`.
@@ -362,11 +253,3 @@ def batches(photographs: Photograph | Sequence[Photograph], given: Mapping[str, 
     for first in range(0, len(several), BATCH):
         rows = slice(first, first + BATCH)
         yield several[rows], metadata.take(rows)
-
-
-def torch_device(name: str) -> torch.device:
-    """Return the torch device `name`, such as cpu or cuda. Raise `ConfigError` if this machine does not have the device."""
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError):
-        raise ConfigError(f"device is {name!r}, which this machine does not have; use cpu or cuda") from None

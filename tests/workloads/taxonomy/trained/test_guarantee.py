@@ -13,13 +13,15 @@ import pytest
 import torch
 
 import linnaeus
-from benchmarks.guarantee import Truth, draw, synthetic
+from benchmarks.guarantee import Population, Truth, draw, joined, raw, synthetic
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
 from linnaeus.workloads.taxonomy.trained.calibrate import calibrate_cli, calibration_fit, guarantee
+from linnaeus.workloads.taxonomy.trained.class_probabilities import class_log_probs
 from linnaeus.workloads.taxonomy.trained.predict import predict_cli, prediction_files
 from linnaeus.workloads.taxonomy.trained.rollup import NONE, RIGHT, UNKNOWN, WRONG, Paths, answer_ranks, confident_paths, outcomes
 from tests import runs
+from tests.workloads.taxonomy.test_heads import CONFIGS, every, make
 from tests.workloads.taxonomy.trained.conftest import SETTINGS
 
 PATHS = Paths(np.array([[0, 3, 7]]), np.array([[0.9, 0.6, 0.2]]))
@@ -120,6 +122,22 @@ def test_thresholds_without_a_test_would_miss(monkeypatch):
     with torch.inference_mode():
         missed = [draw(population, population.sample(500, seed), (0.9,)).missed[0] for seed in range(30)]
     assert np.mean(missed) > 0.2
+
+
+@every(CONFIGS)
+@torch.no_grad()
+def test_temperatures_of_the_simulation_are_those_of_predictions(name, kind, null):
+    tree, labels, head, features = make(name, kind, null)
+    head, rows, temperature = head.eval(), np.random.default_rng(0).permutation(len(features)), (0.7, 1.4, 2.0, 0.9)
+    scores = joined([raw(head(features[:7])), raw(head(features[7:]))])
+    label = labels.masked_fill(labels >= torch.tensor(tree.sizes), -1)  # the simulation has no null labels
+    population = Population(tree, scores, head(features).path().numpy(), label.numpy())
+    expected = head(features[rows])
+    found = population.probabilities(rows, temperature)
+    for own, log_p, size in zip(found, expected.tempered(temperature).log_probs(), tree.sizes, strict=True):
+        assert np.allclose(own, class_log_probs(log_p, size).exp(), rtol=1e-9, atol=1e-300)
+    fitted = [calibration_fit.fit_temperature(*expected.choices(r, label[rows])) for r in range(len(tree.ranks))]
+    assert population.temperatures(rows) == pytest.approx(fitted, rel=1e-6)
 
 
 @pytest.mark.parametrize(("count", "share"), [(100, 0.2), (2000, 0.2), (3000, 400 / 3000), (100_000, 0.1)])

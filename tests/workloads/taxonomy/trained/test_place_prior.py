@@ -168,6 +168,15 @@ def test_a_prior_changes_predictions_with_a_place_only(run, finished, small, tmp
         (own / temperature).softmax(1).numpy(), rel=1e-5
     )
     assert np.array_equal(model.embed(photograph, **given), alone.embed(photograph))
+    # of several photographs the place counts once: the product of two alone, times the weight
+    two = model.predict([photograph, finished.photograph(1)], **given, top=model.tree.sizes[-1], together="product")
+    pixels = [model.read(finished.photograph(i)) for i in range(2)]
+    with torch.no_grad():
+        rows = model.network_scores(model.preparation(model.batch(pixels, meta.repeat(2, 0), present.repeat(2, 0)))).log_probs()[finest]
+    expected = ((rows.sum(0) + weights[0, -model.tree.sizes[-1] :]) / temperature).softmax(0).tolist()
+    lineages = dict(zip(model.tree.lineage_ids(model.tree.ranks[-1]), expected, strict=True))
+    found = {taxon.lineage: taxon.probability for taxon in two.ranks[model.tree.ranks[-1]]}
+    assert found == pytest.approx(lineages, rel=1e-4)
 
     bundle = tmp_path / "bundle"
     left = tmp_path / ".tmp-bundle" / "left.txt"  # of an attempt that was killed

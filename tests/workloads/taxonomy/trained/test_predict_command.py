@@ -149,6 +149,7 @@ def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, cap
         (["{photo}", "--latitude", "91", "--longitude", "0"], "latitude is 91"),
         (["{photo}", "--out", "x.txt"], "must end in .json, .csv, .parquet"),
         (["{photo}", "--out", "no/folder/x.csv"], "is not a folder"),
+        (["--manifest", "{manifest}", "--together", "product"], "--together product has no effect without --sequence COLUMN"),
         (["{photo}", "--top", "0"], "--top is 0; it must be from 1 to 1000"),
     ],
 )

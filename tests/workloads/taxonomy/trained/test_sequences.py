@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import linnaeus
+from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import column_of
 from linnaeus.workloads.taxonomy.trained import reading_ahead
@@ -75,11 +76,14 @@ def threads_of_the_tests(monkeypatch):
     monkeypatch.setattr("torch.set_num_threads", lambda threads: None)
 
 
-def test_the_answer_is_the_normalised_product(finished, manifest, tmp_path, capsys):
-    assert predict(finished, manifest, tmp_path / "out.json", "--top", "1000") == 0
+@pytest.mark.parametrize(("words", "power"), [([], np.mean), (["--together", "product"], np.sum)], ids=["mean", "product"])
+def test_the_answer_is_the_normalised_mean_or_product(finished, manifest, tmp_path, capsys, words, power):
+    assert predict(finished, manifest, tmp_path / "out.json", "--top", "1000", *words) == 0
     printed = capsys.readouterr().out
     assert "11 of 12 sequences answered" in printed and "1 photograph of these sequences could not be read" in printed
-    rows = {row["sequence"]: row for row in json.loads((tmp_path / "out.json").read_text())["predictions"]}
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["together"] == (words[-1] if words else "mean")
+    rows = {row["sequence"]: row for row in content["predictions"]}
     assert len(rows) == 12 and rows["lost"]["error"] and [*rows["b3"]["unreadable"]] == [rows["b3"]["photographs"][0]]
     singles = tmp_path / "single.json"
     words = ["--manifest", str(manifest), "--setting", "data.max_bad_fraction=1", "--out", str(singles), "--top", "1000"]
@@ -93,9 +97,36 @@ def test_the_answer_is_the_normalised_product(finished, manifest, tmp_path, caps
         for rank in row["ranks"]:
             found = {taxon["lineage"]: taxon["probability"] for taxon in row["ranks"][rank]}
             logs = [{taxon["lineage"]: np.log(taxon["probability"]) for taxon in one["ranks"][rank]} for one in own]
-            product = {key: np.exp(np.mean([one[key] for one in logs])) for key in found}
+            product = {key: np.exp(power([one[key] for one in logs])) for key in found}
             total = sum(product.values())
             assert found == pytest.approx({key: value / total for key, value in product.items()}, rel=1e-4)
+
+
+def probabilities(prediction) -> dict[str, float]:
+    return {taxon.lineage: taxon.probability for taxa in prediction.ranks.values() for taxon in taxa}
+
+
+def test_python_gives_one_answer_for_photographs_of_the_same_organism(finished, monkeypatch):
+    monkeypatch.setattr("linnaeus.workloads.taxonomy.trained.trained_classifier.BATCH", 2)
+    model, photographs = linnaeus.load_model(finished.bundle), [finished.photograph(i) for i in range(5)]
+    places = {"latitude": [52.1, None, 40.0, None, 3.0], "longitude": [4.3, None, 5.0, None, 9.0]}
+    backwards = {name: values[::-1] for name, values in places.items()}
+    alone = [probabilities(one) for one in model.predict(photographs, **places, top=1000)]
+    rank_of = {taxon.lineage: taxon.rank for taxa in model.predict(photographs[0], top=1000).ranks.values() for taxon in taxa}
+    for together, power in (("mean", np.mean), ("product", np.sum)):
+        found = model.predict(photographs, **places, top=1000, together=together)
+        assert found.photograph == str(photographs[0]) and found.metadata == ("SPATIAL",)
+        values = {key: np.exp(power([np.log(one[key]) for one in alone])) for key in rank_of}
+        totals = {rank: sum(values[key] for key in rank_of if rank_of[key] == rank) for rank in model.tree.ranks}
+        assert probabilities(found) == pytest.approx({key: values[key] / totals[rank_of[key]] for key in values}, rel=1e-4)
+        again = model.predict(photographs[::-1], **backwards, top=1000, together=together)
+        assert probabilities(again) == pytest.approx(probabilities(found), rel=1e-5), "the order does not matter"
+        single = model.predict(photographs[0], latitude=52.1, longitude=4.3, top=1000, together=together)
+        assert probabilities(single) == pytest.approx(alone[0], rel=1e-5), "one photograph is itself"
+    with pytest.raises(ConfigError, match="together is 'sum'; it must be mean or product"):
+        model.predict(photographs, together="sum")
+    with pytest.raises(ConfigError, match="together needs at least one photograph"):
+        model.predict([], together="mean")
 
 
 def test_a_sequence_may_be_a_column_that_the_format_copies(finished, manifest, tmp_path):
@@ -195,6 +226,7 @@ def test_each_format_has_the_answer_of_the_sequence(finished, manifest, tmp_path
     ("words", "line"),
     [
         (["--sequence", "nothing"], "--sequence: the manifest has no column 'nothing'"),
+        (["--sequence", "burst", "--together", "sum"], "argument --together: invalid choice: 'sum'"),
         (["--format", "camtrap_dp", "--sequence", "station"], "has photographs of several deployments"),
     ],
 )

@@ -90,7 +90,7 @@ def search(options: argparse.Namespace) -> list[str]:
     Raise `ConfigError` for a user's mistake."""
     from linnaeus.workloads.taxonomy.trained.embed.feature_index import read_index
     from linnaeus.workloads.taxonomy.trained.embed.match_tables import write_matches
-    from linnaeus.workloads.taxonomy.trained.trained_classifier import torch_device
+    from linnaeus.workloads.taxonomy.trained.trained_network import torch_device
 
     threads, device = use_threads(options), torch_device(options.device)
     index = read_index(options.index)

@@ -22,6 +22,7 @@ from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
 from linnaeus.config.run_command import CONTINUES, run_command
 from linnaeus.errors import ConfigError, counted, escaped
+from linnaeus.workloads.taxonomy.trained.answers import TOGETHER
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, check_out, check_photographs, photographs_of
 from linnaeus.workloads.taxonomy.trained.predict.observation_tables import check_events
 from linnaeus.workloads.taxonomy.trained.predict.prediction_files import FORMATS, format_of
@@ -53,6 +54,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--sequence", metavar="COLUMN", help="of the manifest: one answer for the photographs with the same value, a burst or an individual"
     )
+    add("--together", choices=TOGETHER, help="evidence of a sequence: mean, for nearly equal photographs, or product (mean)")
     add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
     add(
         "--precision",
@@ -77,6 +79,8 @@ def _check(options: argparse.Namespace) -> None:
     options.format = options.out and format_of(options.format, options.out)
     check_out(options.out, [one.suffix for one in FORMATS.values()])
     check_ranges(options, {"top": (1, 1000)})
+    if options.together and not options.sequence:
+        raise ConfigError(f"--together {options.together} has no effect without --sequence COLUMN; leave it out")
     if options.sequence and not options.manifest:
         raise ConfigError(f"--sequence {options.sequence} has no effect without --manifest, whose column it is; leave it out")
 
@@ -99,7 +103,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     inputs = photographs_of(options, model.components, [*copied, *([options.sequence] if options.sequence else [])])
     if options.sequence:
         inputs, sequences = in_sequences(inputs, options.sequence)
-    asked = model.asked(options.top, options.precision, options.coverage)
+    asked = model.asked(options.top, options.precision, options.coverage, options.together)
     for note in (*model.weights.notes, *inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
         print(note)
     kind = "photograph" if sequences is None else "sequence"
@@ -111,7 +115,7 @@ def predict(options: argparse.Namespace) -> list[str]:
         check_events(inputs.columns, sequences)
     head: dict[str, Any] = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
     head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
-    head |= {} if sequences is None else {"sequence": options.sequence}
+    head |= {} if sequences is None else {"sequence": options.sequence, "together": asked.together}
     size, ends = options.batch_size, None if sequences is None else sequences.ends(options.batch_size)
     calibration = None if model.calibration is None else model.calibration.plain()
     with Journal(options.out, head | {"asked": list(asked), "calibration": calibration} | inputs.identity(), size, ends) as journal:

@@ -1,7 +1,7 @@
 """`Sequences`: groups of photographs of the same burst or individual. Each group gets one answer.
 
-The log-probabilities of the photographs of a sequence are averaged (`Scores.product`). They are not summed, because photographs of a burst
-are nearly copies of each other."""
+The log-probabilities of the photographs of a sequence are averaged, because photographs of a burst are nearly copies of each other, or on
+request summed (`TrainedClassifier.predict_together`)."""
 
 from __future__ import annotations
 

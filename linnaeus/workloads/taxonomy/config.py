@@ -135,6 +135,7 @@ class CamtrapConfig(ManifestConfig):
         "how files are named: by the path or the last part (name) of the URL, or mediaID or fileName (id); null: as most files",
         choices=("path", "name", "id"),
     )
+    group_column: str | None = setting("column whose equal values stay in the same split; auto: eventID, the events; null: none")
     min_probability: float | None = setting("least probability of machine classifications that are used; null: any", low=0, high=1)
 
 
@@ -151,6 +152,9 @@ class DarwinCoreConfig(ManifestConfig):
         "how files are named: by the path or the last part (name) of the URL, or the id of the record; null: as most files",
         choices=("path", "name", "id"),
     )
+    group_column: str | None = setting(
+        "column whose equal values stay in the same split; auto: occurrenceID, or eventID of an Event core; null: none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +164,7 @@ class InatOpenDataConfig(ManifestConfig):
         "size of the photographs, PHOTO_SIZE.jpg in the folder of each",
         choices=("original", "large", "medium", "small", "thumb", "square"),
     )
+    group_column: str | None = setting("column whose equal values stay in the same split; auto: observation_uuid; null: none")
     research_grade: bool = setting("use only the observations of research grade")
 
 

@@ -36,7 +36,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     if config.group_column is not None and config.group_column not in columns:
         kept = list_some([quoted(name) for name in columns]) or "none"
         raise ConfigError(f"data.group_column: the store does not have {quoted(config.group_column)}; its columns are {kept}")
-    notes = record["notes"] if config.group_column is None else with_group(record["notes"], config.group_column)
+    notes = with_group(record["notes"], config.group_column)
     rows = CleanRecords(
         tree=layout.read_tree(store),
         labels=array(store / "labels.npy"),

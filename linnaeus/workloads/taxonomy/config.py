@@ -45,6 +45,9 @@ class RecordsConfig(TaxonomyDataConfig):
     split_column: str | None = setting(
         "column with train, val and test (not used) in every row; auto: found by its name; null: split at random"
     )
+    split_file: str | None = setting(
+        "CSV with the columns photograph (or another id of the source) and split, in place of a split column; null: none"
+    )
     weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
     group_column: str | None = setting(
         "column (observation, observer, site) whose equal values stay in the same split; auto: one of observations, by name; null: none"
@@ -78,6 +81,9 @@ class ManifestConfig(RecordsConfig):
     date_format: str | None = setting("strptime format of the dates, such as %d/%m/%Y; null: ISO 8601")
     time_column: str | None = setting("column with the local time; auto: found by its name; null: none")
     elevation_column: str | None = setting("column with metres above the sea; auto: found by its name; null: none")
+    split_dates: dict[str, str] = setting(
+        "first day of the validation and of the test rows, in place of a split column, such as {test: 2024-01-01}; empty: none"
+    )
     elevation_missing: float | None = setting("elevation value that marks a missing elevation, such as 0.0 in some exports; null: none")
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.dates import check_format
+from linnaeus.workloads.taxonomy.manifest.given_split import without_column
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS, check_order
 
 AUTO = "auto"
@@ -72,6 +73,7 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
     Raise `ConfigError` for a configured column that does not exist, for keys that do not fit together, and for a manifest without a column
     of image paths or (with `labels`) of a rank."""
     _check_label_keys(config)
+    config = without_column(config, AUTO)
     chosen = config.group_column not in (None, AUTO)  # by the user
     named = {f"data.{role}_column": column for role, column in roles(config).items() if column != AUTO or role not in NAMES}
     named |= {f"data.rank_columns.{rank}": column for rank, column in config.rank_columns.items()}
@@ -81,7 +83,9 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
     by_name = {plain_name(name): name for name in reversed(header)}  # of several columns of one name, the first
     found = {role: next((by_name[name] for name in names if name in by_name), None) for role, names in NAMES.items()}
     found = {role: column for role, column in found.items() if getattr(config, f"{role}_column") == AUTO}
-    unread = {column: COMPONENT[role] for role, column in found.items() if column and COMPONENT.get(role) not in (None, *config.components)}
+    needed = {None, *config.components}
+    unread = {column: COMPONENT[role] for role, column in found.items() if column and COMPONENT.get(role) not in needed}
+    unread = {column: component for column, component in unread.items() if not (config.split_dates and column == found.get("date"))}
     found = {role: None if column in unread else column for role, column in found.items()}
     if "image" in found and found["image"] is None:
         raise ConfigError(f"data.image_column: no column is named path; set the column of image paths from {list_some(header)}")
@@ -140,7 +144,7 @@ def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str],
     why = {column: f" ({component} is not in data.components)" for column, component in unread.items()}
     notes = [f"{USED}{list_some(used, 40)}"]
     notes += [f"{NOT_USED}{list_some([name + why.get(name, '') for name in unused], 200)}"] if unused else []
-    if config.split_column is None:
+    if config.split_column is None and not config.split_file and not config.split_dates:
         split_like = [name for name in unused if plain_name(name) in SPLIT_NAMES]
         notes += [f"{quoted(name)} may be a split, and is not used; data.split_column={name} uses it" for name in split_like]
     return notes

@@ -211,6 +211,8 @@ def write_manifest(folder: Path) -> Path:
         lines.append(f"{i}.png,{23 - i}.png,G{i % 2},S{i % 4},T{i % 3},{where},{'val' if i % 5 == 0 else 'train'},site{i // 3},{i}")
     (folder / "manifest.csv").write_text("\n".join(lines) + "\n")
     (folder / "second.csv").write_text("\n".join(lines[:-4]) + "\n")
+    sides = "\n".join(f"{i}.png,{'val' if i % 3 == 0 else 'train'}" for i in range(20))
+    (folder / "split.csv").write_text(f"photograph,split\n{sides}\n")
     (folder / "gaps.csv").write_text("\n".join(lines).replace("23.png,0.png", "gone.png,0.png") + "\n")
     for name, genus in (("taxa", "A"), ("regrouped", "B")):
         taxa = ["id,parent,rank,name", "A,,genus,A", "B,,genus,B", *(f"T{i},{'A' if i else genus},species,T{i}" for i in range(3))]

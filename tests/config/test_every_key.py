@@ -260,6 +260,8 @@ TABLE = {
         "data.split_seed=1",
         MANIFEST,
     ),
+    **cases(see.source, "data.split_file=FOLDER/split.csv", MANIFEST),
+    **cases(see.source, "data.split_dates@manifest={val:2020-06-01}", f"{MANIFEST} data.date_column=day"),
     **cases(see.batches, "data.order=blocks", f"{MANIFEST} data.block_records=2 data.window_blocks=2"),
     **cases(
         see.batches,

@@ -45,6 +45,9 @@ class RecordsConfig(TaxonomyDataConfig):
     split_column: str | None = setting(
         "column with train, val and test (not used) in every row; auto: found by its name; null: split at random"
     )
+    split_file: str | None = setting(
+        "CSV with the columns photograph (or another id of the source) and split, in place of a split column; null: none"
+    )
     weight_column: str | None = setting("column with the weight of each row in the training loss, relative to the mean; null: equal")
     group_column: str | None = setting(
         "column (observation, observer, site) whose equal values stay in the same split; auto: one of observations, by name; null: none"
@@ -78,6 +81,9 @@ class ManifestConfig(RecordsConfig):
     date_format: str | None = setting("strptime format of the dates, such as %d/%m/%Y; null: ISO 8601")
     time_column: str | None = setting("column with the local time; auto: found by its name; null: none")
     elevation_column: str | None = setting("column with metres above the sea; auto: found by its name; null: none")
+    split_dates: dict[str, str] = setting(
+        "first day of the validation and of the test rows, in place of a split column, such as {test: 2024-01-01}; empty: none"
+    )
     elevation_missing: float | None = setting("elevation value that marks a missing elevation, such as 0.0 in some exports; null: none")
 
 
@@ -135,6 +141,7 @@ class CamtrapConfig(ManifestConfig):
         "how files are named: by the path or the last part (name) of the URL, or mediaID or fileName (id); null: as most files",
         choices=("path", "name", "id"),
     )
+    group_column: str | None = setting("column whose equal values stay in the same split; auto: eventID, the events; null: none")
     min_probability: float | None = setting("least probability of machine classifications that are used; null: any", low=0, high=1)
 
 
@@ -151,6 +158,9 @@ class DarwinCoreConfig(ManifestConfig):
         "how files are named: by the path or the last part (name) of the URL, or the id of the record; null: as most files",
         choices=("path", "name", "id"),
     )
+    group_column: str | None = setting(
+        "column whose equal values stay in the same split; auto: occurrenceID, or eventID of an Event core; null: none"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +170,7 @@ class InatOpenDataConfig(ManifestConfig):
         "size of the photographs, PHOTO_SIZE.jpg in the folder of each",
         choices=("original", "large", "medium", "small", "thumb", "square"),
     )
+    group_column: str | None = setting("column whose equal values stay in the same split; auto: observation_uuid; null: none")
     research_grade: bool = setting("use only the observations of research grade")
 
 

@@ -6,7 +6,7 @@
     linnaeus doctor manifest data.path=photos.csv --strict          # exit status 1 if there is an error or a warning
 
 The source is not changed. FOLDER/doctor.html shows the findings with photographs; FOLDER/findings.csv
-has a line for each row of each finding.
+has a line for each row of each finding; FOLDER/split.csv has the split that training would use, for `data.split_file`.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
 from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, cells_text
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
+from linnaeus.workloads.taxonomy.doctor.saved_split import SPLIT, save_split
 from linnaeus.workloads.taxonomy.doctor.terminal_page import print_findings
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
 
@@ -83,6 +84,7 @@ def report(options: argparse.Namespace) -> list[Finding]:
     if records.config.latitude_column is not None and not can_check_sea():
         print("places at sea are not checked; to check them: pip install global-land-mask")
     print(f"{'page' if options.no_images else 'with photographs'}: {folder / PAGE}\nall rows: {folder / FINDINGS}")
+    print("\n".join(save_split(folder / SPLIT, records)))
     if corrected is not None:
         print(write_corrected(corrected, records, findings, options.overrides))
     return findings

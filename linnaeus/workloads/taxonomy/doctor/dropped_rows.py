@@ -4,6 +4,7 @@ import numpy as np
 
 from linnaeus.errors import counted
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, Severity, found
+from linnaeus.workloads.taxonomy.manifest.given_split import NOT_IN_FILE, UNDATED
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS
 
 NO_ROWS = np.empty(0, dtype=np.int64)
@@ -20,6 +21,8 @@ def dropped_rows(records: Inspected) -> list[Finding]:
     for reason, rows in records.left_out.items():
         if reason in REASONS.values():
             findings += found(reason, "error", rows, "training leaves the rows out", leave_out=True)
+        elif reason in (NOT_IN_FILE, UNDATED):
+            findings += found("on no side of the split", "warning", rows, f"{reason}; training leaves the rows out", leave_out=True)
         else:
             findings += found("no label", "warning", rows, f"{reason}; training leaves the rows out", leave_out=True)
     return findings

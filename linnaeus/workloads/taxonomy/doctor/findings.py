@@ -47,7 +47,7 @@ class Inspected:
     labels: np.ndarray  # int64 [N, R] at `tree.ranks`, -1 for null and in rows that are left out
     files: ImageFiles  # of the N rows; `files.names` are the names of the photographs
     sizes: np.ndarray  # int64 [N], bytes; 0 or less: the file cannot be used, a key of `image_files.REASONS`
-    split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT (test); None without a split column
+    split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION, LEFT_OUT (test) or NO_SIDE; None if no split is given
     latitude: np.ndarray  # float64 [N], degrees north
     longitude: np.ndarray  # float64 [N], degrees east
     uncertainty: np.ndarray  # float64 [N], metres

@@ -13,8 +13,9 @@ from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, rea
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, plain_name
 from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
+from linnaeus.workloads.taxonomy.manifest.given_split import given_split
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
-from linnaeus.workloads.taxonomy.manifest.split import split_from_column
+from linnaeus.workloads.taxonomy.manifest.records import Records
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.text_arrays import Names
 
@@ -48,13 +49,7 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
     records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
     table, config = records.table, columns.config
     problems: list[str] = []
-    split = None
-    if config.split_column is not None:
-        try:
-            split = split_from_column(table.columns[config.split_column], config.split_column)
-        except ConfigError as error:
-            problems.append(str(error))
-            config = replace(config, split_column=None)
+    split, config = _split(records, config, problems)
     reader = label_reader(columns)
     usable = usable_rows(records, reader, config, test=None)
     tree, used_labels = reader.read(usable.table, [], problems)
@@ -89,6 +84,18 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
         left_out=usable.left_out,
         missing=tally.emptied,
     )
+
+
+def _split(records: Records, config: ManifestConfig, problems: list[str]) -> tuple[np.ndarray | None, ManifestConfig]:
+    """Return the given split of all rows, int8 [N], and the configuration. If the split cannot be read, append the message to `problems`,
+    and return None and a configuration without the split."""
+    column = records.table.columns[config.image_column]
+    names = records.files(column.values).names[column.codes] if config.split_file is not None else np.empty(0, dtype=str)
+    try:
+        return given_split(records.table, names, config, [])[0], config
+    except ConfigError as error:
+        problems.append(str(error))
+        return None, replace(config, split_column=None, split_file=None, split_dates={})
 
 
 def _identifying(header: Sequence[str]) -> list[str]:

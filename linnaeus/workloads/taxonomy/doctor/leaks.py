@@ -10,8 +10,8 @@ from linnaeus.workloads.taxonomy.doctor.places import SITE_NAMES, on_earth
 from linnaeus.workloads.taxonomy.manifest.cleaning import value_numbers
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT
-from linnaeus.workloads.taxonomy.observations import TRAIN
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE
+from linnaeus.workloads.taxonomy.observations import VALIDATION
 
 EARLIER = "an earlier split (training before validation before test)"
 BURST = 60.0  # most seconds between two consecutive photographs of a burst
@@ -33,8 +33,9 @@ def group_leaks(records: Inspected) -> list[Finding]:
             continue
         rows = leaking(number, records.split)
         severity: Severity = "error" if kind == "observation" else "warning"
+        outside = int(np.isin(records.split, (VALIDATION, LEFT_OUT)).sum())
         text = (
-            f"these rows, of {int((records.split != TRAIN).sum()):,} outside training, share their {quoted(name)} with rows of {EARLIER}; "
+            f"these rows, of {outside:,} outside training, share their {quoted(name)} with rows of {EARLIER}; "
             f"data.split_column=null data.group_column={name} keeps each on one side"
         )
         details = tuple(f"{name} {column.values[code]}" for code in number[rows].tolist())
@@ -44,7 +45,7 @@ def group_leaks(records: Inspected) -> list[Finding]:
 
 def leaking(number: np.ndarray, split: np.ndarray) -> np.ndarray:
     """Return the rows whose group also occurs in an earlier split, int64 [K]. `number` int64 [N]: group of each row, -1 for none."""
-    grouped = np.flatnonzero(number >= 0)
+    grouped = np.flatnonzero((number >= 0) & (split != NO_SIDE))
     first = np.full(int(number.max(initial=0)) + 1, LEFT_OUT)
     np.minimum.at(first, number[grouped], split[grouped])
     return grouped[split[grouped] > first[number[grouped]]]

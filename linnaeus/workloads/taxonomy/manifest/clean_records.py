@@ -17,11 +17,12 @@ from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
+from linnaeus.workloads.taxonomy.manifest.given_split import given_split, split_columns, split_name
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.records import Records, read
 from linnaeus.workloads.taxonomy.manifest.row_labels import IdLabels, NameLabels
-from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, split_from_column, test_as_validation
+from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, test_as_validation
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION, Metadata
 from linnaeus.workloads.taxonomy.text_arrays import Names, repeats
@@ -38,7 +39,7 @@ class CleanRecords:
     sizes: np.ndarray  # int64 [N]: sizes of the files in bytes
     metadata: Metadata
     weight: np.ndarray | None  # float64 [N], NaN for null; None without data.weight_column
-    split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT; None without data.split_column
+    split: np.ndarray | None  # int8 [N]: TRAIN, VALIDATION or LEFT_OUT; None if the source and the user do not give a split
     columns: dict[str, Column]  # the group column, columns whose names are those of groups, and columns that the caller requested
     excluded: LeftOut
     unreadable: tuple[tuple[str, str], ...]  # name and reason of each missing or empty file
@@ -109,7 +110,7 @@ def read_columns(
 
     def choose(header: Sequence[str], **keys: Any) -> list[str]:
         found[:] = [find_columns(replace(config, **keys), header, labels)]
-        return list(dict.fromkeys([*found[0].read(), *more(header)]))
+        return list(dict.fromkeys([*found[0].read(), *split_columns(found[0].config, header), *more(header)]))
 
     records = read(config, choose)
     return records, found[0]
@@ -139,13 +140,15 @@ def without_test(
     `ConfigError` if `test` is True and there are no test rows."""
     if split is None:
         if test:
-            raise ConfigError("--split=test: the manifest has no split column, so it has no test rows; set data.split_column")
+            raise ConfigError(
+                "--split=test: the manifest has no split column, so it has no test rows; set data.split_column or data.split_file"
+            )
         return None, np.ones(len(names), dtype=bool)
     if config.folds is not None:
         split = np.where(split == VALIDATION, TRAIN, split).astype(np.int8)
     split = test_as_validation(split) if test else split
     used = split != LEFT_OUT
-    excluded.add(f"called test in {quoted(config.split_column)}, neither trained on nor validated on", names[np.flatnonzero(~used)])
+    excluded.add(f"called test in {split_name(config)}, neither trained on nor validated on", names[np.flatnonzero(~used)])
     return split, used
 
 
@@ -177,14 +180,15 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
     sizes = files.sizes()[column.codes]
     paths = files.names[column.codes]
     notes += _outside_note(files)
-    split: np.ndarray | None = None
-    in_use = np.ones(len(table), dtype=bool)
-    if config.split_column is not None:
-        split = split_from_column(table.columns[config.split_column], config.split_column)
+    split, reason = given_split(table, paths, config, notes)
+    on_a_side = np.ones(len(table), dtype=bool) if split is None else split != NO_SIDE
+    in_use = on_a_side.copy()
     if test is not None:
-        split, in_use = without_test(split, paths, config, test, excluded)
+        split, trained = without_test(split, paths, config, test, excluded)
+        in_use &= trained
     bad = in_use & (sizes <= 0)
-    left_out = {reason: np.flatnonzero(bad & (sizes == code)) for code, reason in REASONS.items()}
+    left_out = {reason: np.flatnonzero(~on_a_side)}
+    left_out |= {reason: np.flatnonzero(bad & (sizes == code)) for code, reason in REASONS.items()}
     numbers = table.row_numbers()
     unreadable = tuple((str(paths[i]) or f"row {numbers[i]}", REASONS[int(sizes[i])]) for i in np.flatnonzero(bad).tolist())
     _check_unreadable(unreadable, int(in_use.sum()), records.place, config)

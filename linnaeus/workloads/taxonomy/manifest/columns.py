@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.dates import check_format
+from linnaeus.workloads.taxonomy.manifest.given_split import without_column
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS, check_order
 
 AUTO = "auto"
@@ -43,6 +44,7 @@ GROUP_NAMES = {name + end for name in (*_GROUPS.split(), "observer", "photograph
     "rightsholder",
 }
 USED, NOT_USED = "columns used: ", "columns not used: "  # beginnings of notes
+_AS_GROUP = " as group"  # end of the group column in the list of columns that are used
 SPLIT_NAMES = ("set", "subset", "partition", "fold", "usage")  # possible names of a split column; too general to be recognised
 
 
@@ -51,7 +53,7 @@ class Columns(NamedTuple):
 
     config: ManifestConfig  # the configuration with names of columns in place of `auto`; None if the manifest has no such column
     ranks: dict[str, str]  # taxonomic rank -> column, coarse to fine; empty if the labels are ids
-    group_like: list[str]  # columns whose names are those of groups, if no group column is used
+    group_like: list[str]  # other columns whose names are those of groups; [] if the user has set a group column
     notes: list[str]  # lines for the user
 
     def read(self) -> list[str]:
@@ -71,6 +73,8 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
     Raise `ConfigError` for a configured column that does not exist, for keys that do not fit together, and for a manifest without a column
     of image paths or (with `labels`) of a rank."""
     _check_label_keys(config)
+    config = without_column(config, AUTO)
+    chosen = config.group_column not in (None, AUTO)  # by the user
     named = {f"data.{role}_column": column for role, column in roles(config).items() if column != AUTO or role not in NAMES}
     named |= {f"data.rank_columns.{rank}": column for rank, column in config.rank_columns.items()}
     for key, column in named.items():
@@ -79,7 +83,9 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
     by_name = {plain_name(name): name for name in reversed(header)}  # of several columns of one name, the first
     found = {role: next((by_name[name] for name in names if name in by_name), None) for role, names in NAMES.items()}
     found = {role: column for role, column in found.items() if getattr(config, f"{role}_column") == AUTO}
-    unread = {column: COMPONENT[role] for role, column in found.items() if column and COMPONENT.get(role) not in (None, *config.components)}
+    needed = {None, *config.components}
+    unread = {column: COMPONENT[role] for role, column in found.items() if column and COMPONENT.get(role) not in needed}
+    unread = {column: component for column, component in unread.items() if not (config.split_dates and column == found.get("date"))}
     found = {role: None if column in unread else column for role, column in found.items()}
     if "image" in found and found["image"] is None:
         raise ConfigError(f"data.image_column: no column is named path; set the column of image paths from {list_some(header)}")
@@ -89,7 +95,7 @@ def find_columns(config: ManifestConfig, header: Sequence[str], labels: bool = T
     _check_metadata_keys(config)
     used = {*ranks.values(), *roles(config).values()}
     unused = [name for name in header if name and name not in used]
-    group_like = [name for name in unused if plain_name(name) in GROUP_NAMES] if config.group_column is None else []
+    group_like = [] if chosen else [name for name in unused if plain_name(name) in GROUP_NAMES]
     return Columns(config, ranks, list(dict.fromkeys(group_like)), _notes(config, ranks, unused, unread))
 
 
@@ -138,25 +144,30 @@ def _notes(config: ManifestConfig, ranks: dict[str, str], unused: Sequence[str],
     why = {column: f" ({component} is not in data.components)" for column, component in unread.items()}
     notes = [f"{USED}{list_some(used, 40)}"]
     notes += [f"{NOT_USED}{list_some([name + why.get(name, '') for name in unused], 200)}"] if unused else []
-    if config.split_column is None:
+    if config.split_column is None and not config.split_file and not config.split_dates:
         split_like = [name for name in unused if plain_name(name) in SPLIT_NAMES]
         notes += [f"{quoted(name)} may be a split, and is not used; data.split_column={name} uses it" for name in split_like]
     return notes
 
 
-def with_group(notes: Sequence[str], column: str) -> list[str]:
-    """Return notes about columns, changed so that `column` is used as the group column. `notes`: notes of a prepared store (encoded
-    images)."""
-    found: list[str] = []
-    for note in notes:
-        unused = note.removeprefix(NOT_USED).split(", ") if note.startswith(NOT_USED) else []
-        if shorten(column) in unused:
-            unused.remove(shorten(column))
-            found = [f"{line}, {shorten(column)} as group" if line.startswith(USED) else line for line in found]
-            found += [f"{NOT_USED}{', '.join(unused)}"] if unused else []
-        else:
-            found.append(note)
-    return found
+def with_group(notes: Sequence[str], column: str | None) -> list[str]:
+    """Return notes about columns, changed so that `column` is used as the group column, in place of another. `column`: None for none.
+    `notes`: notes of a prepared store (encoded images)."""
+    lists = {start: _listed(notes, start) for start in (USED, NOT_USED)}
+    used, unused = lists.values()
+    before = [name for name in used if name.endswith(_AS_GROUP)]
+    after = [] if column is None else [f"{shorten(column)}{_AS_GROUP}"]
+    if before == after:
+        return list(notes)
+    used = [name for name in used if name not in before] + after
+    unused = [name for name in unused if f"{name}{_AS_GROUP}" not in after] + [name.removesuffix(_AS_GROUP) for name in before]
+    others = [note for note in notes if not note.startswith((USED, NOT_USED))]
+    return [f"{start}{', '.join(names)}" for start, names in ((USED, used), (NOT_USED, unused)) if names] + others
+
+
+def _listed(notes: Sequence[str], start: str) -> list[str]:
+    """Return the names of columns in the note that begins with `start`; [] without such a note."""
+    return next((note.removeprefix(start).split(", ") for note in notes if note.startswith(start)), [])
 
 
 def _check_metadata_keys(config: ManifestConfig) -> None:

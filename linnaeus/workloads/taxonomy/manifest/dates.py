@@ -83,6 +83,27 @@ def first_date(text: str, form: str | None = None) -> datetime.date | str:
     return _date(text if re.match(r"\d{4}/", text) else text.partition("/")[0])
 
 
+def date_range(text: str, form: str | None = None) -> tuple[datetime.date, datetime.date] | str:
+    """Return the first and the last date that a text may mean: of a date twice the same, of a month or a year its first and last day, of an
+    interval its ends; a `str` with the reason if the text has no valid date. `form`: as in `first_date`."""
+    if form is not None:
+        when = _formatted(text, form)
+        return when if isinstance(when, str) else (when.date(), when.date())
+    start, interval, end = text.partition("/") if not re.match(r"\d{4}/", text) or text.count("/") % 2 else (text, "", "")
+    first = _range(start)
+    last = _range(_complete_end(start.strip(), end.strip())) if interval else first
+    if isinstance(first, str) or isinstance(last, str):
+        return first if isinstance(first, str) else str(last)
+    return (first[0], last[1]) if first[0] <= last[1] else "interval that ends before it starts"
+
+
+def _range(text: str) -> tuple[datetime.date, datetime.date] | str:
+    """Return the first and the last date of a date, a month or a year; a `str` with the reason for any other text."""
+    if re.fullmatch(r"\s*[1-9]\d{3}\s*", text):
+        return datetime.date(int(text), 1, 1), datetime.date(int(text), 12, 31)
+    return _period(text)
+
+
 def is_utc(text: str) -> bool:
     """Return True if a time is marked as UTC. An offset such as +02:00, also +00:00, marks a local time."""
     return text.strip().upper().endswith(("Z", "UTC"))

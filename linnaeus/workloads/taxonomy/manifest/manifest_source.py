@@ -13,6 +13,7 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.contents import content_hashes, content_notes
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds, fold_numbers
+from linnaeus.workloads.taxonomy.manifest.given_split import split_key, split_name
 from linnaeus.workloads.taxonomy.manifest.jpeg import decoder_note
 from linnaeus.workloads.taxonomy.manifest.photographs import PhotographReader
 from linnaeus.workloads.taxonomy.manifest.ranks import choose_ranks
@@ -105,13 +106,13 @@ def _split(rows: CleanRecords, config: RecordsConfig, notes: list[str]) -> tuple
     if rows.split is None or not (rows.split == VALIDATION).any():
         if rows.split is not None:
             notes.append(_column_note(config))
-        split = _stratified_split(groups, rows.tree, rows.labels, config, notes)
+        split = stratified_split(groups, rows.tree, rows.labels, config, notes)
     else:
         split = rows.split
         sides = [np.bincount(groups.number[split == side], minlength=len(groups.digest)) > 0 for side in (TRAIN, VALIDATION)]
         for side, word in zip(sides, ("training", "validation"), strict=True):
             if not side.any():
-                raise ConfigError(f"data.split_column: no {word} row can be used: {rows.excluded}; check the split column and the files")
+                raise ConfigError(f"{split_key(config)}: no {word} row can be used: {rows.excluded}; check the split and the files")
         if divided := int((sides[0] & sides[1]).sum()):
             unit, of = ("group", f" of {quoted(config.group_column)}") if column is not None else ("photograph", "")
             notes.append(f"on both sides of the split in the manifest: {counted(divided, unit)}{of}")
@@ -131,13 +132,13 @@ def _divided_note(name: str, column: Column, split: np.ndarray) -> str:
 
 def _column_note(config: RecordsConfig) -> str:
     """Return a line that says which rows are used for validation, if the split column does not determine them."""
-    name = quoted(str(config.split_column))
+    name = split_name(config)
     if config.folds is not None:
         return f"{name}: its rows for training and validation are divided into data.folds={config.folds}; test rows are in none"
     return f"{name} does not contain validation rows; data.validation_fraction={config.validation_share:g} of the training rows are used"
 
 
-def _stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
+def stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
     """Return a split, int8 [N], that is computed from a seed and stratified by the finest taxa.
 
     If validation would be empty because no taxon has two groups, the split is stratified by the taxa of the next coarser rank. Raise

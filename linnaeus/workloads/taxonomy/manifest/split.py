@@ -18,35 +18,44 @@ from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
 from linnaeus.workloads.taxonomy.text_arrays import Names, digests, distinct, strings, unique_strings
 
 LEFT_OUT = 2  # third value of a split, in addition to TRAIN and VALIDATION: a test row, used for neither
+NO_SIDE = 3  # fourth value, of a row that a given file or given dates do not put on a side; such a row is left out
 _TRAIN = frozenset(("train", "training", "trn"))
 _VALIDATION = frozenset(("val", "valid", "validation", "dev", "eval", "evaluation"))
 _TEST = frozenset(("test", "testing", "tst"))
 
 
-def split_from_column(column: Column, name: str) -> np.ndarray:
+def is_validation(word: str) -> bool:
+    """Return True for a word that means validation rows, such as "val"."""
+    return word.lower() in _VALIDATION
+
+
+def is_test(word: str) -> bool:
+    """Return True for a word that means test rows, such as "test"."""
+    return word.lower() in _TEST
+
+
+def split_from_column(column: Column, name: str, key: str = "data.split_column") -> np.ndarray:
     """Return the split, int8 [N], from the words in the split column `name`, such as "train". Test rows are `LEFT_OUT`.
 
-    Raise `ConfigError` for unknown words, and for a split without training rows."""
+    Raise `ConfigError` for unknown words, and for a split without training rows. `key`: configuration key of the split, for messages."""
     words = [value.lower() for value in column.values]
     used = np.unique(column.codes).tolist()  # rows that are left out may have other words
     unknown = sorted({column.values[code] for code in used if words[code] not in _TRAIN | _VALIDATION | _TEST})
     if unknown:
         shown = list_some(["(empty)" if is_null(value) else quoted(value) for value in unknown], 4)
-        raise ConfigError(
-            f"data.split_column: {quoted(name)} contains {shown}; every row must have train, val or test; or set data.split_column=null"
-        )
+        raise ConfigError(f"{key}: {quoted(name)} contains {shown}; every row must have train, val or test; or set {key}=null")
     sides = [TRAIN if word in _TRAIN else VALIDATION if word in _VALIDATION else LEFT_OUT for word in words]
     split = np.array(sides, dtype=np.int8)[column.codes]
     if not (split == TRAIN).any():
-        raise ConfigError(f"data.split_column: {quoted(name)} contains only {', '.join(sorted(set(words)))}; it must contain train")
+        raise ConfigError(f"{key}: {quoted(name)} contains only {', '.join(sorted(set(words)))}; it must contain train")
     return split
 
 
 def test_as_validation(split: np.ndarray) -> np.ndarray:
     """Return the split with test rows as validation rows, and validation rows as `LEFT_OUT`. Raise `ConfigError` without test rows."""
     if not (split == LEFT_OUT).any():
-        raise ConfigError("--split=test: data.split_column calls no row test; use --split=validation")
-    return np.array([TRAIN, LEFT_OUT, VALIDATION], dtype=np.int8)[split]
+        raise ConfigError("--split=test: the given split has no test rows; use --split=validation")
+    return np.array([TRAIN, LEFT_OUT, VALIDATION, NO_SIDE], dtype=np.int8)[split]
 
 
 class Groups(NamedTuple):

@@ -13,6 +13,7 @@ from linnaeus.errors import counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import CamtrapConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
+from linnaeus.workloads.taxonomy.manifest.columns import AUTO
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, column_of, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.camtrap_labels import Labels, label_media
@@ -20,13 +21,14 @@ from linnaeus.workloads.taxonomy.sources.camtrap_links import are, mapped, repea
 from linnaeus.workloads.taxonomy.sources.camtrap_taxa import ranks_of
 from linnaeus.workloads.taxonomy.sources.data_package import Package, open_package
 from linnaeus.workloads.taxonomy.sources.local_files import NOT_DOWNLOADED, Found, find_files
+from linnaeus.workloads.taxonomy.sources.occurrences import first_known
 from linnaeus.workloads.taxonomy.sources.zip_files import ZipFiles
 
 DEPLOYMENTS = ("deploymentID", "latitude", "longitude"), ("coordinateUncertainty", "locationID", "timestampIssues")
 MEDIA = ("mediaID", "deploymentID", "timestamp", "filePath"), ("fileMediatype", "fileName")
 OBSERVATIONS = (
     ("deploymentID", "eventStart", "eventEnd", "observationLevel", "observationType"),
-    ("mediaID", "eventID", "scientificName", "bboxX", "classificationMethod", "classificationProbability"),
+    ("observationID", "mediaID", "eventID", "scientificName", "bboxX", "classificationMethod", "classificationProbability"),
 )
 
 
@@ -60,12 +62,15 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
     else:
         path = Column(path.codes[rows], path.values)
     columns = {"path": path, **_taxa(labels, rows), **_metadata(media.take(rows), deployments, notes)}
-    columns["eventID"] = mapped(observations.columns["eventID"], str, labels.observation[rows])
+    columns["eventID"] = _events(observations, labels, rows)
     columns = {name: column for name, column in columns.items() if any(column.values)}
-    if config.group_column is None:
+    keys = {}
+    if config.group_column in (None, AUTO):
         best = "locationID" if "locationID" in columns else "deploymentID"
         notes.append(f"photographs of a camera have the same background; data.group_column={best} keeps them on one side of the split")
-    chosen = choose(list(columns))
+    if config.group_column == AUTO:
+        keys["group_column"] = "eventID" if "eventID" in columns else None
+    chosen = choose(list(columns), **keys)
     table = Table({name: columns[name] for name in chosen}, deployments.decimal_comma, excluded, (*notes, *labels.notes))
     if package.archive is not None and config.root is None and not remote:
         return Records(table, lambda names: ZipFiles(place, names, inside), str(place))
@@ -123,6 +128,17 @@ def _taxa(labels: Labels, rows: np.ndarray) -> dict[str, Column]:
     lineages = [labels.lineages[i] for i in used.tolist()]
     columns = {rank: column_of([lineage.get(rank, "") for lineage in lineages]) for rank in ranks_of(lineages)}
     return {rank: Column(column.codes[codes], column.values) for rank, column in columns.items()}
+
+
+def _events(observations: Table, labels: Labels, rows: np.ndarray) -> Column:
+    """Return the event of each of the media numbers `rows`, "" for none.
+
+    Photographs within the time windows of event-level observations are of one event, which is named by the eventID or observationID of its
+    first observation; windows that share a photograph are one event. The event of other photographs is the eventID of their observation."""
+    first = labels.event[rows]
+    seen = np.where(first >= 0, first, labels.observation[rows])
+    own, window = observations.columns["eventID"], observations.columns["observationID"]
+    return first_known(mapped(own, str, seen), mapped(window, str, first))
 
 
 def _metadata(media: Table, deployments: Table, notes: list[str]) -> dict[str, Column]:

@@ -31,6 +31,7 @@ class Labels(NamedTuple):
 
     lineage: np.ndarray  # int64 [M]: index in `lineages`
     observation: np.ndarray  # int64 [M]: row of an observation with this label
+    event: np.ndarray  # int64 [M]: row of the first event-level observation of the event that contains the medium, -1 for none
     lineages: list[Lineage]
     excluded: dict[str, np.ndarray]  # reason -> bool [M], True for media without a label for this reason
     notes: list[str]
@@ -74,7 +75,9 @@ def label_media(media: Table, observations: Table, taxonomic: object, config: Ca
     excluded |= dict(_unlabelled(links, at_level, weak, observations, without))
     if config.observation_level != "auto":
         excluded = {f"{reason} at data.observation_level={config.observation_level}": rows for reason, rows in excluded.items()}
-    return Labels(code, observation, classes.lineages, excluded | dict(_not_used(classes, code, config)), notes)
+    number, _, first = links.labels(levels["event"], np.zeros(len(observations), dtype=np.int64))
+    event = np.where(number > 0, first, -1)
+    return Labels(code, observation, event, classes.lineages, excluded | dict(_not_used(classes, code, config)), notes)
 
 
 def _classes(observations: Table, taxonomic: object, config: CamtrapConfig) -> _Classes:

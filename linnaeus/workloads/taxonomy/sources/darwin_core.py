@@ -14,8 +14,9 @@ import numpy as np
 from linnaeus.errors import ConfigError, list_some, quoted
 from linnaeus.workloads.taxonomy.config import DarwinCoreConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
+from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.columns import plain_name
+from linnaeus.workloads.taxonomy.manifest.columns import AUTO, plain_name
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
@@ -47,6 +48,10 @@ class _Parts(NamedTuple):
         """Return the terms (names of columns) of the records."""
         return list(dict.fromkeys([*(self.occurrences.terms() if self.occurrences else ()), *self.core.terms()]))
 
+    def unit(self) -> str | None:
+        """Return the term whose equal values stay on one side of a split by default; None if the records are taxa."""
+        return {"Event": "eventID", "Taxon": None}.get(self.core.kind, "occurrenceID")
+
 
 def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
     """Return the photographs of an archive, in the order of the records.
@@ -54,7 +59,10 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
     Raise ConfigError if the archive cannot be read, does not name taxa, or none of its photographs has a file."""
     parts = _open(Path(config.path).expanduser())
     terms = parts.terms()
-    chosen = list(dict.fromkeys(choose(["path", *_with_derived(terms)])))
+    unit = parts.unit() if config.group_column == AUTO else None
+    header = [unit] if unit is not None and unit not in terms else []
+    keys = {"group_column": unit} if config.group_column == AUTO else {}
+    chosen = list(dict.fromkeys(choose(["path", *_with_derived(terms), *header], **keys)))
     if "path" not in chosen:
         raise ConfigError("data.image_column: an archive defines where its photographs are; leave the key out")
     ranks = {plain_name(term): term for term in reversed(terms) if plain_name(term) in KNOWN_RANKS}
@@ -67,6 +75,8 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
     excluded.include(photographs.excluded)
     if not len(photographs.record):
         raise ConfigError(f"data.path: no photograph can be used: {list_some([f'{r} ({n})' for r, n in excluded.items()])}")
+    if unit is not None:
+        records.columns[unit] = _units(records, key, unit)
     cells = {name: taken(records.columns[name], photographs.record) if name != "path" else photographs.link for name in chosen}
     table = Table(cells, decimal_comma=parts.core.delimiter == ";", excluded=excluded, notes=tuple(records.notes))
     return in_folder(without_long_values(table), config, folder)
@@ -121,6 +131,20 @@ def _read(parts: _Parts, terms: Sequence[str]) -> tuple[DataRows, Column]:
     left_out = LeftOut(core.left_out)
     left_out.include(rows.left_out)
     return DataRows(columns, rows.size, left_out, [*core.notes, *rows.notes]), event_id
+
+
+def _units(records: DataRows, key: Column, unit: str) -> Column:
+    """Return the unit of a split for each record: the event (`unit` is eventID) or the occurrence, which may have several photographs.
+
+    `key`: [N], id of the core row of each record, which is the event, or replaces an empty occurrenceID. A record without an id is its own
+    unit."""
+    found = key if unit == "eventID" else occurrences.first_known(records.columns[unit], key)
+    without = np.flatnonzero(null_values(found.values)[found.codes])
+    if not len(without):
+        return found
+    codes = found.codes.copy()
+    codes[without] = len(found.values) + np.arange(len(without))
+    return Column(codes, [*found.values, *(f"record {row}" for row in (without + 1).tolist())])
 
 
 def _photographs(

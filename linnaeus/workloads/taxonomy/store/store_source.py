@@ -12,10 +12,13 @@ from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, without_test
 from linnaeus.workloads.taxonomy.manifest.columns import with_group
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds
+from linnaeus.workloads.taxonomy.manifest.given_split import NOT_IN_FILE, file_split, read_split_file
 from linnaeus.workloads.taxonomy.manifest.manifest_source import source_of
+from linnaeus.workloads.taxonomy.manifest.split import NO_SIDE
 from linnaeus.workloads.taxonomy.observations import Source
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.store_files import StoreFiles
+from linnaeus.workloads.taxonomy.text_lines import TextLines
 
 
 def build_source(config: StoreConfig, test: bool = False) -> Source:
@@ -27,37 +30,50 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
     record = layout.read_record(store)
     layout.check_files(store, record)
     array = partial(layout.read_array, mapped=True)
-    split = array(store / "split.npy") if record["has_split"] and config.split_column == "auto" else None
+    has_split = record["has_split"] and config.split_column == "auto" and config.split_file is None
+    split = array(store / "split.npy") if has_split else None
     weight = array(store / "weight.npy") if record["has_weight"] and config.weight_column == "auto" else None
     config = replace(config, split_column=None if split is None else "split", weight_column=None if weight is None else "weight")
     if config.group_column == "auto":
         config = replace(config, group_column=record.get("group_column"))
     columns = layout.read_columns(store, record["columns"])
+    excluded = LeftOut(record["excluded"], store / FILE_NAME)
+    lines: list[str] = []
+    names = layout.read_lines(store / "names.txt")
+    if config.split_file is not None:
+        split = file_split(read_split_file(config.split_file), names, columns, lines)
+        excluded.add(NOT_IN_FILE, names[np.flatnonzero(split == NO_SIDE)].tolist())
     if config.group_column is not None and config.group_column not in columns:
         kept = list_some([quoted(name) for name in columns]) or "none"
         raise ConfigError(f"data.group_column: the store does not have {quoted(config.group_column)}; its columns are {kept}")
-    notes = record["notes"] if config.group_column is None else with_group(record["notes"], config.group_column)
+    notes = with_group(record["notes"], config.group_column)
     rows = CleanRecords(
         tree=layout.read_tree(store),
         labels=array(store / "labels.npy"),
-        files=_files(store, record),
+        files=_files(store, record, names),
         sizes=array(store / "place.npy")[:, 2],
         metadata=layout.read_metadata(store),
         weight=weight,
         split=split,
         columns=columns,
-        excluded=LeftOut(record["excluded"], store / FILE_NAME),
+        excluded=excluded,
         unreadable=(),
-        notes=[f"store of {counted(record['records'], 'photograph')}, {record['encoding']['name']}, from {record['source']}", *notes],
+        notes=[
+            f"store of {counted(record['records'], 'photograph')}, {record['encoding']['name']}, from {record['source']}",
+            *notes,
+            *lines,
+        ],
         hashes=array(store / "hashes.npy"),
         digests=array(store / "digests.npy"),
     )
-    split, used = without_test(split, rows.files.names, config, test, rows.excluded)
+    on_a_side = np.ones(len(names), dtype=bool) if split is None else split != NO_SIDE
+    split, used = without_test(split, names, config, test, rows.excluded)
+    used &= on_a_side
     if not used.all():
         rows = replace(rows, split=split).take(np.flatnonzero(used))
     return source_of(replace(rows, split=None if split is None else split[used]), config)
 
 
-def _files(store: Path, record: dict) -> StoreFiles:
+def _files(store: Path, record: dict, names: TextLines) -> StoreFiles:
     shape = layout.read_array(store / "shape.npy", mapped=True) if record["encoding"]["name"] == "raw" else None
-    return StoreFiles(store, layout.read_lines(store / "names.txt"), layout.read_array(store / "place.npy", mapped=True), shape)
+    return StoreFiles(store, names, layout.read_array(store / "place.npy", mapped=True), shape)

@@ -2,6 +2,9 @@
 
     python -m benchmarks.loadout              1 minute of one CPU core
     python -m benchmarks.loadout --quick      3 rounds of few updates; no verdict
+    python -m benchmarks.loadout trainer.length=1epochs --trials FILE --worlds 0 1 2 --variants default "visible targets" published_cli
+
+With `--trials` models are trained and compared instead (`loadout_trials.py`); the same command continues a study that was stopped.
 
 All times are CPU time of the process, with one thread, because other processes on a busy machine do not affect it.
 
@@ -29,6 +32,7 @@ from torch.nn import functional as F
 
 from benchmarks.drivers import Ours, Peer
 from benchmarks.interleaved import Bar, arguments, conclude, measure, report
+from benchmarks.loadout_trials import DEFAULT, VARIANTS, run_trials
 from linnaeus.config.load import compose
 from linnaeus.config.schema import Config
 from linnaeus.distributed import DistributedContext
@@ -53,7 +57,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("--updates", type=int, help="updates of a loop in a round (20)")
     parser.add_argument("--quick", action="store_true", help="3 rounds of few updates")
+    parser.add_argument("--trials", type=Path, metavar="FILE", help="train the variants in the worlds; results are lines of FILE")
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=[DEFAULT], help="variants of --trials (default)")
+    parser.add_argument("--worlds", nargs="+", type=int, default=[0, 1, 2], help="worlds of --trials (0 1 2)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="seeds of --trials (0)")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="further settings of --trials")
     options = parser.parse_args(argv)
+    if options.settings and options.trials is None:
+        parser.error(f"{options.settings[0]} has no effect without --trials")
+    if options.trials is not None:
+        print("\n".join(run_trials(options.trials, options.variants, options.worlds, options.seeds, options.settings)))
+        return 0
     rounds, few = (3, 5) if options.quick else (options.rounds, None)
     torch.set_num_threads(1)
     check_parameters()

@@ -36,6 +36,9 @@ def make_pages(folder: Path, data: Path | None) -> dict[str, Path]:
         text = ["experiment=shakespeare_char_cpu", f"data.path={data / 'text' / 'tinyshakespeare.txt'}"]
         runs_of["text"] = [*text, "trainer.length=200steps", "schedule.validate=[100steps]"]
     pages = {name: train(folder, name, *words) / "report.html" for name, words in runs_of.items()}
+    clades = ["workload=dictionary", f"dictionary.run={folder / 'biota' / 'run'}", "dictionary.module=norm", "model.features=256"]
+    clades += ["model.k=2", "trainer.length=200steps", "data.samples=800", "dictionary.report_samples=800"]
+    pages["clades"] = train(folder, "clades", *clades) / "report.html"
     if data is not None:
         reading = ["workload=dictionary", f"dictionary.run={folder / 'text' / 'run'}", "dictionary.module=blocks.1"]
         pages["dictionary"] = train(folder, "dictionary", *reading, "trainer.length=60steps", "data.samples=200") / "report.html"

@@ -15,7 +15,7 @@ _SHARES = re.compile(
 # All other metrics have no better direction. Severity also falls if a model fails on easy samples. Explained variance and the share of dead
 # features of a dictionary are best for features that are always active.
 _HIGHER_IS_BETTER = re.compile(
-    r"(.*_)?(top\d+|accuracy|chain|many|medium|few|precision|recall|f1|mcc|points|legal|score|(slots|references|of_optimum|margin)_\d+|"
+    r"(.*_)?(top\d+|accuracy|chain|many|medium|few|precision|recall|f1|mcc|points|legal|score|sparse_gain|(slots|references|of_optimum|margin)_\d+|"
     r"(weapon|gear)_6)"
 )
 _LOWER_IS_BETTER = re.compile(

@@ -23,14 +23,14 @@ EACH = 4  # columns of each dictionary
 
 
 class ActivationRecord:
-    """Record of the S = `size` samples of a validation set, for D = `dictionaries` dictionaries.
+    """Record of the S = `size` samples of a validation set, for D = `dictionaries` dictionaries of activations with `width` dimensions.
 
     names: function that returns the names of the samples with given numbers. It is used if the model that is read has no table of samples,
     which has names and groups."""
 
-    def __init__(self, size: int, dictionaries: int, device: torch.device, names: Callable[[Sequence[int]], list[str]]) -> None:
+    def __init__(self, size: int, width: int, dictionaries: int, device: torch.device, names: Callable[[Sequence[int]], list[str]]) -> None:
         self.counts = {RECORD: torch.zeros(size, 1 + EACH * dictionaries, dtype=torch.int64, device=device)}
-        self.names = names
+        self.width, self.names = width, names
 
     def count(self, values: Sequence[Tensor], outputs: Spliced, batch: Batch) -> None:
         """Add the samples of a batch. values: for each dictionary the loss, squared error and cosine of each of N activations, float64 [3,
@@ -69,7 +69,8 @@ class ActivationRecord:
             own = [record[numbers, start + column].copy().view(np.float64) for column in range(EACH - 1)]
             columns |= {f"{first}{name}": value for name, value in _columns(own, activations, results, first).items()}
             columns[f"{first}l0"] = record[numbers, start + EACH - 1] / activations.mean()
-        columns["loss"] = np.mean([columns[f"{first}loss"] for first in prefixes], axis=0)
+            columns[f"{first}sparse_gain"] = columns[f"{first}explained_variance"] - columns[f"{first}l0"] / self.width
+        columns |= {name: np.mean([columns[f"{first}{name}"] for first in prefixes], axis=0) for name in ("loss", "sparse_gain")}
         tables = {run: _table(metrics, sums[run], counts, run) for run, metrics in inner.items()}
         known = bool(tables) and all(len(rows) == len(numbers) for rows in tables.values())
         names = self.names(numbers.tolist())

@@ -9,8 +9,9 @@ from linnaeus.workloads.dictionary.model.config import MODELS
 from linnaeus.workloads.dictionary.planted_config import PlantedSettings
 
 # By the last part of a metric's name. A dense code has the best explained variance, cosine, loss recovered and share of dead features, so
-# these have no direction: to monitor one, set schedule.best_mode. `loss` limits the number of active features or counts their price.
-DIRECTIONS: dict[str, str] = {"mcc": "max", "f1": "max"}
+# these have no direction: to monitor one, set schedule.best_mode. `loss` limits the number of active features or counts their price, but
+# another k or price makes it another quantity. `sparse_gain` is at most 0 for a dense code.
+DIRECTIONS: dict[str, str] = {"mcc": "max", "f1": "max", "sparse_gain": "max"}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ the dictionary's name and a slash.
 loss                   mean of the training objective, in which the number of active features is limited to k or penalised
 l0                     active features per activation, chosen as in evaluation (`encode`)
 explained_variance     1 - squared error / squared distance from the mean activation
+sparse_gain            explained_variance - l0 / width of the activations; selects the best checkpoint and ranks the trials of a sweep
 nmse                   (sum of squared errors) / (sum of squared norms of the activations)
 cosine                 mean cosine of activation and reconstruction
 dead, dense            share of features that are never active; share of features that are active in more than 10 % of the activations
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -124,10 +126,10 @@ class DictionaryMetrics(Metrics):
             found = {"loss": _ratio(loss, number), "l0": _ratio(float(active.sum()), number), "nmse": _ratio(error, squares)}
             found |= {"explained_variance": 1 - _ratio(error, variance), "cosine": _ratio(cosine, number)}
             found |= densities(active, number) | {key: _ratio(value, number) for key, value in zip(STRUCTURE, shape, strict=True)}
+            found["sparse_gain"] = found["explained_variance"] - found["l0"] / self.dimensions
             results |= {f"{prefix(name, self.names)}{key}": value for key, value in found.items()}
         results |= self._of_model(inner, counts)
-        losses = [results[f"{prefix(name, self.names)}loss"] for name in self.names]
-        return results | {"loss": sum(losses) / len(losses)}
+        return results | {key: fmean(results[f"{prefix(name, self.names)}{key}"] for name in self.names) for key in ("loss", "sparse_gain")}
 
     def tables(self, sums: Tensor, counts: Mapping[str, Tensor]) -> dict[str, Iterable[dict[str, Any]]]:
         """Return the table `samples`, with a row for each validation sample of the model that is read, or each planted activation."""

@@ -6,6 +6,7 @@ from linnaeus.reporting.report.run_files import RunFiles
 MEANINGS = {  # metric -> its meaning, in the order of the columns
     "l0": "Mean number of active features per activation.",
     "explained_variance": "1 - squared error / squared distance from the mean activation. 1 is best.",
+    "sparse_gain": "Explained variance - active features / width of the activations. At most 0 for a code without sparsity; 1 is best.",
     "cosine": "Mean cosine of activation and reconstruction.",
     "loss_recovered": "Loss with the reconstruction in place of the activations, scaled: 0 as with zeros, 1 as with the activations.",
     "dead": "Share of features that are never active.",

@@ -37,7 +37,7 @@ from linnaeus.workloads.dictionary.trained.trained_dictionary import RECORD
 from linnaeus.workloads.opened_run import OpenedRun, named_key, open_run
 
 STORES = "activations"  # folder in run.root
-TABLE = ("l0", "explained_variance", "cosine", "loss_recovered", "dead", "dense", "mcc", "uniqueness", "f1", "shrinkage")
+TABLE = ("l0", "explained_variance", "sparse_gain", "cosine", "loss_recovered", "dead", "dense", "mcc", "uniqueness", "f1", "shrinkage")
 
 
 class DictionaryWorkload(Workload):
@@ -208,11 +208,11 @@ class DictionaryWorkload(Workload):
     def metrics(self, device: torch.device) -> DictionaryMetrics:
         features = [self.features] * len(self.tasks)
         if self.planted is not None:
-            record = ActivationRecord(self.config.data.validation_samples, len(self.tasks), device, self.planted.names)
+            record = ActivationRecord(self.config.data.validation_samples, self.width, len(self.tasks), device, self.planted.names)
             return RecoveryMetrics(self.tasks, features, device, self.model, self.planted, record)
         assert self.activations is not None
         inner = self.activations.run.workload
-        record = ActivationRecord(len(inner.validation_set), len(self.tasks), device, lambda numbers: [str(number) for number in numbers])
+        record = ActivationRecord(len(inner.validation_set), self.width, len(self.tasks), device, lambda numbers: list(map(str, numbers)))
         return DictionaryMetrics(self.tasks, features, self.width, device, inner, self.model, record)
 
     def training_metrics(self, device: torch.device) -> DictionaryTrainingMetrics:

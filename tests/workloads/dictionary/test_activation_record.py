@@ -12,7 +12,7 @@ from linnaeus.reporting.report.run_files import RunFiles
 from tests import runs
 from tests.workloads.dictionary.test_dictionary_runs import final, read
 
-OWN = {"loss", "l0", "explained_variance", "nmse", "cosine"}
+OWN = {"loss", "l0", "explained_variance", "sparse_gain", "nmse", "cosine"}
 COLUMNS = {  # of the table, besides `OWN`
     "language": {"loss_recovered", "spliced/loss", "spliced/top1"},
     "loadout": {"loss_recovered", "spliced/loss", "spliced/slots_6", "spliced/points"},

@@ -29,6 +29,7 @@ from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, cells_text
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
 from linnaeus.workloads.taxonomy.doctor.known_places import read_places
+from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
 from linnaeus.workloads.taxonomy.doctor.saved_split import SPLIT, save_split
 from linnaeus.workloads.taxonomy.doctor.terminal_page import print_findings
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
@@ -81,9 +82,9 @@ def report(options: argparse.Namespace) -> list[Finding]:
     folder: Path = options.out.expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FINDINGS, findings_table(records, findings))
-    title, counts = title_of(options.source, records), rank_counts(records)
-    write_atomic(folder / PAGE, doctor_page(title, records, counts, findings))
-    print_findings(title, counts, findings)
+    title, counts, filters = title_of(options.source, records), rank_counts(records), filter_counts(records)
+    write_atomic(folder / PAGE, doctor_page(title, records, counts, filters, findings))
+    print_findings(title, counts, filters, findings)
     if records.config.latitude_column is not None and not can_check_sea():
         print("places at sea are not checked; to check them: pip install global-land-mask")
     print(f"{'page' if options.no_images else 'with photographs'}: {folder / PAGE}\nall rows: {folder / FINDINGS}")

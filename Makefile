@@ -51,13 +51,14 @@ torture: $(VENV)/.tested
 	$(BIN)/python -m tests.faults.torture --kills $(N) --jobs $(JOBS) --out $(OUT)
 	$(BIN)/python -m tests.faults.kill_prepare --kills 50
 
-# Starts with mutated settings, manifests and photographs, mutated archives, bundles, and requests of the service and of completions: make fuzz FUZZ=1000
+# Starts with mutated settings, manifests and photographs, mutated archives, bundles, and requests of the service and of completions. By default
+# 10,000 of them are manifests, photographs and archives (2,000 + 1,000 + 7,000): make fuzz FUZZ=1000
 FUZZ ?= 1000
 fuzz: $(VENV)/.tested
 	$(BIN)/python -m tests.faults.fuzz overrides --count $(FUZZ)
 	$(BIN)/python -m tests.faults.fuzz manifests --count $$((2 * $(FUZZ)))
 	$(BIN)/python -m tests.faults.fuzz photographs --count $(FUZZ)
-	$(BIN)/python -m tests.faults.fuzz archives --count $$((6 * $(FUZZ)))
+	$(BIN)/python -m tests.faults.fuzz archives --count $$((7 * $(FUZZ)))
 	$(BIN)/python -m tests.faults.fuzz bundles --count $$((4 * $(FUZZ)))
 	$(BIN)/python -m tests.faults.fuzz requests --count $$((5 * $(FUZZ)))
 	$(BIN)/python -m tests.faults.fuzz completions --count $$(($(FUZZ) / 10))

@@ -3,7 +3,7 @@
     python -m tests.faults.fuzz overrides --count 1000
     python -m tests.faults.fuzz manifests --count 2000
     python -m tests.faults.fuzz photographs --count 1000
-    python -m tests.faults.fuzz archives --count 6000
+    python -m tests.faults.fuzz archives --count 7000
     python -m tests.faults.fuzz bundles --count 4000
     python -m tests.faults.fuzz requests --count 5000
     python -m tests.faults.fuzz completions --count 100

@@ -6,6 +6,7 @@ from linnaeus.workloads.taxonomy.doctor.at_sea import at_sea
 from linnaeus.workloads.taxonomy.doctor.dropped_rows import dropped_rows, emptied_cells, problems
 from linnaeus.workloads.taxonomy.doctor.duplicate_photographs import duplicate_findings
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected
+from linnaeus.workloads.taxonomy.doctor.known_places import near_known_places
 from linnaeus.workloads.taxonomy.doctor.leaks import bursts, group_leaks
 from linnaeus.workloads.taxonomy.doctor.photograph_checks import photograph_findings
 from linnaeus.workloads.taxonomy.doctor.pixels import measure_rows
@@ -26,6 +27,7 @@ CHECKS: tuple[Callable[[Inspected], list[Finding]], ...] = (
     coordinates,
     far_from_their_species,
     at_sea,
+    near_known_places,
     shared_points,
     uncertainties,
     dates,

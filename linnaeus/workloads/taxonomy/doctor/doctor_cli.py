@@ -28,6 +28,8 @@ from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
 from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
 from linnaeus.workloads.taxonomy.doctor.findings import Finding, Inspected, cells_text
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
+from linnaeus.workloads.taxonomy.doctor.known_places import read_places
+from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
 from linnaeus.workloads.taxonomy.doctor.saved_split import SPLIT, save_split
 from linnaeus.workloads.taxonomy.doctor.terminal_page import print_findings
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
@@ -55,6 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("doctor"), metavar="FOLDER", help="folder of the report (%(default)s)")
     parser.add_argument("--strict", action="store_true", help="exit with status 1 if there is an error or a warning")
     parser.add_argument("--corrected", type=Path, metavar="FILE", help="write a CSV without the wrong rows and cells; it must be new")
+    parser.add_argument("--places", type=Path, metavar="FILE", help="CSV of centroids and institutions: name, latitude, longitude, kind")
     parser.add_argument("--no-images", action="store_true", help="check the table only, without reading the photographs")
     parser.add_argument(
         "--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that read photographs (%(default)s)"
@@ -71,16 +74,17 @@ def report(options: argparse.Namespace) -> list[Finding]:
     corrected: Path | None = options.corrected and options.corrected.expanduser()
     if corrected is not None:
         check_target(corrected)
-    records = inspect(source_config(options), every_column=corrected is not None)
+    places = None if options.places is None else read_places(options.places.expanduser())
+    records = inspect(source_config(options), corrected is not None, places)
     if corrected is not None:
         check_files(records)
     findings = examine(records, 0 if options.no_images else options.processes)
     folder: Path = options.out.expanduser()
     folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / FINDINGS, findings_table(records, findings))
-    title, counts = title_of(options.source, records), rank_counts(records)
-    write_atomic(folder / PAGE, doctor_page(title, records, counts, findings))
-    print_findings(title, counts, findings)
+    title, counts, filters = title_of(options.source, records), rank_counts(records), filter_counts(records)
+    write_atomic(folder / PAGE, doctor_page(title, records, counts, filters, findings))
+    print_findings(title, counts, filters, findings)
     if records.config.latitude_column is not None and not can_check_sea():
         print("places at sea are not checked; to check them: pip install global-land-mask")
     print(f"{'page' if options.no_images else 'with photographs'}: {folder / PAGE}\nall rows: {folder / FINDINGS}")

@@ -12,6 +12,7 @@ from linnaeus.reporting.formatting import format_tick
 from linnaeus.reporting.report.page import page
 from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected, cells_text
+from linnaeus.workloads.taxonomy.doctor.possible_filters import FilterCount
 from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.report.thumbnails import SIDE, image_element, thumbnail
@@ -21,8 +22,10 @@ WIDTH, HEIGHT, LEFT, BELOW = 560, 300, 52, 34  # pixels of the chart
 POINTS = 200  # most points of a line of the chart
 
 
-def doctor_page(title: str, records: Inspected, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> str:
-    """Return the HTML document of the report: the findings with photographs, and a chart of the rows of each taxon."""
+def doctor_page(
+    title: str, records: Inspected, counts: Sequence[RankCounts], filters: Sequence[FilterCount], findings: Sequence[Finding]
+) -> str:
+    """Return the HTML document of the report: the findings with photographs, a chart of the rows of each taxon, and the filters."""
     room = SHOWN_IN_ALL
     bodies = []
     for number, finding in enumerate(findings):
@@ -33,7 +36,8 @@ def doctor_page(title: str, records: Inspected, counts: Sequence[RankCounts], fi
         f'<header><h1>The doctor</h1><p class="sub">{escape(escaped(title))}</p></header>',
         _cards(records, counts, findings),
         _section("Findings", _overview(findings) + "".join(bodies) if findings else '<p class="empty">Nothing was found.</p>'),
-        _section("Ranks", f'<div class="card">{_rank_table(counts)}</div><br>{tail_chart(counts)}'),
+        _section("Ranks", f'<div class="card">{_table(counts)}</div><br>{tail_chart(counts)}'),
+        _section("Filters that are not set", f'<div class="card">{_table(filters)}</div>') if filters else "",
     ]
     return page(f"doctor: {title}", "\n".join(parts))
 
@@ -101,8 +105,8 @@ def photograph(files: ImageFiles, row: int, records: Inspected) -> str:
     return image_element(thumbnail(pixels))
 
 
-def _rank_table(counts: Sequence[RankCounts]) -> str:
-    """Return the HTML table of the ranks, with a line per rank."""
+def _table(counts: Sequence[RankCounts] | Sequence[FilterCount]) -> str:
+    """Return the HTML table of the ranks, or of the filters, with a line for each."""
     head = "".join(f"<th>{heading}</th>" for heading in counts[0].cells())
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in c.cells().values()) + "</tr>" for c in counts)
     return f"<table><tr>{head}</tr>{lines}</table>"

@@ -6,7 +6,7 @@ A check is a function `check(records: Inspected) -> list[Finding]`. `checks.CHEC
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -34,6 +34,15 @@ class Finding:
     leave_out: bool = False  # True: the corrected manifest does not contain these rows
 
 
+class Places(NamedTuple):
+    """K points on the Earth."""
+
+    name: list[str]
+    latitude: np.ndarray  # float64 [K], degrees north
+    longitude: np.ndarray  # float64 [K], degrees east
+    kind: list[str]  # a key of `known_places.KINDS` for each
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Inspected:
     """N rows of a source as they are written: cells, labels, files, places, dates. Rows that training leaves out are included.
@@ -56,6 +65,7 @@ class Inspected:
     hour: np.ndarray  # float64 [N], hours of the day
     groups: dict[str, Column]  # columns of observations, observers, sites and the like
     ids: dict[str, Column]  # columns that should contain a different value in each row
+    places: Places  # to which records without an exact place are georeferenced
     problems: list[str] = field(default_factory=list)  # messages of mistakes with which training would not start
     excluded: dict[str, int] = field(default_factory=dict)  # reason -> number of rows that the reader of the source has left out
     left_out: dict[str, np.ndarray] = field(default_factory=dict)  # reason -> rows (int64) that training leaves out

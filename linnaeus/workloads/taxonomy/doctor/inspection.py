@@ -8,7 +8,8 @@ import numpy as np
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.doctor.findings import Inspected
+from linnaeus.workloads.taxonomy.doctor.findings import Inspected, Places
+from linnaeus.workloads.taxonomy.doctor.known_places import capitals
 from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, read_columns, usable_rows
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
 from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, plain_name
@@ -42,8 +43,9 @@ class RowTally(Tally):
         self.refused[role] = str(error)
 
 
-def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
-    """Return the records of a source. `every_column`: True reads all columns; False reads only the columns that are checked.
+def inspect(config: ManifestConfig, every_column: bool = False, places: Places | None = None) -> Inspected:
+    """Return the records of a source. `every_column`: True reads all columns; False reads only the columns that are checked. `places`: for
+    `near_known_places`; None: the capitals.
 
     Raise `ConfigError` if the source cannot be read at all; any number of its rows may be unusable."""
     records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
@@ -79,6 +81,7 @@ def inspect(config: ManifestConfig, every_column: bool = False) -> Inspected:
         hour=metadata.hour.astype(np.float64) if config.time_column is not None else _hours_of_dates(table, config),
         groups={name: table.columns[name] for name, plain in named.items() if plain in GROUP_NAMES or name == config.group_column},
         ids={name: table.columns[name] for name, plain in named.items() if plain in ID_NAMES},
+        places=capitals() if places is None else places,
         problems=[*problems, *tally.refused.values()],
         excluded=table.excluded,
         left_out=usable.left_out,

@@ -1,4 +1,4 @@
-"""Print the report of the doctor on the terminal: the ranks and the findings, one line each."""
+"""Print the report of the doctor on the terminal: the ranks, the filters and the findings, one line each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from linnaeus.errors import escaped
 from linnaeus.reporting.formatting import WIDTH
 from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
 from linnaeus.workloads.taxonomy.doctor.findings import Finding
+from linnaeus.workloads.taxonomy.doctor.possible_filters import FilterCount
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,15 +18,17 @@ if TYPE_CHECKING:
 COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
-def print_findings(title: str, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> None:
-    """Print the title, the table of the ranks and the table of the findings."""
+def print_findings(title: str, counts: Sequence[RankCounts], filters: Sequence[FilterCount], findings: Sequence[Finding]) -> None:
+    """Print the title and the tables of the ranks, the filters and the findings."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     with console.capture() as page:  # the cells of a table are padded with blanks, also at the end of a line
         console.print(Text(escaped(title)))
-        console.print(_rank_table(counts))
+        for lines in (counts, filters):
+            if lines:
+                console.print(_count_table(lines))
         console.print(_finding_table(findings) if findings else Text("nothing was found"))
     print("\n".join(line.rstrip() for line in page.get().splitlines()))
 
@@ -41,8 +44,9 @@ def _table(columns: dict[str, bool]) -> Table:
     return table
 
 
-def _rank_table(counts: Sequence[RankCounts]) -> Table:
-    table = _table({heading: heading != "rank" for heading in counts[0].cells()})
+def _count_table(counts: Sequence[RankCounts] | Sequence[FilterCount]) -> Table:
+    """Return the table with a line for each rank or filter; all cells but the first are numbers."""
+    table = _table({heading: number > 0 for number, heading in enumerate(counts[0].cells())})
     for c in counts:
         table.add_row(*c.cells().values())
     return table

@@ -12,15 +12,13 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,21 +27,19 @@ from linnaeus.config.messages import user_errors
 from linnaeus.errors import ConfigError, counted, list_some, quoted, shorten
 from linnaeus.files import TEMPORARY, no_follow, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.config import ManifestConfig
-from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords, read_clean
 from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, add_source, check_settings, source_config
 from linnaeus.workloads.taxonomy.store import store_layout as layout
+from linnaeus.workloads.taxonomy.store.complete_store import REQUEST, account_lines, finish, remove_intermediate
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
 from linnaeus.workloads.taxonomy.store.parts import PART, PartWriter, write_parts
 from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
-REQUEST = "request.json"  # file with the settings of a preparation that is not complete
 SHORT_SIDE, QUALITY = 256, 90  # defaults of --short-side and --quality
 OF_TRAINING = (  # keys of `data` that only training reads
     *("image_size", "sampling", "sampling_rank", "last_batch", "validation_batch"),
     *("order", "block_records", "window_blocks", "folds", "fold"),
 )
-_UNDECODABLE = "photograph that cannot be decoded"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +128,7 @@ def _prepare_share(
             parts = counted(writer.count(), "part")
             done = f"{writer.count() - len(absent)} of {parts} prepared; run the command without --task after the others"
             return [done] if first < writer.count() else [f"--task {options.task} has nothing to do: the source has {parts}", done]
-        return _finish(rows, config, options.source, request, writer)
+        return finish(rows, config, options.source, request, writer)
 
 
 @contextlib.contextmanager
@@ -156,15 +152,8 @@ def _already_complete(store: Path, record: dict[str, Any], request: dict[str, An
     if record.get("request") != request:
         raise ConfigError(f"OUT: {quoted(str(store), 200)} is a store with other settings or records; choose another folder, or delete it")
     layout.check_files(store, record)
-    _remove_intermediate(store)
-    return [*_account(record), f"{store} was complete before"]
-
-
-def _remove_intermediate(store: Path) -> None:
-    """Delete the files of a store that are only needed until the store is complete."""
-    parts = store / layout.PARTS
-    for path in [store / REQUEST, *parts.glob("*.npz"), *parts.glob("*.tmp-*"), *store.rglob(f"{TEMPORARY}*")]:
-        path.unlink(missing_ok=True)
+    remove_intermediate(store)
+    return [*account_lines(record), f"{store} was complete before"]
 
 
 def _request(rows: CleanRecords, encoding: Encoding, group_column: str | None) -> dict[str, Any]:
@@ -229,93 +218,6 @@ def _write_parts(writer: PartWriter, parts: list[int], processes: int) -> None:
             print(
                 f"{done:,} of {total:,} photographs, {rate:,.0f}/s, {(total - done) / rate / 60:.0f} min left", file=sys.stderr, flush=True
             )
-
-
-class Prepared(NamedTuple):
-    """Tables of all parts of a store, joined, for N photographs."""
-
-    place: np.ndarray  # int64 [N, 3]: number of the part, offset and size in bytes; size 0 for a photograph that cannot be decoded
-    shape: np.ndarray  # int32 [N, 2]: height and width
-    hashes: np.ndarray  # uint64 [N]: hashes of the stored bytes
-    bad: list[tuple[str, str]]  # name and reason of each photograph that cannot be decoded
-
-    @classmethod
-    def of(cls, writer: PartWriter) -> "Prepared":
-        """Return the joined tables of all parts. Raise `ConfigError` if a table is damaged."""
-        count = len(writer.files.names)
-        found = cls(np.empty((count, 3), np.int64), np.empty((count, 2), np.int32), np.empty(count, np.uint64), [])
-        for number in range(writer.count()):
-            part, rows = writer.read(number), writer.rows(number)
-            own = slice(rows.start, rows.stop)
-            found.place[own] = np.stack([np.full(len(rows), number), np.cumsum(part.sizes) - part.sizes, part.sizes], axis=1)
-            found.shape[own], found.hashes[own] = part.shapes, part.hashes
-            found.bad.extend((str(writer.files.names[rows[i]]), reason) for i, reason in enumerate(part.reasons) if reason)
-        return found
-
-    def take(self, rows: np.ndarray) -> "Prepared":
-        """Return the tables with only the photographs `rows`, int64 [M]. The list `bad` remains complete."""
-        return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.bad)
-
-
-def _finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dict[str, Any], writer: PartWriter) -> list[str]:
-    """Complete a store whose parts are all written: write the arrays, then store.json. Return the lines to print.
-
-    Raise `ConfigError` if more photographs cannot be used than data.max_bad_fraction allows."""
-    store, prepared = writer.store, Prepared.of(writer)
-    count, bad = len(prepared.place), prepared.bad
-    excluded = LeftOut(rows.excluded)
-    records = sum(excluded.values()) + count
-    excluded.add(_UNDECODABLE, (name for name, _ in bad), (reason for _, reason in bad))
-    left_out = [*rows.unreadable, *bad]
-    if len(left_out) > config.max_bad_fraction * (count + len(rows.unreadable)):
-        raise ConfigError(
-            f"data.max_bad_fraction: {len(left_out)} of {count + len(rows.unreadable)} photographs cannot be used, more than "
-            f"{config.max_bad_fraction:g}: {list_some([f'{shorten(name)} ({reason})' for name, reason in left_out], 2)}; "
-            "set a larger limit and repeat the command"
-        )
-    if bad:
-        keep = np.flatnonzero(prepared.place[:, 2] > 0)
-        rows, prepared = rows.take(keep), prepared.take(keep)
-    _write_arrays(store, rows, prepared)
-    excluded.write(store / FILE_NAME)
-    stored = len(prepared.place)
-    record = {
-        "records": stored,
-        "account": {"records of the source": records, "stored": stored, "left out": sum(excluded.values())},
-        "excluded": excluded,
-        "encoding": request["encoding"],
-        "source": f"data={source} data.path={config.path}",
-        "columns": layout.write_columns(store, rows.columns),
-        "has_split": rows.split is not None,
-        "has_weight": rows.weight is not None,
-        "group_column": config.group_column,
-        "notes": rows.notes,
-        "request": request,
-    }
-    layout.write_record(store, record)
-    _remove_intermediate(store)
-    return [*_account(record), f"next: linnaeus data=store data.path={store}"]
-
-
-def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
-    write_atomic(store / "taxonomy.json", json.dumps(rows.tree.to_dict()))
-    layout.write_lines(store / "names.txt", rows.files.names)
-    layout.write_metadata(store, rows.metadata)
-    arrays = {"place": prepared.place, "shape": prepared.shape, "hashes": prepared.hashes, "split": rows.split, "weight": rows.weight}
-    for name, array in arrays.items():
-        if array is not None:
-            layout.write_array(store / f"{name}.npy", array)
-    layout.write_array(store / "labels.npy", np.asfortranarray(rows.labels))  # the start reads rank after rank
-    layout.write_array(store / "digests.npy", digests(rows.files.names))
-
-
-def _account(record: dict[str, Any]) -> list[str]:
-    """Return lines of text with the number of records, the number left out for each reason, and the number stored. `record`: content of
-    store.json."""
-    counts = Counter(record["excluded"])
-    lines = [f"{count:>12,}  left out: {reason}" for reason, count in counts.most_common()]
-    account = record["account"]
-    return [f"{account['records of the source']:>12,}  records", *lines, f"{account['stored']:>12,}  stored"]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from linnaeus.workloads.taxonomy.doctor.corrected import check_files, settings, 
 from linnaeus.workloads.taxonomy.doctor.counts import rank_counts
 from linnaeus.workloads.taxonomy.doctor.doctor_page import doctor_page
 from linnaeus.workloads.taxonomy.doctor.inspection import inspect
+from linnaeus.workloads.taxonomy.doctor.possible_filters import filter_counts
 from tests.workloads.taxonomy.doctor.conftest import table_findings
 
 
@@ -76,7 +77,9 @@ def test_the_page_shows_photographs_and_makes_no_request(call, rows, tmp_path):
     (tmp_path / "images").mkdir()
     call()
     Image.new("RGB", (600, 400), "teal").save(tmp_path / rows[0]["path"], "JPEG")
-    page = doctor_page("records", records := inspect(config_of(tmp_path)), rank_counts(records), times.dates(records))
+    page = doctor_page(
+        "records", records := inspect(config_of(tmp_path)), rank_counts(records), filter_counts(records), times.dates(records)
+    )
     assert page.count("data:image/webp;base64,") == 1 and page.count("cannot be decoded") == 10 and page.count("no photograph<") == 1
     assert "&lt;b&gt;" in page and "<b>.jpg" not in page and "date=2999-01-01" in page and "and 8 more rows" in page
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)

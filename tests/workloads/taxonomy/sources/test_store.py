@@ -20,6 +20,7 @@ from linnaeus.schedule import OpsSchedule, resolve_all_schedule_params
 from linnaeus.workloads.taxonomy.manifest import column, source_options
 from linnaeus.workloads.taxonomy.manifest.decoding import decode
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
+from linnaeus.workloads.taxonomy.store import complete_store
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
 from linnaeus.workloads.taxonomy.store.encoding import Encoding
 from linnaeus.workloads.taxonomy.store.parts import PartWriter
@@ -135,7 +136,7 @@ def test_only_one_of_two_processes_completes_a_store(records, tmp_path, monkeypa
     """Threads stand for processes: a lock of `flock` belongs to the open file. Both have written all parts before one may complete."""
     assert prepare(tmp_path / "whole", records) == 0
     both, inside, most = threading.Barrier(2, timeout=600), [], []
-    write, finish = preparation._write_parts, preparation._finish
+    write, finish = preparation._write_parts, preparation.finish
 
     def write_parts(*arguments):
         write(*arguments)
@@ -150,7 +151,7 @@ def test_only_one_of_two_processes_completes_a_store(records, tmp_path, monkeypa
         return lines
 
     monkeypatch.setattr(preparation, "_write_parts", write_parts)
-    monkeypatch.setattr(preparation, "_finish", finish_alone)
+    monkeypatch.setattr(preparation, "finish", finish_alone)
     with ThreadPoolExecutor(2) as pool:
         ended = [pool.submit(prepare, tmp_path / "store", records, f"--task={task}/2") for task in (1, 2)]
     assert [one.result() for one in ended] == [0, 0] and most == [1]
@@ -177,7 +178,7 @@ def test_a_store_that_another_process_completes_meanwhile_is_complete(step, reco
 
 def test_a_kill_between_the_record_and_the_cleaning_is_mended(records, tmp_path):
     prepare(tmp_path / "whole", records)
-    with runs.killed(preparation, "_remove_intermediate", 1):
+    with runs.killed(complete_store, "remove_intermediate", 1):
         prepare(tmp_path / "cut", records)
     assert prepare(tmp_path / "cut", records) == 0
     assert files(tmp_path / "cut") == files(tmp_path / "whole")
@@ -187,7 +188,7 @@ def test_a_kill_between_the_record_and_the_cleaning_is_mended(records, tmp_path)
 def test_a_part_that_changed_after_a_kill_is_written_again(damage, records, tmp_path, capsys):
     prepare(tmp_path / "whole", records)
     out = tmp_path / "cut"
-    with runs.killed(preparation, "_finish", 1):
+    with runs.killed(preparation, "finish", 1):
         prepare(out, records)
     part, table = out / "parts/00001.bin", out / "parts/00001.npz"
     content = part.read_bytes()
@@ -208,7 +209,7 @@ def test_a_part_that_changed_after_a_kill_is_written_again(damage, records, tmp_
 def test_another_source_with_the_same_names_and_sizes_is_refused(records, tmp_path, capsys):
     shutil.copytree(records.folder, tmp_path / "photos", ignore=shutil.ignore_patterns("export"))
     table = tmp_path / "photos/manifest.csv"
-    with runs.killed(preparation, "_finish", 1):
+    with runs.killed(preparation, "finish", 1):
         prepare(tmp_path / "store", records, path=table)
     first = tmp_path / "photos" / records.rows[0]["path"]
     first.write_bytes(first.read_bytes()[:-1] + b"\x00")

@@ -1,7 +1,7 @@
 """`linnaeus evaluate`: score a trained model, without training, on the rows of its run or on a labelled manifest.
 
 linnaeus evaluate RUN [--split test] [--checkpoint best|newest|STEP] [--image-size 192,224] [--tta none,flip] [KEY=VALUE ...]
-linnaeus evaluate RUN|BUNDLE --manifest FILE [--compare OTHER ...] [--by COLUMN] [--clade RANK] [--output FOLDER]
+linnaeus evaluate RUN|BUNDLE --manifest FILE [--tta flip] [--compare OTHER ...] [--by COLUMN] [--clade RANK] [--output FOLDER]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from linnaeus.config.model_options import add_model, add_model_options, check_ra
 from linnaeus.config.run_command import run_command
 from linnaeus.errors import ConfigError
 
-OF_THE_RUN = ("overrides", "split", "image_size", "tta")  # options that have no effect with --manifest
+OF_THE_RUN = ("overrides", "split", "image_size")  # options that have no effect with --manifest
 OF_A_MANIFEST = (
     "setting",
     "by",
@@ -43,12 +43,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add_model(parser, "model")
     add_model_options(parser, "checkpoint")
     add("--output", type=Path, metavar="FOLDER", help="folder of the results (RUN/evaluations/<split>-step-<N>; with --manifest none)")
+    views = "views whose probabilities are averaged: none, flip or, without --manifest, both, none,flip (those of the run)"
+    add("--tta", type=_listed, metavar="VIEWS", help=views)
     run = parser.add_argument_group("on the rows of a run")
     run.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that differ from those of the run: trainer.device=cpu")
     run.add_argument("--split", choices=("validation", "test"), help="rows to score (validation)")
     run.add_argument("--image-size", type=_listed, metavar="SIZES", help="sizes of the images, such as 192,224,256 (that of the run)")
-    views = "views whose probabilities are averaged: none, flip or both, none,flip (those of the run)"
-    run.add_argument("--tta", type=_listed, metavar="VIEWS", help=views)
     other = parser.add_argument_group("on other photographs")
     add = other.add_argument
     add("--manifest", metavar="FILE", help="CSV or Parquet table of labelled photographs")
@@ -72,6 +72,8 @@ def _check(options: argparse.Namespace) -> None:
         if getattr(options, name):
             shown = options.overrides[0] if name == "overrides" else f"--{name.replace('_', '-')}"
             raise ConfigError(f"{shown} has no effect {word} --manifest; leave it out")
+    if options.manifest is not None and options.tta and len(options.tta) > 1:
+        raise ConfigError(f"--tta is {','.join(options.tta)}; with --manifest give one of them")
     check_ranges(options, {})
 
 

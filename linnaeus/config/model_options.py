@@ -22,9 +22,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plugins": {"nargs": "+", "default": [], "metavar": "PACKAGE", "help": "packages that a bundle may import"},
     "checklist": {"type": Path, "metavar": "FILE", "help": "table or list of the names of the taxa that are possible"},
     "clade": {"action": "append", "default": [], "metavar": "NAME", "help": "taxon that the answers are in, such as Aves or genus:Morus"},
+    "tta": {"choices": ("none", "flip"), "help": "flip: mean of the photograph and its mirror image (as in the run's validation)"},
     "region": {"metavar": "NAME=FILE", "help": "region, and the table of taxa and regions that has its possible taxa"},
 }
-OF_LOAD_MODEL = ("checkpoint", "device", "plugins")
+OF_LOAD_MODEL = ("checkpoint", "device", "plugins", "tta")
 RANGES = {"threads": (1, 1024), "batch_size": (1, 65536)}
 
 

@@ -16,6 +16,7 @@ from linnaeus.workloads.taxonomy.config import HeadConfig, ModelConfig, RecordsC
 from linnaeus.workloads.taxonomy.preparation import MEAN, STD
 
 MAX_PIXELS = 100_000_000  # largest photograph, where the data of the run have no key `max_image_pixels`
+VIEWS = ("none", "flip")  # of augment.tta
 MAX_SIDE = 8192  # pixels, the upper limit of data.image_size
 
 
@@ -56,7 +57,7 @@ class Description:
             model, head = (typed_group(group, content[group], "taxonomy") for group in ("model", "head"))
             sizes = tuple(int(side) for side in content["image_sizes"])
             column_slices(components)
-            if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_SIDE or content["tta"] not in ("none", "flip"):
+            if not sizes or not 1 <= min(sizes) <= max(sizes) <= MAX_SIDE or content["tta"] not in VIEWS:
                 raise ConfigError(f"image_sizes is {list(sizes)} and tta is {content['tta']!r}, which no model has")
             if (tuple(content["mean"]), tuple(content["std"])) != (MEAN, STD):
                 raise ConfigError("mean and std are not those of this program")

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from linnaeus.checkpoint.initial_weights import InitialWeights, read_initial_weights
 from linnaeus.config.schema import Config
 from linnaeus.config.typed_config import typed_config
-from linnaeus.errors import ConfigError
+from linnaeus.errors import ConfigError, quoted
 from linnaeus.files import read_json
 from linnaeus.workloads.taxonomy.trained.bundle import CALIBRATION, is_bundle, load_bundle
 from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.description import Description
+from linnaeus.workloads.taxonomy.trained.description import VIEWS, Description
 from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior, PriorRecord, load_prior
 from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
@@ -33,16 +33,39 @@ class Parts(NamedTuple):
 
 
 def load_model(
-    path: str | Path, *, checkpoint: str | None = None, device: str = "cpu", plugins: Sequence[str] = (), region: str | None = None
+    path: str | Path,
+    *,
+    checkpoint: str | None = None,
+    device: str = "cpu",
+    plugins: Sequence[str] = (),
+    region: str | None = None,
+    tta: str | None = None,
 ) -> TrainedClassifier:
     """Return the trained classifier of a run directory or a bundle (the folder that `linnaeus export` writes).
 
     `checkpoint`: best (the default), newest, or a step; only for a run directory. `plugins`: packages that may be imported if the model of
-    a bundle needs them. `region`: NAME=FILE; predictions are restricted to the taxa that FILE lists for the region NAME.
+    a bundle needs them. `region`: NAME=FILE; predictions are restricted to the taxa that FILE lists for the region NAME. `tta`: test-time
+    augmentation, none or flip; None: that of the validation of the run.
 
     Raise `ConfigError` for a path that is neither a run directory nor a bundle, a run of another workload, damaged files, and a checkpoint,
-    a device or a region that does not exist."""
-    return restrict(TrainedClassifier(*load_parts(Path(path), checkpoint, plugins), device=device), region=region)[0]
+    a device, a region or a test-time augmentation that does not exist."""
+    parts = load_parts(Path(path), checkpoint, plugins)
+    if tta is not None:
+        parts = _with_views(parts, tta)
+    return restrict(TrainedClassifier(*parts, device=device), region=region)[0]
+
+
+def _with_views(parts: Parts, tta: str) -> Parts:
+    """Return the parts of the classifier with another test-time augmentation, and with a note about it if it differs from that of the
+    run. Raise `ConfigError` if it does not exist."""
+    if tta not in VIEWS:
+        raise ConfigError(f"tta is {quoted(str(tta))}; it must be {' or '.join(VIEWS)}")
+    own = parts.description.tta
+    if tta == own:
+        return parts
+    fitted = "" if parts.calibration is None else "; the calibration was fitted with the latter, and its precision is not promised here"
+    weights = replace(parts.weights, notes=[*parts.weights.notes, f"test-time augmentation {tta}, in place of {own} of the run{fitted}"])
+    return parts._replace(description=replace(parts.description, tta=tta), weights=weights)
 
 
 def load_parts(path: Path, checkpoint: str | None = None, plugins: Sequence[str] = (), calibrated: bool = True) -> Parts:

@@ -84,6 +84,20 @@ def test_the_validation_rows_have_the_metrics_of_the_run_to_the_last_digit(finis
     assert len(own) > 100 and found == own
 
 
+def test_the_mirror_image_changes_metrics_as_in_the_validation(finished, validated, tmp_path, capsys):
+    manifest = written(
+        finished, "mirrored.csv", [{key: row[key] for key in row if key not in ("observation", "station")} for row in validated]
+    )
+    printed = evaluated(capsys, finished.run, "--manifest", manifest, "--tta", "flip", "--output", tmp_path / "manifest")
+    evaluated(capsys, finished.run, "--tta", "flip", "--output", tmp_path / "run")
+    content = read_json(tmp_path / "manifest" / "metrics.json")
+    (results,) = [read_json(path)["metrics"] for path in (tmp_path / "run").rglob("metrics.json")]
+    own = {key: value for key, value in results.items() if key.split("/")[0] in ("val", "val_mask_meta")}
+    plain = runs.summary(finished.run)["final"]
+    assert content["tta"] == "flip" and "test-time augmentation flip, in place of none of the run" in printed
+    assert len(own) > 100 and content["metrics"] == own and own["val/loss"] != plain["val/loss"]
+
+
 @pytest.fixture(scope="module")
 def scored(finished, validated, tmp_path_factory) -> SimpleNamespace:
     """Return the results on the validation rows, one of which is missing and another damaged."""
@@ -267,7 +281,8 @@ def test_rows_without_an_observation_are_observations_of_their_own(finished, val
         (["{run}", "--by", "station"], "--by has no effect without --manifest"),
         (["{run}", "--compare", "{bundle}"], "--compare has no effect without --manifest"),
         (["{bundle}", "--manifest", "{manifest}", "--split", "test"], "--split has no effect with --manifest"),
-        (["{bundle}", "--manifest", "{manifest}", "--tta", "flip"], "--tta has no effect with --manifest"),
+        (["{bundle}", "--manifest", "{manifest}", "--tta", "none,flip"], "--tta is none,flip; with --manifest give one of them"),
+        (["{bundle}", "--manifest", "{manifest}", "--tta", "both"], "tta is 'both'; it must be none or flip"),
         (["{bundle}", "trainer.device=cpu", "--manifest", "{manifest}"], "trainer.device=cpu has no effect with --manifest"),
         (["{bundle}", "--manifest", "no.csv"], "--manifest: 'no.csv' does not exist"),
         (["{bundle}", "--manifest", "{manifest}", "--by", "nothing"], "the manifest does not have a column 'nothing'"),

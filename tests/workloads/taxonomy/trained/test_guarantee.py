@@ -161,7 +161,7 @@ def test_one_photograph_of_each_observation_is_used():
 
 @pytest.fixture
 def calibrated(finished, tmp_path, monkeypatch):
-    """A copy of the run, calibrated on its 90 photographs; 12 observations are enough here."""
+    """A copy of the run, calibrated on the 30 photographs that it was not trained on; 12 observations are enough here."""
     monkeypatch.setattr(calibration_fit, "FEWEST", 12)
     shutil.copytree(finished.run, tmp_path / "run")
     words = ["--manifest", str(finished.manifest), "--precision", "0.1", "0.5", "--confidence", "0.6"]
@@ -171,7 +171,7 @@ def calibrated(finished, tmp_path, monkeypatch):
 
 def test_a_calibrated_run_rolls_up_its_answers_everywhere(finished, calibrated, tmp_path, capsys):
     content = json.loads((calibrated / "calibration.json").read_text())
-    assert content["photographs"] > 60 and [one["precision"] for one in content["precisions"]] == [0.1, 0.5]
+    assert 12 <= content["photographs"] <= 30 and [one["precision"] for one in content["precisions"]] == [0.1, 0.5]
     plain, model = linnaeus.load_model(finished.run), linnaeus.load_model(calibrated)
     photographs = [finished.photograph(i) for i in range(20)]
     threshold = model.calibration.threshold(0.1)
@@ -218,6 +218,30 @@ def test_calibrated_probabilities_are_one_distribution_on_the_tree(finished, hea
             children = sum(probability[r + 1][model.tree.names[r + 1][child]] for child in np.flatnonzero(below == c))
             equal &= children == pytest.approx(probability[r][name], rel=1e-5)
     assert equal == consistent
+
+
+def test_training_photographs_are_counted_and_left_out(finished, tmp_path, monkeypatch, capsys):
+    """They are known by their bytes: here under other names, in another folder."""
+    monkeypatch.setattr(calibration_fit, "FEWEST", 12)
+    shutil.copytree(finished.run, tmp_path / "run")
+    rows = finished.rows()
+    for i, row in enumerate(rows):
+        shutil.copyfile(finished.photograph(i), tmp_path / f"copy-{i}.jpg")
+        row["path"] = f"copy-{i}.jpg"
+    trained = [row["split"] == "train" for row in rows]
+    for name, kept in (("all", rows), ("train", [row for row, own in zip(rows, trained, strict=True) if own])):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, rows[0])
+            table.writeheader()
+            table.writerows(kept)
+    words = [str(tmp_path / "run"), "--precision", "0.1", "--confidence", "0.6", "--manifest"]
+    assert calibrate_cli.main([*words, str(tmp_path / "all.csv")]) == 0
+    assert "the run was trained on 60 of 90 photographs of the manifest, which are left out" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "calibration.json").read_text())["photographs"] <= 30 and sum(trained) == 60
+    with pytest.raises(SystemExit) as exit_:
+        calibrate_cli.main([*words, str(tmp_path / "train.csv")])
+    printed = capsys.readouterr().err
+    assert exit_.value.code == 2 and "the run was trained on all of its photographs" in printed and printed.count("\n") == 1
 
 
 def test_the_precision_of_the_answers_is_printed(finished, calibrated, tmp_path, capsys):

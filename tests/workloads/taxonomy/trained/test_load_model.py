@@ -284,3 +284,23 @@ def test_a_path_without_a_model_is_one_line(finished, tmp_path):
         linnaeus.load_model(finished.bundle, checkpoint="best")
     with pytest.raises(ConfigError, match="which this machine does not have"):
         linnaeus.load_model(finished.bundle, device="cuda:77")
+
+
+def test_the_mirror_image_is_averaged_on_request_only(finished):
+    """The photographs have the size that the network reads, so that mirroring them is exact."""
+    plain, flip = linnaeus.load_model(finished.bundle), linnaeus.load_model(finished.bundle, tta="flip")
+    squares = [plain.crop(plain.read(finished.photograph(i))) for i in range(8)]
+    mirrored = [np.ascontiguousarray(square[:, ::-1]) for square in squares]
+    given = {"latitude": 52.1, "longitude": 4.3, "top": 1000}
+    for one, other, found in zip(*(m.predict(s, **given) for m, s in ((plain, squares), (plain, mirrored), (flip, squares))), strict=True):
+        for rank, taxa in found.ranks.items():
+            first, second = ({taxon.lineage: taxon.probability for taxon in p.ranks[rank]} for p in (one, other))
+            means = {key: (first[key] + second[key]) / 2 for key in first}
+            assert {taxon.lineage: taxon.probability for taxon in taxa} == pytest.approx(means, rel=1e-5)
+            assert first != second, "the network is not symmetric"
+    assert [note for note in flip.weights.notes if note not in plain.weights.notes] == [
+        "test-time augmentation flip, in place of none of the run"
+    ]
+    assert linnaeus.load_model(finished.bundle, tta="none").predict(squares) == plain.predict(squares)
+    with pytest.raises(ConfigError, match="tta is 'both'; it must be none or flip"):
+        linnaeus.load_model(finished.bundle, tta="both")

@@ -82,6 +82,23 @@ def test_a_killed_command_goes_on_and_ends_with_the_same_bytes(finished, tmp_pat
     assert "32 of them were done before" in capsys.readouterr().out
 
 
+def test_the_files_name_the_test_time_augmentation(finished, tmp_path, capsys):
+    for words, name in (([], "none"), (["--tta", "flip"], "flip")):
+        assert predict(finished, tmp_path / f"{name}.json", *words) == 0
+        assert predict(finished, tmp_path / f"{name}-boxes.json", "--format", "megadetector", *words) == 0
+        printed, content = capsys.readouterr().out, json.loads((tmp_path / f"{name}.json").read_text())
+        assert content["tta"] == name and ("test-time augmentation flip" in printed) == bool(words)
+        classifier = json.loads((tmp_path / f"{name}-boxes.json").read_text())["info"]["classifier"]
+        assert ("tta=flip" in classifier) == bool(words)
+        model = linnaeus.load_model(finished.bundle, tta=words[-1] if words else None)
+        row = finished.rows()[0]
+        given = {key: row.get(key) for key in ("latitude", "longitude", "uncertainty", "date", "time", "elevation")}
+        (one,) = model.predict([finished.photograph(0)], **{key: [value] for key, value in given.items()})
+        found = {rank: taxa[0]["probability"] for rank, taxa in content["predictions"][0]["ranks"].items()}
+        assert found == pytest.approx({rank: taxa[0].probability for rank, taxa in one.ranks.items()}, abs=1e-5)
+    assert (tmp_path / "none.json").read_text().replace('"none"', '"flip"') != (tmp_path / "flip.json").read_text()
+
+
 def test_the_journal_of_another_command_is_not_continued(finished, tmp_path, capsys):
     out = tmp_path / "out.csv"
     journal = Journal(out, {"photographs": 3}, 8)
@@ -150,6 +167,7 @@ def test_files_that_cannot_be_read_are_named_and_counted(finished, tmp_path, cap
         (["{photo}", "--out", "x.txt"], "must end in .json, .csv, .parquet"),
         (["{photo}", "--out", "no/folder/x.csv"], "is not a folder"),
         (["--manifest", "{manifest}", "--together", "product"], "--together product has no effect without --sequence COLUMN"),
+        (["{photo}", "--tta", "both"], "argument --tta: invalid choice: 'both'"),
         (["{photo}", "--top", "0"], "--top is 0; it must be from 1 to 1000"),
     ],
 )

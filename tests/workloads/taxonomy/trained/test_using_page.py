@@ -36,7 +36,7 @@ def test_the_page_as_printed(finished, forms, tmp_path, monkeypatch, capsys):
     Path("photos.csv").write_text("\n".join([f"{lines[0]},date", *(f"{line},01/05/2021" for line in lines[1:])]))
     Path("media.csv").write_text("mediaID,deploymentID,timestamp,filePath\nm1,d1,2020-05-30T04:57:37+02:00,photo.jpg\n")
     shutil.copytree(finished.run, tmp_path / "RUN")
-    monkeypatch.setattr(calibration_fit, "FEWEST", 12)
+    monkeypatch.setattr(calibration_fit, "FEWEST", 6)
     with_groups = [f"{line},{'observation,source' if not i else f'{i // 2},camera'}" for i, line in enumerate((header, *rows))]
     Path("others.csv").write_text("\n".join(with_groups))
     (tmp_path / "FORMS").symlink_to(forms.folder)

@@ -81,7 +81,7 @@ def calibrate(options: argparse.Namespace) -> list[str]:
     model.use_prior(_trained_prior(options.run, model) if options.prior else None)
     if options.manifest:
         decode = lambda files, row: files.decode(row, model.short_side, model.description.max_image_pixels)
-        data = labelled.of_manifest(options.manifest, options.setting, model.tree, model.components, decode)
+        data = labelled.of_manifest(options.manifest, options.setting, model.tree, model.components, decode, options.run)
         place, name = options.manifest, f"the manifest {Path(options.manifest).name}"  # a bundle has no paths of this machine
     else:
         split = options.split or "validation"

@@ -82,23 +82,31 @@ def of_run(run: Path, split: str, tree: TaxonomyTree, components: Sequence[str])
     return Labelled(names, read, source.labels[rows], np.zeros(len(rows), bool), source.metadata.take(rows), group)
 
 
-def of_manifest(path: str, overrides: Sequence[str], tree: TaxonomyTree, components: Sequence[str], decode: Callable) -> Labelled:
-    """Return the photographs of a labelled CSV or Parquet manifest. `tree`: taxa of the model.
+def of_manifest(
+    path: str, overrides: Sequence[str], tree: TaxonomyTree, components: Sequence[str], decode: Callable, run: Path
+) -> Labelled:
+    """Return the photographs of a labelled CSV or Parquet manifest on which the run in the directory `run` was not trained. `tree`: taxa
+    of the model.
 
     `overrides`: settings of data=manifest. `components`: metadata components that the model reads. `decode(files, row)` returns the pixels
-    of a photograph, uint8 [H, W, 3]. Raise `ConfigError` for a table that cannot be read or has no taxon of the model."""
+    of a photograph, uint8 [H, W, 3]. Raise `ConfigError` for a table that cannot be read, has no taxon of the model, or has only training
+    photographs of the run."""
+    from linnaeus.workloads.taxonomy.trained.calibrate.training_photographs import without_training
+
     rows = read_labels(path, overrides, components)
     found = matched(rows.records.tree, rows.records.labels, tree)
     files = rows.records.files
-    return Labelled(
+    kept, compared = without_training(run, files)
+    data = Labelled(
         files.names.tolist(),
         lambda i: decode(files, i),
         found.labels,
         np.any(found.unknown, axis=1),
         rows.records.metadata,
         rows.group,
-        (*rows.notes, *group_note(rows), *found.notes),
+        (*rows.notes, *group_note(rows), *found.notes, *compared),
     )
+    return data.take(kept)
 
 
 class LabelRows(NamedTuple):

@@ -47,6 +47,7 @@ def write_model(folder: Path, manifest: str, rows: LabelRows, measured: Measured
     record = {
         "model": measured.name,
         "weights": {"source": measured.model.weights.source, "sha256": measured.model.weights.digest},
+        "tta": measured.model.description.tta,
         "manifest": manifest,
         "rows": len(rows.records.labels),
         "scored": int(measured.table.real.sum()),

@@ -75,7 +75,9 @@ def _load(path: Path, options: argparse.Namespace, paths: Sequence[Path]) -> Tra
     Raise `ConfigError` for --checkpoint if all models are bundles."""
     runs = [one for one in paths if not is_bundle(one)]
     checkpoint = options.checkpoint if path in runs or not runs else None
-    return load_model(path, checkpoint=checkpoint, device=options.device or "cpu", plugins=options.plugins or [])
+    return load_model(
+        path, checkpoint=checkpoint, device=options.device or "cpu", plugins=options.plugins or [], tta=options.tta and options.tta[0]
+    )
 
 
 def _batch_size(path: Path) -> int:

@@ -63,7 +63,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of the answers of a calibrated model (0.95, or the lowest one of the calibration)",
     )
     add("--coverage", type=float, metavar="C", help="prediction sets with this coverage, in place of the --top taxa")
-    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "checklist", "clade", "region")
+    add_model_options(parser, "checkpoint", "device", "threads", "plugins", "tta", "checklist", "clade", "region")
     options = parser.parse_intermixed_args(arguments)
     _check(options)
     return options
@@ -114,6 +114,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     if sequences is not None and options.format == "camtrap_dp":
         check_events(inputs.columns, sequences)
     head: dict[str, Any] = {"model": model.weights.source, "sha256": model.weights.digest, "taxa": model.tree.fingerprint()}
+    head |= {"tta": model.description.tta}
     head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
     head |= {} if sequences is None else {"sequence": options.sequence, "together": asked.together}
     size, ends = options.batch_size, None if sequences is None else sequences.ends(options.batch_size)
@@ -128,7 +129,8 @@ def predict(options: argparse.Namespace) -> list[str]:
         failed = sum("error" in row for row in journal.rows())
         single = sum(len(row["unreadable"]) for row in journal.rows() if "unreadable" in row and "error" not in row)
         named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
-        classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}"
+        views = "" if model.description.tta == "none" else f" tta={model.description.tta}"
+        classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}{views}"
         answered = Answered(
             journal.rows(), model.tree, head, classifier, journal.started, inputs.columns, sequences, model.calibration is not None
         )

@@ -1,0 +1,70 @@
+"""Find the photographs of a manifest on which a run was trained: those with the same bytes as a training photograph of the run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from linnaeus.errors import ConfigError, counted, one_line
+from linnaeus.reporting.preparation_progress import PreparationProgress
+from linnaeus.workloads.taxonomy.manifest.image_files import ImageFiles
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.observations import TRAIN, Source
+from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
+from linnaeus.workloads.taxonomy.workload import build_data_source
+
+
+def without_training(run: Path, files: ImageFiles) -> tuple[np.ndarray, list[str]]:
+    """Return the positions of the files that are no training photographs of the run in the directory `run`, int64 [M], and lines of text
+    about it.
+
+    If the training photographs cannot be read, return all positions. Raise `ConfigError` if no file is left."""
+    everything = np.arange(len(files.names))
+    try:
+        source = build_data_source(configuration_of(run))[0]
+        trained = _training_files(source)
+    except (ConfigError, OSError) as error:
+        return everything, [f"not compared with the training photographs, which cannot be read: {one_line(error)}"]
+    if trained is None:
+        return everything, ["not compared with the training photographs, since the data of the run are not files"]
+    seen = same_bytes(files, trained)
+    if seen.all():
+        raise ConfigError("--manifest: the run was trained on all of its photographs; give photographs that were not used for training")
+    line = f"the run was trained on {seen.sum():,} of {counted(len(seen), 'photograph')} of the manifest"
+    return everything[~seen], [f"{line}, which are left out" if seen.any() else line]
+
+
+def same_bytes(files: ImageFiles, others: ImageFiles) -> np.ndarray:
+    """Return a mask of the files whose bytes are also those of a file in `others`, bool [N]. A file that cannot be read is not.
+
+    Only files with the size of another one are read. The files in `others` may be all photographs of a run."""
+    sizes, their = files.sizes(), others.sizes()
+    candidates = np.flatnonzero((sizes > 0) & np.isin(sizes, their))
+    partners = np.flatnonzero(np.isin(their, sizes[candidates]))
+    count = len(candidates) + len(partners)
+    with PreparationProgress("comparing with the training photographs", count, counted(count, "photograph")) as progress:
+        digests = set()
+        for row in partners.tolist():
+            digests.add(_digest(others, row))
+            progress.add(1)
+        found = np.zeros(len(sizes), dtype=bool)
+        for row in candidates.tolist():
+            own = _digest(files, row)
+            found[row] = own is not None and own in digests
+            progress.add(1)
+    return found
+
+
+def _digest(files: ImageFiles, row: int) -> bytes | None:
+    try:
+        return hashlib.sha256(files.read(row)).digest()
+    except (NotAnImage, OSError):
+        return None
+
+
+def _training_files(source: Source) -> ImageFiles | None:
+    """Return the files of the training photographs; None if the photographs of the source are not files."""
+    files = getattr(source.images, "files", None)
+    return files.take(np.flatnonzero(source.split == TRAIN)) if isinstance(files, ImageFiles) else None

@@ -36,6 +36,7 @@ def _determined(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _left(run: Path) -> set[str]:
-    """Return the names of the files and of the checkpoints of a finished run."""
-    own = {path.name for path in run.iterdir() if path.name != "launches"}
+    """Return the names of the files and of the checkpoints of a finished run, without alarms.jsonl: a busy machine can raise an alarm about
+    times in one of two equal runs. `runs.differences` compares the other alarms."""
+    own = {path.name for path in run.iterdir() if path.name not in ("launches", "alarms.jsonl")}
     return own | {f"checkpoints/{path.name}" for path in (run / "checkpoints").iterdir()}

@@ -46,6 +46,7 @@ PARTS = {
     "drivers",
     "first_step",
     "interleaved",
+    "loadout_trials",
     "machine",
     "peer_processes",
     "pillow_pixels",

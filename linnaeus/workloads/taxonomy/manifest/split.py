@@ -54,7 +54,7 @@ def split_from_column(column: Column, name: str, key: str = "data.split_column")
 def test_as_validation(split: np.ndarray) -> np.ndarray:
     """Return the split with test rows as validation rows, and validation rows as `LEFT_OUT`. Raise `ConfigError` without test rows."""
     if not (split == LEFT_OUT).any():
-        raise ConfigError("--split=test: the given split has no test rows; use --split=validation")
+        raise ConfigError("--split=test: the split of the data has no test rows; use --split=validation")
     return np.array([TRAIN, LEFT_OUT, VALIDATION, NO_SIDE], dtype=np.int8)[split]
 
 

@@ -236,7 +236,7 @@ def test_observations_of_a_package_are_read_by_data_camtrap_dp(finished, media, 
     resources = [{"name": name, "path": f"{name}.csv"} for name in ("deployments", "media", "observations")]
     taxonomic = [{"scientificName": row["scientificName"], "taxonRank": "species"} for row in rows[:2]]
     (folder / "datapackage.json").write_text(json.dumps({"resources": resources, "taxonomic": taxonomic}))
-    read = read_records(runs.composed(["data=camtrap_dp", f"data.path={folder}"]).data, lambda header: header).table.columns
+    read = read_records(runs.composed(["data=camtrap_dp", f"data.path={folder}"]).data, lambda header, **settings: header).table.columns
     assert read["path"].text().tolist() == ["a.jpg", "b.jpg"]
     assert read["species"].text().tolist() == [row["scientificName"] for row in rows[:2]]
 

@@ -304,7 +304,7 @@ def test_what_was_not_fitted_is_one_line(finished, calibrated, monkeypatch, caps
     for words, line in (
         ([str(finished.bundle)], "is a bundle; calibrate the run"),
         ([str(finished.run), "--precision", "1"], "--precision is 1; it must be above 0 and below 1"),
-        ([str(finished.run), "--split", "test"], "calls no row test"),
+        ([str(finished.run), "--split", "test"], "the split of the data has no test rows"),
         ([str(finished.run)], "too few for a calibration"),
     ):
         with pytest.raises(SystemExit) as exit_:

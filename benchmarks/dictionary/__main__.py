@@ -73,7 +73,7 @@ def read_options(words: Sequence[str]) -> argparse.Namespace:
     add("--seeds", type=int, nargs="+", default=range(SEEDS), help=f"seeds (0 to {SEEDS - 1}); fewer give no verdict")
     add("--samples", type=int, default=1_536_000, help="training samples of a dictionary (%(default)s)")
     add("--batch", type=int, default=1024, help="samples of an update (%(default)s)")
-    add("--rates", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3], help="learning rates to choose from (%(default)s)")
+    add("--rates", type=float, nargs="+", default=[1e-3, 3e-3, 6e-3, 1e-2], help="learning rates to choose from (%(default)s)")
     add("--read", type=int, help="training samples of each run that are read (about a million activations)")
     add("--tested", type=int, default=1000, help="held-out samples of each run (%(default)s)")
     add("--frontier", type=int, nargs="+", default=[8, 16, 32, 64], help="active features in one pass (%(default)s); other than 4: no bar")

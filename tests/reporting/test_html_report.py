@@ -18,8 +18,9 @@ from linnaeus.reporting.report.line_chart import line_chart
 from linnaeus.reporting.report.metric_names import column_name, meaning, passes_and_tasks, show_value
 from linnaeus.reporting.report.metric_tables import final_tables
 from linnaeus.reporting.report.run_files import RunFiles
-from linnaeus.reporting.report.run_report import report_page, write_report
+from linnaeus.reporting.report.run_report import glossary, report_page, write_report
 from linnaeus.reporting.results import write_summary
+from linnaeus.workloads.dictionary.results_section import TABLE
 
 FINAL = {
     "val/order/top1": 0.9731,
@@ -310,10 +311,16 @@ def test_metrics_of_one_task_alone_are_one_table() -> None:
     text = final_tables(final)
     assert re.findall("<caption>([^<]*)", text) == ["Over all tasks", "density", "optimum"] and text.count('data-value="0.25"') == 1
     both = final_tables({f"val/{task}/{metric}": 0.5 for task in ("a", "b") for metric in ("l0", "dead")})
-    assert re.findall("<caption>([^<]*)", both) == ["l0", "dead"]
+    assert re.findall("<caption>([^<]*)", both) == ["L0", "Dead features"]
 
 
 def test_predictions_without_skill_stand_beside_the_results() -> None:
     rows = [{"metric": "species/top1", "constant": "0.125", "shuffled": "0.0625"}]
     text = final_tables({"val/species/top1": 0.5, "val/loss": 1.0}, rows)
     assert ">constant<" in text and "12.5 %" in text and "6.2 %" in text and text.count(">shuffled<") == 1
+
+
+def test_every_metric_of_a_dictionary_is_in_the_glossary() -> None:
+    names = [*TABLE, "loss", "nmse", "decoder_cosine", "decoder_cosine_p90", "decoder_cosine_max"]
+    listed = re.findall("<dt>(.*?)</dt>", glossary({f"val/{name}": 0.5 for name in names if name != "f1"}))
+    assert len(listed) == len(names) - 1 and {"L0", "Sparse gain", "Dead features", "Normalised squared error"} <= {*listed}

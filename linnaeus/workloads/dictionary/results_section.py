@@ -1,21 +1,12 @@
 """Make the sections of the dictionary workload in report.html: sparsity and reconstruction metrics, then the sections about features."""
 
 from linnaeus.reporting.report.html_parts import Cell, Column, Section, cards, explained, number, table, text_cell
+from linnaeus.reporting.report.metric_names import meaning
 from linnaeus.reporting.report.run_files import RunFiles
 
-MEANINGS = {  # metric -> its meaning, in the order of the columns
-    "l0": "Mean number of active features per activation.",
-    "explained_variance": "1 - squared error / squared distance from the mean activation. 1 is best.",
-    "sparse_gain": "Explained variance - active features / width of the activations. At most 0 for a code without sparsity; 1 is best.",
-    "cosine": "Mean cosine of activation and reconstruction.",
-    "loss_recovered": "Loss with the reconstruction in place of the activations, scaled: 0 as with zeros, 1 as with the activations.",
-    "dead": "Share of features that are never active.",
-    "dense": "Share of features that are active in more than 10 % of the activations.",
-    "mcc": "Mean |cosine| between decoder vectors and planted features, matched one to one. 1 is best.",
-    "uniqueness": "Planted features that are nearest to at least one feature, over the number of features. 1 is best.",
-    "f1": "Mean F1 of the features as detectors of their nearest planted features. 1 is best.",
-    "shrinkage": "Mean |reconstruction| / |activation|. 1: no shrinkage.",
-}
+TABLE = ("l0", "explained_variance", "sparse_gain", "cosine", "loss_recovered", "dead", "dense", "mcc", "uniqueness", "f1", "shrinkage")
+MEANINGS = {name: meaning(name) for name in TABLE}  # of the columns, in their order
+MEANINGS["f1"] = "Mean F1 of the features as detectors of their nearest planted features. 1 is best."
 FEATURE_SECTIONS = "feature_sections.json"  # in the folder of the last validation: [title, HTML] of each section
 FIRST = ("l0", "explained_variance", "loss_recovered")
 

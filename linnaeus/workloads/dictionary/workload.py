@@ -30,14 +30,13 @@ from linnaeus.workloads.dictionary.model.dictionary_set import DictionarySet, bu
 from linnaeus.workloads.dictionary.model.variants import check_settings
 from linnaeus.workloads.dictionary.planted import PlantedDictionary
 from linnaeus.workloads.dictionary.recovery_metrics import RecoveryMetrics
-from linnaeus.workloads.dictionary.results_section import FEATURE_SECTIONS
+from linnaeus.workloads.dictionary.results_section import FEATURE_SECTIONS, TABLE
 from linnaeus.workloads.dictionary.splicing import Spliced, splice
 from linnaeus.workloads.dictionary.stored_activations import store_activations
 from linnaeus.workloads.dictionary.trained.trained_dictionary import RECORD
 from linnaeus.workloads.opened_run import OpenedRun, named_key, open_run
 
 STORES = "activations"  # folder in run.root
-TABLE = ("l0", "explained_variance", "sparse_gain", "cosine", "loss_recovered", "dead", "dense", "mcc", "uniqueness", "f1", "shrinkage")
 
 
 class DictionaryWorkload(Workload):

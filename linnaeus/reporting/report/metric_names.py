@@ -60,6 +60,8 @@ _WORDS = (  # (pattern in the name of a metric, replacement), applied in this or
     (r"^points$", "ability points kept"),
     (r"^legal$", "legal answers"),
     (r"^changed$", "answers that change given gear"),
+    (r"^grad_norm$", "gradient norm"),
+    (r"^lr$", "learning rate"),
     (r"^l0$", "L0"),
     (r"^nmse$", "normalised squared error"),
     (r"^explained_variance$", "explained variance"),

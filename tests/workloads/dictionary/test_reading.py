@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,6 +138,8 @@ def test_samples_are_spread_over_the_data():
 def test_charts_have_a_bar_or_a_dot_for_each_part():
     page = density_chart("Density", np.array([0.0, 0.001, 0.002, 0.5]), 1000)
     assert "1 of 4 never active on 1,000 places" in page and page.count("<rect") == 3
+    wide = density_chart("Density", np.array([1e-6, 0.5]), 10**6)
+    assert re.findall(">([0-9.e-]+ %)<", wide) == ["0.01 %", "1 %", "100 %"], "labels do not overlap"
     assert density_chart("Density", np.array([0.0, 1.0, 1.0]), 1000).count("<rect") == 1, "features that are active at every place"
     points = [Point("a", "a", 8, 0.9, True), Point("b", "b", 16, 0.95, False), Point("c", "b", 32, math.nan, False)]
     page = frontier_chart("Explained variance", points, "")

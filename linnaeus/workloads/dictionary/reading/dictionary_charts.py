@@ -46,7 +46,8 @@ def density_chart(title: str, density: np.ndarray, places: int) -> str:
     x = Scale(low, 0, LEFT, WIDTH - RIGHT)
     chart = Chart(x, Scale(0, max(int(counts.max(initial=0)), 1) * 1.06, HEIGHT - BOTTOM, TOP))
     chart.y_axis({tick: format_tick(tick) for tick in chart.y.ticks(5)})
-    chart.x_axis({decade: _share(10.0**decade) for decade in range(low, 1)}, above=-16)
+    labelled = range(0, low - 1, -1) if low > -4 else range(0, low, -2)  # more labels overlap on a phone
+    chart.x_axis({decade: _share(10.0**decade) for decade in labelled}, above=-16)
     chart.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, "density: share of the places where a feature is active", "middle")
     for first, last, count in zip(edges, edges[1:], counts.tolist()):
         about = f"{count} features active in {_share(10**first)} to {_share(10**last)}"

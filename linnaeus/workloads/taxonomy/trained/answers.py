@@ -152,6 +152,8 @@ def _best(probability: np.ndarray, count: int) -> np.ndarray:
     """Return the `count` most probable classes of each row of `probability` [B, C], most probable first, as int64 [B, count], or [B, C] if
     C is smaller. Of classes with equal probability the lower number comes first."""
     count = min(count, probability.shape[1])
+    if count == 0:
+        return np.empty((len(probability), 0), dtype=np.int64)
     if count < probability.shape[1] // 2:
         chosen = np.sort(np.argpartition(-probability, count - 1, axis=1)[:, :count], axis=1)
     else:

@@ -182,6 +182,12 @@ def test_a_calibrated_run_rolls_up_its_answers_everywhere(finished, calibrated, 
     sets = model.predict(photographs[0], coverage=0.9).ranks
     for rank, least in zip(model.tree.ranks, model.calibration.set_thresholds(0.9), strict=True):
         assert len(sets[rank]) == 1 or all(taxon.probability >= least for taxon in sets[rank])
+    words = [str(calibrated), str(photographs[0]), "--coverage", "0.9", "--out", str(tmp_path / "sets.json"), "--threads", "1"]
+    assert predict_cli.main(words) == 0
+    (one,) = json.loads((tmp_path / "sets.json").read_text())["predictions"]
+    assert {rank: [taxon["name"] for taxon in taxa] for rank, taxa in one["ranks"].items()} == {
+        rank: [taxon.name for taxon in taxa] for rank, taxa in sets.items()
+    }
 
     assert export_cli.main([str(calibrated), str(tmp_path / "bundle")]) == 0
     assert linnaeus.load_model(tmp_path / "bundle").predict(photographs, precision=0.1) == model.predict(photographs, precision=0.1)

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from linnaeus.config.command_line import OneLineParser
 from linnaeus.config.model_options import add_model, add_model_options, check_ranges, load_options, use_threads
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
     from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
+TOP = 5  # taxa of each rank
 SHOWN = 20  # photographs that are printed without --out
 
 
@@ -55,7 +56,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--sequence", metavar="COLUMN", help="of the manifest: one answer for the photographs with the same value, a burst or an individual"
     )
     add("--together", choices=TOGETHER, help="evidence of a sequence: mean, for nearly equal photographs, or product (mean)")
-    add("--top", type=int, default=5, metavar="N", help="taxa of each rank in .json (%(default)s)")
+    add("--top", type=int, metavar="N", help=f"taxa of each rank in .json ({TOP})")
     add(
         "--precision",
         type=float,
@@ -78,6 +79,9 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError(f"--format {options.format} has no effect without --out FILE; give both or neither")
     options.format = options.out and format_of(options.format, options.out)
     check_out(options.out, [one.suffix for one in FORMATS.values()])
+    for name in ("top", "coverage"):
+        if (value := getattr(options, name)) is not None and options.out and not FORMATS[options.format].lists:
+            raise ConfigError(f"--{name} {value} has no effect in the format {options.format}, which has one taxon of each rank; use json")
     check_ranges(options, {"top": (1, 1000)})
     if options.together and not options.sequence:
         raise ConfigError(f"--together {options.together} has no effect without --sequence COLUMN; leave it out")
@@ -103,7 +107,8 @@ def predict(options: argparse.Namespace) -> list[str]:
     inputs = photographs_of(options, model.components, [*copied, *([options.sequence] if options.sequence else [])])
     if options.sequence:
         inputs, sequences = in_sequences(inputs, options.sequence)
-    asked = model.asked(options.top, options.precision, options.coverage, options.together)
+    top = options.top or (TOP if options.out is None or FORMATS[options.format].lists else 0)
+    asked = model.asked(top, options.precision, options.coverage, options.together)
     for note in (*model.weights.notes, *inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
         print(note)
     kind = "photograph" if sequences is None else "sequence"
@@ -126,9 +131,7 @@ def predict(options: argparse.Namespace) -> list[str]:
             for batch in predictions(model, inputs, journal.done, size, asked, threads, sequences):
                 journal.append(batch)
         seconds = time.monotonic() - start
-        failed = sum("error" in row for row in journal.rows())
-        single = sum(len(row["unreadable"]) for row in journal.rows() if "unreadable" in row and "error" not in row)
-        named = sum(row.get("answer") is not None for row in journal.rows()) if model.calibration is not None else None
+        total = _count(journal.rows())
         views = "" if model.description.tta == "none" else f" tta={model.description.tta}"
         classifier = f"linnaeus {options.model.resolve().name} {model.weights.digest[:12]}{views}"
         answered = Answered(
@@ -136,7 +139,8 @@ def predict(options: argparse.Namespace) -> list[str]:
         )
         write_file(options.out, options.format, journal, answered)
         count = len(inputs) if sequences is None else len(sequences)
-        return _account(options.out, kind, count, continued, failed, named, seconds, forward.seconds) + _unreadable(single)
+        named = None if model.calibration is None else total.named
+        return _account(options.out, kind, count, continued, total.failed, named, seconds, forward.seconds) + _unreadable(total.unreadable)
 
 
 def _write_unmatched(out: Path, model: TrainedClassifier) -> None:
@@ -219,6 +223,22 @@ def _title(row: Row) -> str:
 
 def _left_out(kind: str, count: int) -> list[str]:
     return [f"and {counted(count - SHOWN, f'more {kind}')}; --out answers.csv writes all"] if count > SHOWN else []
+
+
+class _Counts(NamedTuple):
+    failed: int = 0  # rows with an error in place of a prediction
+    named: int = 0  # rows with a rolled-up answer
+    unreadable: int = 0  # photographs that could not be read, of rows with a prediction
+
+
+def _count(rows: Iterable[Row]) -> _Counts:
+    """Return the counts of the rows of a journal."""
+    failed = named = unreadable = 0
+    for row in rows:
+        failed += "error" in row
+        named += row.get("answer") is not None
+        unreadable += 0 if "error" in row else len(row.get("unreadable", ()))
+    return _Counts(failed, named, unreadable)
 
 
 def _unreadable(count: int) -> list[str]:

@@ -23,18 +23,19 @@ class Format(NamedTuple):
 
     suffix: str
     write: Callable[[Path, Answered], None]
+    lists: bool = False  # the file has several taxa of a rank; other formats have the predicted path only
     columns: tuple[str, ...] = ()  # columns that the format copies from the manifest, if the manifest has them
     check: Callable[[Mapping[str, Column]], None] = lambda columns: None  # raises `ConfigError` for columns that it cannot use
 
 
 FORMATS = {
-    "json": Format(".json", write_json),
+    "json": Format(".json", write_json, True),
     "csv": Format(".csv", write_csv),
     "parquet": Format(".parquet", write_parquet),
-    "speciesnet": Format(".json", write_speciesnet),
-    "megadetector": Format(".json", write_megadetector),
-    "camtrap_dp": Format(".csv", write_camtrap_dp, (*MEDIA, "eventID"), check_media),
-    "darwin_core": Format(".csv", write_darwin_core, ("occurrenceID",)),
+    "speciesnet": Format(".json", write_speciesnet, True),
+    "megadetector": Format(".json", write_megadetector, True),
+    "camtrap_dp": Format(".csv", write_camtrap_dp, False, (*MEDIA, "eventID"), check_media),
+    "darwin_core": Format(".csv", write_darwin_core, False, ("occurrenceID",)),
 }
 
 

@@ -1,4 +1,4 @@
-"""The page of `linnaeus serve` in Chromium takes a photograph, a place and a date, and shows the answer of the service, without a message.
+"""Use the page of `linnaeus serve` in Chromium: give it a photograph, a place and a date, and compare what it shows with `load_model`.
 
 `make test-browser`; a minute on two cores. Pictures are in `OUT`. Taxa of the model have HTML, quotes, commas and Hebrew in their names.
 """

@@ -124,7 +124,7 @@ def test_the_page_fits_says_nothing_and_is_accessible(view: str, served: Served,
 
 
 def test_the_answers_are_those_of_load_model(served: Served, browser: Browser, messages: list[str]):
-    """The tree has the taxa and probabilities of `predict`; the metadata are switched off and on again."""
+    """Compare taxa, probabilities and answer with those of `predict`: without metadata, with them, and without them again."""
     tab = opened(browser, served, "desktop", messages)
     model, path = linnaeus.load_model(served.bundle), served.photographs[4]
     place = {"latitude": 10.5, "longitude": -70.2, "date": "2026-07-15", "elevation": 300}

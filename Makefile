@@ -30,10 +30,11 @@ test-slurm: $(VENV)/.tested
 test-multinode: $(VENV)/.tested
 	$(BIN)/python -m pytest tests/multinode/proof.py -s -rs
 
-# Pages of reports in Debian's Chromium, which is installed if it is missing: make test-browser DATA=FOLDER of plants480 and text; OUT: pictures.
+# Pages of reports and the page of the service in Debian's Chromium, which is installed if it is missing. DATA: folder of plants480 and text;
+# OUT: pictures: make test-browser DATA=FOLDER
 test-browser: $(VENV)/.tested
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[browser]'
-	$(BIN)/python -m pytest tests/browser/proof.py tests/browser/marks.py -s
+	$(BIN)/python -m pytest tests/browser/proof.py tests/browser/marks.py tests/browser/service.py -s
 
 # The same hosts: a run on one host and on both in turn, stopped by SIGTERM 100 times: make test-alternations LAUNCHES=10
 test-alternations: $(VENV)/.tested

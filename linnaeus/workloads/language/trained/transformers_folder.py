@@ -121,7 +121,8 @@ def _settings(folder: Path, name: str, content: Mapping[str, Any]) -> dict[str, 
     wrong = [key for key, (default, ours) in FIXED[name].items() if merged.setdefault(key, default) != ours]
     wrong += [activation] if gelu not in list(GELUS) else []
     if wrong:
-        raise ConfigError(f"MODEL: {folder / CONFIG} has {wrong[0]}={quoted(merged[wrong[0]])}, which model=gpt does not support")
+        values = ", ".join(f"{key}={quoted(merged[key])}" for key in wrong)
+        raise ConfigError(f"MODEL: {folder / CONFIG} has {values}, which model=gpt does not support")
     numbers = [merged.get(key) for key in names]
     bad = next((key for key, n in zip(names, numbers) if type(n) is not int or not 1 <= n <= MOST_POSITIONS), None)
     if bad is not None:

@@ -106,6 +106,11 @@ def split_checklists(texts: Sequence[str]) -> tuple[Path | None, dict[str, Path]
     return (of_all[0] if of_all else None), named
 
 
+def is_table(region: str) -> bool:
+    """Return True if the value of --region is FILE, False for NAME=FILE. A value with = is FILE if this file exists."""
+    return "=" not in region or Path(region).is_file()
+
+
 def serve(options: argparse.Namespace) -> None:
     """Serve the model in `options` until SIGTERM or Ctrl-C.
 
@@ -143,7 +148,7 @@ def build_service(options: argparse.Namespace, threads: int) -> HttpService:
     from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
 
     of_all, named = split_checklists(options.checklist)
-    region_of_all = options.region if "=" in (options.region or "") else None
+    region_of_all = None if options.region is None or is_table(options.region) else options.region
     model, notes = restrict(load_model(options.model, **load_options(options)), of_all, options.clade, region_of_all)
     served, more = _served(model, named, options)
     for note in (*model.weights.notes, *notes, *more):
@@ -180,7 +185,7 @@ def _served(model: TrainedClassifier, named: Mapping[str, Path], options: argpar
         nearest = NearestPhotographs(model, read_index(options.nearest, "--nearest"), options.photographs or Path())
         lines += nearest.notes()
     regions = None
-    if options.region is not None and "=" not in options.region:
+    if options.region is not None and is_table(options.region):
         regions = Regions(Path(options.region), TaxonIndex(model.tree))
         lines += [*regions.notes, f"{counted(len(regions.names), 'region')}: {options.region}"]
     return ServedModel(model, checklists, regions, nearest), lines

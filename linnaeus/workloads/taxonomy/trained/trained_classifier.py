@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linnaeus.checkpoint.initial_weights import InitialWeights
 from linnaeus.errors import ConfigError, quoted
 from linnaeus.workloads.taxonomy.components import encode
 from linnaeus.workloads.taxonomy.heads import Scores
 from linnaeus.workloads.taxonomy.heads.head import group_mean
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.trained.answers import MEAN, PRODUCT, TOGETHER, Answers, Asked, Prediction
-from linnaeus.workloads.taxonomy.trained.calibration import Calibration
-from linnaeus.workloads.taxonomy.trained.description import Description
 from linnaeus.workloads.taxonomy.trained.photograph_inputs import Photograph, is_one, name_of
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
-from linnaeus.workloads.taxonomy.trained.place_prior import PlacePrior
 from linnaeus.workloads.taxonomy.trained.restriction import Restriction, of_names
 from linnaeus.workloads.taxonomy.trained.taxon_index import TaxonIndex
 from linnaeus.workloads.taxonomy.trained.trained_network import TrainedNetwork
-from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 
 BATCH = 32  # photographs per forward pass of `predict` and `embed`
 USUAL_PRECISION = 0.95  # of rolled-up answers, if none is given
@@ -50,18 +46,10 @@ class TrainedClassifier(TrainedNetwork):
 
     restriction: Restriction | None = None  # taxa that predictions may name; None: all taxa
 
-    def __init__(
-        self,
-        description: Description,
-        tree: TaxonomyTree,
-        weights: InitialWeights,
-        calibration: Calibration | None = None,
-        prior: PlacePrior | None = None,
-        device: str = "cpu",
-    ) -> None:
-        """Build the network and load its weights. The arguments and errors are those of `TrainedNetwork`."""
-        super().__init__(description, tree, weights, calibration, prior, device)
-        self.answers = Answers(tree)
+    @cached_property
+    def answers(self) -> Answers:
+        """Return the maker of predictions, whose names and lineages are those of the tree."""
+        return Answers(self.tree)
 
     def restricted(self, names: Sequence[str]) -> TrainedClassifier:
         """Return a classifier with the same network whose predictions are restricted to the named taxa and all taxa below them.

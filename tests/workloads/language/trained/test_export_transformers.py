@@ -25,6 +25,7 @@ from linnaeus.workloads.language.trained import export_transformers, load_model,
 from linnaeus.workloads.language.trained.language_model import LanguageModel
 from tests import runs
 from tests.workloads.language import test_pretrained
+from tests.workloads.language.trained import kept_neox
 from tests.workloads.language.trained.conftest import ALPHABET, validation_text
 
 pytest.importorskip("tokenizers")
@@ -124,6 +125,24 @@ def test_the_folder_is_the_model_when_it_is_loaded_again(tmp_path, without_trans
     assert again.loss(text) == model.loss(text) and again.generate("the", tokens=8) == model.generate("the", tokens=8)
     assert config["eos_token_id"] == model.tokenizer.end == again.tokenizer.end
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_neox_of_transformers_is_read_and_written_again_equal(tmp_path, without_transformers) -> None:
+    """`kept_neox` was written by transformers, with biases in all layers, and so were its logits."""
+    model = linnaeus.load_model(kept_neox.FOLDER)
+    theirs = np.array(json.loads((kept_neox.FOLDER / "logits.json").read_text()))
+    with torch.inference_mode():
+        own = model.network({"input": torch.from_numpy(model.encode(kept_neox.TEXT))[None]})["logits"][
+            0, :, : len(kept_neox.ALPHABET)
+        ].numpy()
+    assert np.abs(own - theirs).max() < 1e-5 * np.abs(theirs).max() and np.abs(theirs).max() > 1
+    losses = [np.log(np.exp(row).sum()) - row[kept_neox.ALPHABET.index(letter)] for row, letter in zip(theirs, kept_neox.TEXT[1:])]
+    assert model.loss(kept_neox.TEXT) == pytest.approx(np.mean(losses), rel=1e-5)
+    config, state = written(model, tmp_path / "out")
+    before, original = load_file(kept_neox.FOLDER / "model.safetensors"), json.loads((kept_neox.FOLDER / "config.json").read_text())
+    assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
+    same = [*kept_neox.SIZES, *kept_neox.READ, "rope_parameters", "model_type", "architectures", "layer_norm_eps", "attention_bias"]
+    assert {name: config[name] for name in same} == {name: original[name] for name in same}
 
 
 def test_the_command_writes_a_run_that_other_commands_read(run, rotary_run, tmp_path, capsys) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -26,21 +25,6 @@ from linnaeus.workloads.taxonomy.trained import Prediction
 from linnaeus.workloads.taxonomy.trained.place_and_time import metadata_of
 from linnaeus.workloads.taxonomy.workload import build_data_source
 from tests import runs
-
-ROOT = Path(__file__).resolve().parents[4]
-WITHOUT_TRAINING = """
-import sys
-sys.path.insert(0, {root!r})
-class Forbidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("hydra", "omegaconf", "wandb", "rich") or name.startswith("linnaeus.train"):
-            raise ImportError(name)
-sys.meta_path.insert(0, Forbidden())
-import linnaeus
-assert "torch" not in sys.modules
-prediction = linnaeus.load_model("bundle").predict("photo.jpg", latitude=10, longitude=20, date="2021-05-01", elevation=300)
-print(prediction.path[-1].name, prediction.path[-1].probability)
-"""
 
 
 def place(row: dict[str, str]) -> dict[str, str]:
@@ -104,17 +88,6 @@ def test_the_taxa_of_a_rank_are_the_most_probable_ones(finished):
     for wrong, line in (({"top": 2.5}, "top is '2.5'"), ({"precision": "0.9"}, "precision is '0.9'; it must be a number")):
         with pytest.raises(ConfigError, match=line):
             model.predict(finished.photograph(0), **wrong)
-
-
-def test_a_bundle_needs_no_training_code(finished, tmp_path):
-    shutil.copytree(finished.bundle, tmp_path / "bundle")
-    shutil.copy(finished.photograph(0), tmp_path / "photo.jpg")
-    code = WITHOUT_TRAINING.format(root=str(ROOT))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    own = linnaeus.load_model(finished.run).predict(finished.photograph(0), latitude=10, longitude=20, date="2021-05-01", elevation=300)
-    name, probability = done.stdout.rsplit(" ", 1)
-    assert name == own.path[-1].name and float(probability) == pytest.approx(own.path[-1].probability, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,10 @@ def test_a_request_chooses_its_region(finished, model, own):
     built = lambda *options: serve_cli.build_service(serve_cli._parse([str(finished.bundle), "--threads", "1", *options]), 1)
     service, photograph = built("--region", str(own)), finished.photograph(0).read_bytes()
     assert service.description["regions"] == ["A", "B=C"]
+    beside = own.parent / "a=b.csv"
+    beside.write_bytes(own.read_bytes())
+    assert built("--region", str(beside)).description["regions"] == ["A", "B=C"], "a path with = in it"
+    assert built("--region", f"A={beside}").description["regions"] == []
     queries = ["region=A", f"region=A&clade={model.tree.names[-1][1]}".replace(" ", "%20"), "region=D"]
     replies = exchange(service.served, *(("POST", f"/predict?{query}", photograph) for query in queries))
     for reply, among in zip(replies, (model.tree.names[-1][:3], model.tree.names[-1][1:2]), strict=False):

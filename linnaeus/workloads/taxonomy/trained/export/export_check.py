@@ -1,5 +1,10 @@
 """Check an exported model: compare its results on photographs and metadata with the results of the original model, in several batch
-sizes."""
+sizes.
+
+Largest differences of a probability, measured with torch 2.15, ONNX Runtime 1.32 and 300 species on a CPU: with torch.export 0. With ONNX
+2e-7 to 4e-7 for three trained networks (demo and plants480); for random networks (mformer micro, resnet10t, vit_tiny, convnext_atto) up to
+7e-7 with scores of a standard deviation of about 1, 4e-6 with one of 7, and 2e-5 with one of 20. Rounding in float32 grows with the scores.
+Therefore the limit of 1e-5 grows, too, if the least probability is below 1e-14 (`limit`)."""
 
 from __future__ import annotations
 
@@ -20,7 +25,8 @@ from linnaeus.workloads.taxonomy.trained.load_parts import configuration_of
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 BATCHES = (1, 7, 64)
-LIMIT = 1e-4  # largest accepted difference of a probability; usual differences are 1e-6 to 1e-5
+LIMIT = 1e-5  # largest accepted difference of a probability
+NATS = 32.0  # of the log-probability of the least probable class, from which on `LIMIT` grows
 TIE = 1e-6  # if the probabilities of two classes differ by less, rounding may change which one is predicted
 RANGES = {"latitude": (-90, 90), "longitude": (-180, 180), "uncertainty": (1, 1e5), "day": (0, 1), "hour": (0, 24), "elevation": (0, 3000)}
 Inputs = dict[str, np.ndarray]
@@ -100,19 +106,25 @@ def largest_difference(form: str, run: Runner, checked: Examples) -> float:
     """Return the largest difference between a probability of the exported model and the same probability of the original model.
 
     `form`: name of the format, for messages. `run`: function that runs the exported model. Raise `ConfigError` if the difference is above
-    `LIMIT`, or if the exported model predicts another taxon."""
+    `limit`, or if the exported model predicts another taxon."""
     largest = 0.0
     for inputs, expected in checked.batches:
         *probabilities, path = run(inputs)
         for rank, (own, other) in enumerate(zip(expected.probabilities, probabilities, strict=True)):
             difference = float(np.abs(own - other).max(initial=0)) if own.shape == other.shape else math.inf
-            if not difference <= LIMIT:  # also if it is NaN
+            if not difference <= limit(own):  # also if it is NaN
                 raise ConfigError(_refusal(form, f"a probability differs by {difference:.1e} in a batch of {len(own)}"))
             if own.size:
                 _check_same(form, own, own.argmax(1), other.argmax(1))
             _check_same(form, own, expected.path[:, rank], path[:, rank])
             largest = max(largest, difference)
     return largest
+
+
+def limit(probabilities: np.ndarray) -> float:
+    """Return the largest accepted difference from `probabilities` of the original model, float [B, C]."""
+    least = probabilities.min(initial=1.0, where=probabilities > 0)
+    return LIMIT * max(1.0, -math.log(least) / NATS)
 
 
 def _check_same(form: str, probabilities: np.ndarray, first: np.ndarray, second: np.ndarray) -> None:

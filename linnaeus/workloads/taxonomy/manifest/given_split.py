@@ -166,11 +166,13 @@ def date_split(column: Column, config: ManifestConfig, notes: list[str]) -> np.n
     return split
 
 
-def given_split(table: Table, names: Names, config: ManifestConfig, notes: list[str]) -> tuple[np.ndarray | None, str]:
+def given_split(
+    table: Table, names: Names, config: ManifestConfig, file: SplitFile | None, notes: list[str]
+) -> tuple[np.ndarray | None, str]:
     """Return the split of the N rows of a table that the user gives, int8 [N], and the reason of the rows with `NO_SIDE`; None without a
-    given split. Append lines to `notes`. `names`: [N], names of the photographs."""
-    if config.split_file is not None:
-        return file_split(read_split_file(config.split_file), names, table.columns, notes), NOT_IN_FILE
+    given split. Append lines to `notes`. `names`: [N], names of the photographs. `file`: content of data.split_file; None if not set."""
+    if file is not None:
+        return file_split(file, names, table.columns, notes), NOT_IN_FILE
     if config.split_dates:
         if config.date_column is None:
             raise ConfigError("data.split_dates needs a column of dates, which the source does not have; set data.date_column")
@@ -178,11 +180,3 @@ def given_split(table: Table, names: Names, config: ManifestConfig, notes: list[
     if config.split_column is not None:
         return split_from_column(table.columns[config.split_column], config.split_column), ""
     return None, ""
-
-
-def split_columns(config: ManifestConfig, header: Sequence[str]) -> list[str]:
-    """Return the columns of a source, whose names are `header`, that are read for the split file."""
-    if config.split_file is None:
-        return []
-    key = read_split_file(config.split_file).key
-    return [key] if key in header else []

@@ -1,6 +1,7 @@
 """Complete a store whose parts are all written: join their tables, write the arrays of the records, the account, and store.json last."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,8 +47,9 @@ class Prepared(NamedTuple):
         return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.bad)
 
 
-def finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dict[str, Any], writer: PartWriter) -> list[str]:
-    """Complete a store whose parts are all written: write the arrays, then store.json. Return the lines to print.
+def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], request: dict[str, Any], writer: PartWriter) -> list[str]:
+    """Complete a store whose parts are all written: write the arrays, then store.json. Return the lines to print. `source`: entries of
+    store.json that describe the source.
 
     Raise `ConfigError` if more photographs cannot be used than data.max_bad_fraction allows."""
     store, prepared = writer.store, Prepared.of(writer)
@@ -73,7 +75,7 @@ def finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dic
         "account": {"records of the source": records, "stored": stored, "left out": sum(excluded.values())},
         "excluded": excluded,
         "encoding": request["encoding"],
-        "source": f"data={source} data.path={config.path}",
+        **source,
         "columns": layout.write_columns(store, rows.columns),
         "has_split": rows.split is not None,
         "has_weight": rows.weight is not None,
@@ -110,5 +112,6 @@ def account_lines(record: dict[str, Any]) -> list[str]:
 def remove_intermediate(store: Path) -> None:
     """Delete the files of a store that are only needed until the store is complete."""
     parts = store / layout.PARTS
+    shutil.rmtree(store / layout.FETCHED, ignore_errors=True)
     for path in [store / REQUEST, *parts.glob("*.npz"), *parts.glob("*.tmp-*"), *store.rglob(f"{TEMPORARY}*")]:
         path.unlink(missing_ok=True)

@@ -32,6 +32,7 @@ from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, ad
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.complete_store import REQUEST, account_lines, finish, remove_intermediate
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
+from linnaeus.workloads.taxonomy.store.fetched_tables import fetched
 from linnaeus.workloads.taxonomy.store.parts import PART, PartWriter, write_parts
 from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
@@ -97,13 +98,17 @@ def prepare(options: argparse.Namespace) -> list[str]:
 
     Raise `ConfigError` for a source that cannot be read, a folder with other content, and too many damaged photographs."""
     store: Path = options.out.expanduser()
-    rows, config = read_clean(source_config(options), test=None)
+    _check_folder(store)
+    given = source_config(options)
+    config, tables = fetched(given, store)
+    rows, config = read_clean(config, test=None)
+    source = {"source": f"data={options.source} data.path={given.path}"} | ({"fetched": tables} if tables else {})
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
     request = _request(rows, encoding, config.group_column)
     if not (store / layout.RECORD).exists():
         writer = PartWriter(store, rows.files, encoding, PART)
         try:
-            if lines := _prepare_share(rows, config, options, request, writer):
+            if lines := _prepare_share(rows, config, options, source, request, writer):
                 return lines
         except (ConfigError, OSError):
             if not (store / layout.RECORD).exists():
@@ -112,11 +117,16 @@ def prepare(options: argparse.Namespace) -> list[str]:
 
 
 def _prepare_share(
-    rows: CleanRecords, config: ManifestConfig, options: argparse.Namespace, request: dict[str, Any], writer: PartWriter
+    rows: CleanRecords,
+    config: ManifestConfig,
+    options: argparse.Namespace,
+    source: dict[str, Any],
+    request: dict[str, Any],
+    writer: PartWriter,
 ) -> list[str]:
     """Write the missing parts of the share of this process. If all parts of the store are then written, complete the store.
 
-    Return the lines to print; [] if another process has completed the store meanwhile."""
+    `source`: as in `finish`. Return the lines to print; [] if another process has completed the store meanwhile."""
     _begin(writer.store, request)
     first, step = options.share
     missing = _missing(writer, range(first, writer.count(), step), options.processes)
@@ -128,7 +138,7 @@ def _prepare_share(
             parts = counted(writer.count(), "part")
             done = f"{writer.count() - len(absent)} of {parts} prepared; run the command without --task after the others"
             return [done] if first < writer.count() else [f"--task {options.task} has nothing to do: the source has {parts}", done]
-        return finish(rows, config, options.source, request, writer)
+        return finish(rows, config, source, request, writer)
 
 
 @contextlib.contextmanager
@@ -149,10 +159,10 @@ def _locked(store: Path) -> Iterator[None]:
 def _already_complete(store: Path, record: dict[str, Any], request: dict[str, Any]) -> list[str]:
     """Return the lines to print for a store that was complete before the command. Raise `ConfigError` if the store was made from another
     `request` (settings and records)."""
+    remove_intermediate(store)
     if record.get("request") != request:
         raise ConfigError(f"OUT: {quoted(str(store), 200)} is a store with other settings or records; choose another folder, or delete it")
     layout.check_files(store, record)
-    remove_intermediate(store)
     return [*account_lines(record), f"{store} was complete before"]
 
 
@@ -174,9 +184,7 @@ def _begin(store: Path, request: dict[str, Any]) -> None:
     files."""
     path = store / REQUEST
     if not path.exists():
-        empty = not store.exists() or (store.is_dir() and all(entry.name.startswith(TEMPORARY) for entry in store.iterdir()))
-        if not empty and not path.exists():  # it exists if another task has just begun the store
-            raise ConfigError(f"OUT: {quoted(str(store), 200)} is not an empty folder; choose a new one")
+        _check_folder(store)
         store.mkdir(parents=True, exist_ok=True)
         write_atomic(path, to_json(request))
     begun = read_json(path) or {}
@@ -184,6 +192,14 @@ def _begin(store: Path, request: dict[str, Any]) -> None:
         raise ConfigError(
             f"OUT: {quoted(str(store), 200)} was begun with another {' and '.join(changed)}; repeat that command, or choose a new folder"
         )
+
+
+def _check_folder(store: Path) -> None:
+    """Raise `ConfigError` if the folder of a store exists with other files than those of a preparation."""
+    begun = (store / REQUEST, store / layout.RECORD)
+    empty = not store.exists() or (store.is_dir() and all(entry.name.startswith(TEMPORARY) for entry in store.iterdir()))
+    if not empty and not any(path.exists() for path in begun):  # one exists if another task has just begun the store
+        raise ConfigError(f"OUT: {quoted(str(store), 200)} is not an empty folder; choose a new one")
 
 
 def _share(task: str) -> tuple[int, int]:

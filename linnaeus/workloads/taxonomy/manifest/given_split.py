@@ -1,9 +1,11 @@
 """Read the split that the user gives: a column with train, val and test (`data.split_column`), a file with the split of each id
 (`data.split_file`), or days from which on rows are for validation or test (`data.split_dates`). Only one of them can be given."""
 
+import csv
 import datetime
 import hashlib
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +20,8 @@ from linnaeus.workloads.taxonomy.manifest.dates import date_range
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, is_test, is_validation, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
-from linnaeus.workloads.taxonomy.text_arrays import Names, digests
+from linnaeus.workloads.taxonomy.text_arrays import Names, digests, unique_strings
+from linnaeus.workloads.taxonomy.text_lines import BLOCK
 
 PHOTOGRAPH = "photograph"  # name of the column of ids in a split file whose ids are the names of photographs
 NOT_IN_FILE = "not in the file data.split_file"
@@ -123,6 +126,20 @@ def file_split(file: SplitFile, names: Names, columns: Mapping[str, Column], not
 def sides_text(split: np.ndarray) -> str:
     """Return the number of rows on each side, such as "80 train, 20 test"."""
     return ", ".join(f"{int((split == side).sum()):,} {word}" for side, word in WORDS.items() if (split == side).any())
+
+
+def split_lines(names: Names, split: np.ndarray) -> Iterator[str]:
+    """Yield the text of a split file: the header, then blocks of lines, one for each photograph. `names`: [N]. `split`: int8 [N], rows with
+    `NO_SIDE` are skipped."""
+    yield f"{PHOTOGRAPH},split\n"
+    rows = np.flatnonzero(split != NO_SIDE)
+    _, first = np.unique(unique_strings(names[rows])[1] * (NO_SIDE + 1) + split[rows], return_index=True)
+    rows = rows[np.sort(first)]
+    for start in range(0, len(rows), BLOCK):
+        block, text = rows[start : start + BLOCK], io.StringIO()
+        words = [WORDS[side] for side in split[block].tolist()]
+        csv.writer(text, lineterminator="\n").writerows(zip(names[block].tolist(), words, strict=True))
+        yield text.getvalue()
 
 
 def days_of(config: ManifestConfig) -> dict[int, datetime.date]:

@@ -15,6 +15,7 @@ from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.parts import PartWriter
+from linnaeus.workloads.taxonomy.store.random_split import split_note
 from linnaeus.workloads.taxonomy.text_arrays import digests
 
 REQUEST = "request.json"  # file with the settings of a preparation that is not complete
@@ -83,6 +84,8 @@ def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], r
         "notes": rows.notes,
         "request": request,
     }
+    if "split" in request:
+        record["split"] = split_note(rows, config)
     layout.write_record(store, record)
     remove_intermediate(store)
     return [*account_lines(record), f"next: linnaeus data=store data.path={store}"]
@@ -101,12 +104,13 @@ def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
 
 
 def account_lines(record: dict[str, Any]) -> list[str]:
-    """Return lines of text with the number of records, the number left out for each reason, and the number stored. `record`: content of
-    store.json."""
+    """Return lines of text with the number of records, the number left out for each reason, the number stored, and the random split.
+    `record`: content of store.json."""
     counts = Counter(record["excluded"])
     lines = [f"{count:>12,}  left out: {reason}" for reason, count in counts.most_common()]
     account = record["account"]
-    return [f"{account['records of the source']:>12,}  records", *lines, f"{account['stored']:>12,}  stored"]
+    split = [record["split"]] if "split" in record else []
+    return [f"{account['records of the source']:>12,}  records", *lines, f"{account['stored']:>12,}  stored", *split]
 
 
 def remove_intermediate(store: Path) -> None:

@@ -2,6 +2,7 @@
 
     linnaeus prepare manifest store data.path=photos.csv
     linnaeus prepare image_folder store data.path=photos --images raw --short-side 256 --processes 8
+    linnaeus prepare manifest store data.path=photos.csv --val 0.1 --test 0.1                   # with a random split
     linnaeus prepare darwin_core store data.path=download.zip data.root=photos --task 3/16      # one of 16 jobs; then once without --task
 
 If the command was stopped, give it again: it continues, and the store has the same bytes in the end. A record of the source that is not in
@@ -34,6 +35,7 @@ from linnaeus.workloads.taxonomy.store.complete_store import REQUEST, account_li
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
 from linnaeus.workloads.taxonomy.store.fetched_tables import fetched
 from linnaeus.workloads.taxonomy.store.parts import PART, PartWriter, write_parts
+from linnaeus.workloads.taxonomy.store.random_split import with_split
 from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
 SHORT_SIDE, QUALITY = 256, 90  # defaults of --short-side and --quality
@@ -68,6 +70,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--images", choices=ENCODINGS, default="jpeg", help="jpeg: encoded again, raw: pixels, original: as they are (%(default)s)")
     add("--short-side", type=int, metavar="PIXELS", help=f"largest short side of a photograph ({SHORT_SIDE}); not of originals")
     add("--quality", type=int, metavar="Q", help=f"of JPEG, 1 to 95 ({QUALITY})")
+    add("--val", type=float, metavar="SHARE", default=0.0, help="store a random split with this share of the records for validation")
+    add("--test", type=float, metavar="SHARE", default=0.0, help="and with this share for test; seed: data.split_seed")
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that decode and encode (%(default)s)")
     add("--task", metavar="I/N", default="1/1", help="prepare the I-th of N shares (from 1), on one of several machines")
     options = parser.parse_intermixed_args(arguments)
@@ -79,18 +83,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, low, high in (("short_side", 16, 8192), ("quality", 1, 95), ("processes", 1, 1024)):
         if not low <= getattr(options, name) <= high:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be from {low} to {high}")
+    if not (0 <= options.val < 1 and 0 <= options.test < 1 and options.val + options.test < 1):
+        raise ConfigError(f"--val {options.val:g} and --test {options.test:g} must be shares of the records, from 0 to below 1 in all")
     options.share = _share(options.task)
     check_settings(options)
-    if useless := [text for text in options.overrides if text.partition("=")[0].removeprefix("data.") in _of_training(options.source)]:
+    if useless := [text for text in options.overrides if text.partition("=")[0].removeprefix("data.") in _of_training(options)]:
         raise ConfigError(f"{shorten(useless[0])} has no effect on a store; set it when training starts, with data=store")
     return options
 
 
-def _of_training(source: str) -> tuple[str, ...]:
-    """Return the keys of `data` that do not change a store that is made from `source`."""
-    if source == "labels_h5":  # its split is stored
+def _of_training(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the keys of `data` that do not change the store."""
+    if options.source == "labels_h5":  # its split is stored
         return OF_TRAINING
-    return (*OF_TRAINING, "validation_fraction", "split_seed")
+    return (*OF_TRAINING, "validation_fraction", *([] if options.val or options.test else ["split_seed"]))
 
 
 def prepare(options: argparse.Namespace) -> list[str]:
@@ -102,9 +108,13 @@ def prepare(options: argparse.Namespace) -> list[str]:
     given = source_config(options)
     config, tables = fetched(given, store)
     rows, config = read_clean(config, test=None)
+    if options.val or options.test:
+        rows = with_split(rows, config, options.val, options.test)
     source = {"source": f"data={options.source} data.path={given.path}"} | ({"fetched": tables} if tables else {})
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
     request = _request(rows, encoding, config.group_column)
+    if options.val or options.test:
+        request["split"] = {"val": options.val, "test": options.test, "seed": config.split_seed}
     if not (store / layout.RECORD).exists():
         writer = PartWriter(store, rows.files, encoding, PART)
         try:

@@ -138,8 +138,8 @@ class CamtrapConfig(ManifestConfig):
         choices=("animal", "human", "vehicle", "blank"),
     )
     photo_names: str | None = setting(
-        "how files are named: by the path or the last part (name) of the URL, or mediaID or fileName (id); null: as most files",
-        choices=("path", "name", "id"),
+        "how files are named: by the path or the last part (name) of the URL, or mediaID or fileName (id); url: read by URL; null: as most",
+        choices=("path", "name", "id", "url"),
     )
     group_column: str | None = setting("column whose equal values stay in the same split; auto: eventID, the events; null: none")
     min_probability: float | None = setting("least probability of machine classifications that are used; null: any", low=0, high=1)
@@ -155,8 +155,8 @@ class DarwinCoreConfig(ManifestConfig):
     path: str = setting("Darwin Core Archive: a zip or tar file, a folder, or its table of occurrences alone")
     root: str | None = setting("folder that contains the files of the photographs; null: the folder of the archive")
     photo_names: str | None = setting(
-        "how files are named: by the path or the last part (name) of the URL, or the id of the record; null: as most files",
-        choices=("path", "name", "id"),
+        "how files are named: by the path or the last part (name) of the URL, or the id of the record; url: read by URL; null: as most",
+        choices=("path", "name", "id", "url"),
     )
     group_column: str | None = setting(
         "column whose equal values stay in the same split; auto: occurrenceID, or eventID of an Event core; null: none"

@@ -9,7 +9,8 @@ import numpy as np
 from linnaeus.errors import counted, escaped
 from linnaeus.reporting.charts import BLUE, Chart, Scale, element
 from linnaeus.reporting.formatting import format_tick
-from linnaeus.reporting.report.page import page
+from linnaeus.reporting.report.html_parts import Section
+from linnaeus.reporting.report.page import sections_page
 from linnaeus.workloads.taxonomy.doctor.counts import RankCounts
 from linnaeus.workloads.taxonomy.doctor.findings import SEVERITIES, Finding, Inspected, cells_text
 from linnaeus.workloads.taxonomy.doctor.possible_filters import FilterCount
@@ -32,18 +33,14 @@ def doctor_page(
         most = min(SHOWN, room, len(finding.rows))
         room -= most * (1 if finding.beside is None else 2)
         bodies.append(_finding(number, finding, records, most))
-    parts = [
-        f'<header><h1>The doctor</h1><p class="sub">{escape(escaped(title))}</p></header>',
-        _cards(records, counts, findings),
-        _section("Findings", _overview(findings) + "".join(bodies) if findings else '<p class="empty">Nothing was found.</p>'),
-        _section("Ranks", f'<div class="card">{_table(counts)}</div><br>{tail_chart(counts)}'),
-        _section("Filters that are not set", f'<div class="card">{_table(filters)}</div>') if filters else "",
+    header = f'<header><h1>The doctor</h1><p class="sub">{escape(escaped(title))}</p></header>{_cards(records, counts, findings)}'
+    sections = [
+        Section("Findings", _overview(findings) if findings else '<p class="empty">Nothing was found.</p>'),
+        Section("Ranks", f'<div class="card">{_table(counts)}</div><div class="charts">{tail_chart(counts)}</div>'),
+        *([Section("Filters that are not set", f'<div class="card">{_table(filters)}</div>')] if filters else []),
+        *([Section("Rows of the findings", "".join(bodies))] if findings else []),  # the longest section is the last
     ]
-    return page(f"doctor: {title}", "\n".join(parts))
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+    return sections_page(f"doctor: {title}", header, sections)
 
 
 def _cards(records: Inspected, counts: Sequence[RankCounts], findings: Sequence[Finding]) -> str:
@@ -54,13 +51,13 @@ def _cards(records: Inspected, counts: Sequence[RankCounts], findings: Sequence[
 
 
 def _overview(findings: Sequence[Finding]) -> str:
-    """Return the HTML table of all findings, each with a link to its rows."""
+    """Return the HTML table of all findings with their meanings. Each links to its rows."""
     rows = "".join(
-        f'<tr><td>{_badge(f)}</td><td class="words"><a href="#finding{i}">{escape(escaped(f.check))}</a></td>'
-        f'<td>{f"{len(f.rows):,}" if len(f.rows) else ""}</td><td class="words">{escape(escaped(f.text))}</td></tr>'
+        f'<tr><td class="words">{_badge(f)} <a href="#finding{i}">{escape(escaped(f.check))}</a>'
+        f"<br>{escape(escaped(f.text))}</td><td>{f'{len(f.rows):,}' if len(f.rows) else ''}</td></tr>"
         for i, f in enumerate(findings)
     )
-    head = '<tr><th></th><th class="words">finding</th><th>rows</th><th class="words">meaning</th></tr>'
+    head = '<tr><th class="words">finding</th><th>rows</th></tr>'
     return f'<div class="card"><table>{head}{rows}</table></div>'
 
 
@@ -126,6 +123,6 @@ def tail_chart(counts: Sequence[RankCounts]) -> str:
     keys = "".join(f'<span class="key"><i class="b{i % 8}"></i>{escape(escaped(c.rank))}</span>' for i, c in enumerate(counts))
     picture = element("svg", "".join(chart.parts), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label="rows of each taxon")
     return (
-        '<figure><figcaption>Rows of each taxon<span class="note">the largest taxon at the left</span></figcaption>'
+        '<figure class="chart"><figcaption>Rows of each taxon<span class="note">the largest taxon at the left</span></figcaption>'
         f'<div class="legend">{keys}</div>{picture}</figure>'
     )

@@ -12,7 +12,7 @@ from linnaeus.workloads.taxonomy.doctor.findings import Inspected, Places
 from linnaeus.workloads.taxonomy.doctor.known_places import capitals
 from linnaeus.workloads.taxonomy.manifest.clean_records import label_reader, read_columns, usable_rows
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally, is_null
-from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, plain_name
+from linnaeus.workloads.taxonomy.manifest.columns import GROUP_NAMES, Columns, plain_name
 from linnaeus.workloads.taxonomy.manifest.dates import first_date, hour_of_day
 from linnaeus.workloads.taxonomy.manifest.given_split import given_split
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import Cells, clean_metadata
@@ -49,11 +49,12 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
 
     Raise `ConfigError` if the source cannot be read at all; any number of its rows may be unusable."""
     records, columns = read_columns(replace(config, max_bad_fraction=1.0), _named if every_column else _identifying)
-    table, config = records.table, columns.config
+    table = records.table
     problems: list[str] = []
-    split, config = _split(records, config, problems)
+    split, columns = _split(records, columns, problems)
+    config = columns.config
     reader = label_reader(columns)
-    usable = usable_rows(records, reader, config, test=None)
+    usable = usable_rows(records, reader, columns, test=None)
     tree, used_labels = reader.read(usable.table, [], problems)
     labels = np.full((len(table), len(tree.ranks)), -1, dtype=np.int64)
     labels[usable.numbers] = used_labels
@@ -89,16 +90,18 @@ def inspect(config: ManifestConfig, every_column: bool = False, places: Places |
     )
 
 
-def _split(records: Records, config: ManifestConfig, problems: list[str]) -> tuple[np.ndarray | None, ManifestConfig]:
-    """Return the given split of all rows, int8 [N], and the configuration. If the split cannot be read, append the message to `problems`,
-    and return None and a configuration without the split."""
+def _split(records: Records, columns: Columns, problems: list[str]) -> tuple[np.ndarray | None, Columns]:
+    """Return the given split of all rows, int8 [N], and `columns`. If the split cannot be read, append the message to `problems`, and
+    return None and columns without the split."""
+    config, file = columns.config, columns.split_file
     column = records.table.columns[config.image_column]
-    names = records.files(column.values).names[column.codes] if config.split_file is not None else np.empty(0, dtype=str)
+    names = records.files(column.values).names[column.codes] if file is not None else np.empty(0, dtype=str)
     try:
-        return given_split(records.table, names, config, [])[0], config
+        return given_split(records.table, names, config, file, [])[0], columns
     except ConfigError as error:
         problems.append(str(error))
-        return None, replace(config, split_column=None, split_file=None, split_dates={})
+        config = replace(config, split_column=None, split_file=None, split_dates={})
+        return None, columns._replace(config=config, split_file=None)
 
 
 def _identifying(header: Sequence[str]) -> list[str]:

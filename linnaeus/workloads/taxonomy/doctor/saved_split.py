@@ -1,8 +1,6 @@
 """Write the split that training would use as a file, which `data.split_file` reads."""
 
-import csv
 import hashlib
-import io
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ from linnaeus.files import to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.doctor.findings import Inspected
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.folds import check_folds
-from linnaeus.workloads.taxonomy.manifest.given_split import PHOTOGRAPH, WORDS, sides_text
+from linnaeus.workloads.taxonomy.manifest.given_split import sides_text, split_lines
 from linnaeus.workloads.taxonomy.manifest.manifest_source import stratified_split
 from linnaeus.workloads.taxonomy.manifest.split import NO_SIDE, find_groups
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
@@ -49,13 +47,7 @@ def save_split(path: Path, records: Inspected) -> list[str]:
         split = training_split(records)
     except ConfigError as error:
         return [f"no split is saved: {error}"]
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow((PHOTOGRAPH, "split"))
-    rows = np.flatnonzero(split != NO_SIDE)
-    words = [WORDS[side] for side in split[rows].tolist()]
-    table.writerows(dict.fromkeys(zip(records.files.names[rows].tolist(), words, strict=True)))
-    content = text.getvalue()
+    content = "".join(split_lines(records.files.names, split))
     write_atomic(path, content)
     sha = hashlib.sha256(to_utf8(content)).hexdigest()
     return [f"split: {path} ({sides_text(split)}; sha256 {sha}); data.split_file={path} uses it"]

@@ -17,7 +17,7 @@ from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import Columns, find_columns
-from linnaeus.workloads.taxonomy.manifest.given_split import given_split, split_columns, split_name
+from linnaeus.workloads.taxonomy.manifest.given_split import given_split, read_split_file, split_name
 from linnaeus.workloads.taxonomy.manifest.image_files import REASONS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata, clean_weights
 from linnaeus.workloads.taxonomy.manifest.records import Records, read
@@ -72,7 +72,7 @@ def read_clean(config: ManifestConfig, test: bool | None = False, more: Sequence
     records, columns = read_columns(config, lambda header: _existing(more, header))
     config = columns.config
     reader = label_reader(columns)
-    rows = usable_rows(records, reader, config, test)
+    rows = usable_rows(records, reader, columns, test)
     notes = [*columns.notes, *rows.notes]
     tree, labels = reader.read(rows.table, notes)
     notes += tree.conflicts(labels)
@@ -109,8 +109,12 @@ def read_columns(
     found: list[Columns] = []  # set when the header has been read
 
     def choose(header: Sequence[str], **keys: Any) -> list[str]:
-        found[:] = [find_columns(replace(config, **keys), header, labels)]
-        return list(dict.fromkeys([*found[0].read(), *split_columns(found[0].config, header), *more(header)]))
+        columns = find_columns(replace(config, **keys), header, labels)
+        if (path := columns.config.split_file) is not None:  # a table that is not UTF-8 is read, and chosen from, twice
+            columns = columns._replace(split_file=found[0].split_file if found else read_split_file(path))
+        found[:] = [columns]
+        ids = [columns.split_file.key] if columns.split_file is not None and columns.split_file.key in header else []
+        return list(dict.fromkeys([*columns.read(), *ids, *more(header)]))
 
     records = read(config, choose)
     return records, found[0]
@@ -168,11 +172,11 @@ class UsableRows:
     notes: list[str]
 
 
-def usable_rows(records: Records, labels: NameLabels | IdLabels, config: ManifestConfig, test: bool | None) -> UsableRows:
+def usable_rows(records: Records, labels: NameLabels | IdLabels, columns: Columns, test: bool | None) -> UsableRows:
     """Return the rows that have a readable file and a label. `test`: as in `read_clean`.
 
     Raise `ConfigError` if more than data.max_bad_fraction of the files cannot be used, or if no row is left."""
-    table = records.table
+    config, table = columns.config, records.table
     notes = list(table.notes)
     excluded = LeftOut(table.excluded)
     column = table.columns[config.image_column]
@@ -180,7 +184,7 @@ def usable_rows(records: Records, labels: NameLabels | IdLabels, config: Manifes
     sizes = files.sizes()[column.codes]
     paths = files.names[column.codes]
     notes += _outside_note(files)
-    split, reason = given_split(table, paths, config, notes)
+    split, reason = given_split(table, paths, config, columns.split_file, notes)
     on_a_side = np.ones(len(table), dtype=bool) if split is None else split != NO_SIDE
     in_use = on_a_side.copy()
     if test is not None:

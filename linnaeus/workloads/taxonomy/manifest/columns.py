@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from linnaeus.errors import ConfigError, list_some, quoted, shorten
 from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.dates import check_format
-from linnaeus.workloads.taxonomy.manifest.given_split import without_column
+from linnaeus.workloads.taxonomy.manifest.given_split import SplitFile, without_column
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS, check_order
 
 AUTO = "auto"
@@ -55,6 +55,7 @@ class Columns(NamedTuple):
     ranks: dict[str, str]  # taxonomic rank -> column, coarse to fine; empty if the labels are ids
     group_like: list[str]  # other columns whose names are those of groups; [] if the user has set a group column
     notes: list[str]  # lines for the user
+    split_file: SplitFile | None = None  # content of data.split_file
 
     def read(self) -> list[str]:
         """Return the names of all columns to read: the ranks, the columns with a role such as "date", and columns that may be groups."""

@@ -1,9 +1,11 @@
 """Read the split that the user gives: a column with train, val and test (`data.split_column`), a file with the split of each id
 (`data.split_file`), or days from which on rows are for validation or test (`data.split_dates`). Only one of them can be given."""
 
+import csv
 import datetime
 import hashlib
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +20,8 @@ from linnaeus.workloads.taxonomy.manifest.dates import date_range
 from linnaeus.workloads.taxonomy.manifest.split import LEFT_OUT, NO_SIDE, is_test, is_validation, split_from_column
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
 from linnaeus.workloads.taxonomy.observations import TRAIN, VALIDATION
-from linnaeus.workloads.taxonomy.text_arrays import Names, digests
+from linnaeus.workloads.taxonomy.text_arrays import Names, digests, unique_strings
+from linnaeus.workloads.taxonomy.text_lines import BLOCK
 
 PHOTOGRAPH = "photograph"  # name of the column of ids in a split file whose ids are the names of photographs
 NOT_IN_FILE = "not in the file data.split_file"
@@ -125,6 +128,20 @@ def sides_text(split: np.ndarray) -> str:
     return ", ".join(f"{int((split == side).sum()):,} {word}" for side, word in WORDS.items() if (split == side).any())
 
 
+def split_lines(names: Names, split: np.ndarray) -> Iterator[str]:
+    """Yield the text of a split file: the header, then blocks of lines, one for each photograph. `names`: [N]. `split`: int8 [N], rows with
+    `NO_SIDE` are skipped."""
+    yield f"{PHOTOGRAPH},split\n"
+    rows = np.flatnonzero(split != NO_SIDE)
+    _, first = np.unique(unique_strings(names[rows])[1] * (NO_SIDE + 1) + split[rows], return_index=True)
+    rows = rows[np.sort(first)]
+    for start in range(0, len(rows), BLOCK):
+        block, text = rows[start : start + BLOCK], io.StringIO()
+        words = [WORDS[side] for side in split[block].tolist()]
+        csv.writer(text, lineterminator="\n").writerows(zip(names[block].tolist(), words, strict=True))
+        yield text.getvalue()
+
+
 def days_of(config: ManifestConfig) -> dict[int, datetime.date]:
     """Return side -> first day of data.split_dates. Raise `ConfigError` for an unknown word, a text that is not a day, or validation after
     test."""
@@ -166,11 +183,13 @@ def date_split(column: Column, config: ManifestConfig, notes: list[str]) -> np.n
     return split
 
 
-def given_split(table: Table, names: Names, config: ManifestConfig, notes: list[str]) -> tuple[np.ndarray | None, str]:
+def given_split(
+    table: Table, names: Names, config: ManifestConfig, file: SplitFile | None, notes: list[str]
+) -> tuple[np.ndarray | None, str]:
     """Return the split of the N rows of a table that the user gives, int8 [N], and the reason of the rows with `NO_SIDE`; None without a
-    given split. Append lines to `notes`. `names`: [N], names of the photographs."""
-    if config.split_file is not None:
-        return file_split(read_split_file(config.split_file), names, table.columns, notes), NOT_IN_FILE
+    given split. Append lines to `notes`. `names`: [N], names of the photographs. `file`: content of data.split_file; None if not set."""
+    if file is not None:
+        return file_split(file, names, table.columns, notes), NOT_IN_FILE
     if config.split_dates:
         if config.date_column is None:
             raise ConfigError("data.split_dates needs a column of dates, which the source does not have; set data.date_column")
@@ -178,11 +197,3 @@ def given_split(table: Table, names: Names, config: ManifestConfig, notes: list[
     if config.split_column is not None:
         return split_from_column(table.columns[config.split_column], config.split_column), ""
     return None, ""
-
-
-def split_columns(config: ManifestConfig, header: Sequence[str]) -> list[str]:
-    """Return the columns of a source, whose names are `header`, that are read for the split file."""
-    if config.split_file is None:
-        return []
-    key = read_split_file(config.split_file).key
-    return [key] if key in header else []

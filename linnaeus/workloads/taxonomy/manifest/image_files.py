@@ -45,11 +45,11 @@ RETRY_DELAYS = (0.1, 0.5)  # seconds before the second and the third attempt
 Result = TypeVar("Result")
 
 
-def retry(action: Callable[[], Result], final: Collection[int] = ()) -> Result:
-    """Return `action()`. If `action` raises `OSError`, call it again after a pause, at most three times in all.
+def retry(action: Callable[[], Result], final: Collection[int] = (), delays: Sequence[float] = RETRY_DELAYS) -> Result:
+    """Return `action()`. If `action` raises `OSError`, call it again after each of the `delays` (seconds).
 
-    The error is raised at once if its errno is in `final`, and after the third failure."""
-    for delay in RETRY_DELAYS:
+    The error is raised at once if its errno is in `final`, and after the last failure."""
+    for delay in delays:
         try:
             return action()
         except OSError as error:

@@ -138,14 +138,21 @@ def _column_note(config: RecordsConfig) -> str:
     return f"{name} does not contain validation rows; data.validation_fraction={config.validation_share:g} of the training rows are used"
 
 
-def stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, config: RecordsConfig, notes: list[str]) -> np.ndarray:
-    """Return a split, int8 [N], that is computed from a seed and stratified by the finest taxa.
+def stratified_split(
+    groups: Groups,
+    tree: TaxonomyTree,
+    labels: np.ndarray,
+    config: RecordsConfig,
+    notes: list[str],
+    key: str = "data.validation_fraction",
+) -> np.ndarray:
+    """Return a split, int8 [N], that is computed from a seed and stratified by the finest taxa. `key`: the fraction's name in messages.
 
     If validation would be empty because no taxon has two groups, the split is stratified by the taxa of the next coarser rank. Raise
     `ConfigError` if validation is empty for every rank, or if the validation fraction leaves no training rows."""
     fraction = config.validation_share
     if fraction >= 1:
-        raise ConfigError(f"data.validation_fraction: {fraction:g} leaves no training rows; set a smaller fraction")
+        raise ConfigError(f"{key}: {fraction:g} leaves no training rows; set a smaller fraction")
     predicted = [r for r, rank in enumerate(tree.ranks) if config.ranks is None or rank in config.ranks]
     finest = max(predicted, default=len(tree.ranks) - 1)
     for rank in range(finest, -1, -1):
@@ -166,7 +173,7 @@ def stratified_split(groups: Groups, tree: TaxonomyTree, labels: np.ndarray, con
     unit, of = ("photograph", "") if config.group_column is None else ("group", f" of {quoted(config.group_column)}")
     other = "" if config.group_column is None else ", or another data.group_column"
     raise ConfigError(
-        f"data.validation_fraction: {fraction:g} of {counted(len(groups.digest), unit)}{of} leaves no validation rows; "
+        f"{key}: {fraction:g} of {counted(len(groups.digest), unit)}{of} leaves no {'test' if key == '--test' else 'validation'} rows; "
         f"set a larger fraction{other}"
     )
 

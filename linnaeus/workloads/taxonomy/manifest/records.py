@@ -18,6 +18,7 @@ from linnaeus.workloads.taxonomy.config import ManifestConfig
 from linnaeus.workloads.taxonomy.manifest.column import CHUNK, Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.table import Table, read_table
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, has_urls, is_url
 
 SOURCES = "linnaeus.workloads.taxonomy.sources"
 READERS = {  # data.name -> module of its reader
@@ -51,6 +52,8 @@ class Records(NamedTuple):
 
 def read(config: ManifestConfig, choose: Choose) -> Records:
     """Return the records of the data source `config.name`. Raise `ConfigError` if the data source cannot be read."""
+    if is_url(config.path) and config.name != "image_folder":
+        raise ConfigError(f"data.path: {quoted(config.path, 120)} is a URL; `linnaeus prepare {config.name} OUT data.path=URL` reads it")
     return importlib.import_module(READERS[config.name]).read_records(config, choose)
 
 
@@ -93,10 +96,20 @@ def with_values(column: Column, values: Sequence[str]) -> Column:
     return Column(coded.codes[column.codes], coded.values)
 
 
-def in_folder(table: Table, config: ManifestConfig, folder: Path) -> Records:
-    """Return records whose photographs are files in data.root, or in `folder` if data.root is not set. Raise `ConfigError` if this is not a
-    folder."""
-    root = Path(config.root).expanduser() if config.root is not None else folder
-    if not os.path.isdir(root):
+def local_or_url(path: str) -> Path | str:
+    """Return a URL unchanged, and any other text as a local path."""
+    return path if is_url(path) else Path(path).expanduser()
+
+
+def in_folder(table: Table, config: ManifestConfig, folder: Path | str) -> Records:
+    """Return records whose photographs are files in data.root, or in `folder` if data.root is not set; either may be a URL. Raise
+    `ConfigError` if this is not a folder."""
+    root = local_or_url(config.root) if config.root is not None else folder
+    if not is_url(root) and not os.path.isdir(root):
         raise ConfigError(f"data.root: {quoted(str(root), 200)} is not a folder; set the folder that the image paths are relative to")
-    return Records(table, lambda names: FolderFiles(root, names), str(root))
+    return Records(table, lambda names: photographs_in(root, names), str(root))
+
+
+def photographs_in(root: Path | str, names: Sequence[str]) -> ImageFiles:
+    """Return the image files in a folder, which may be a URL. Names may be URLs, too."""
+    return UrlFiles(str(root), names) if is_url(root) or has_urls(names) else FolderFiles(root, names)

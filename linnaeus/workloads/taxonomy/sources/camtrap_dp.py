@@ -14,7 +14,7 @@ from linnaeus.workloads.taxonomy.config import CamtrapConfig
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, column_of, in_folder
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, column_of, in_folder, local_or_url
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.camtrap_labels import Labels, label_media
 from linnaeus.workloads.taxonomy.sources.camtrap_links import are, mapped, repeated, row_of
@@ -50,7 +50,7 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
         notes += [f"{counted(count, 'row')} of {name} left out: {reason}" for reason, count in table.excluded.items()]
     rows, excluded = _usable(media, labels)
     place, inside = package.place, package.folder
-    folder = Path(config.root or (inside if package.archive is None else place.parent)).expanduser()
+    folder = local_or_url(config.root or (inside if package.archive is None else str(place.parent)))
     path = media.columns["filePath"]
     remote = any("://" in path.values[code] for code in np.unique(path.codes[rows]).tolist())
     if remote:
@@ -77,7 +77,7 @@ def read_records(config: CamtrapConfig, choose: Choose) -> Records:
     return in_folder(table, config, folder)
 
 
-def _downloaded(media: Table, folder: Path, config: CamtrapConfig) -> Found:
+def _downloaded(media: Table, folder: Path | str, config: CamtrapConfig) -> Found:
     """Return the local files of photographs whose filePath is a URL.
 
     A file is found by the URL, the mediaID, or a fileName that only one photograph has."""

@@ -18,7 +18,7 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import null_values
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.columns import AUTO, plain_name
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder, local_or_url
 from linnaeus.workloads.taxonomy.manifest.table import Table, without_long_values
 from linnaeus.workloads.taxonomy.sources import archive_media, occurrences
 from linnaeus.workloads.taxonomy.sources.archive_descriptor import DataFile, read_descriptor
@@ -68,7 +68,7 @@ def read_records(config: DarwinCoreConfig, choose: Choose) -> Records:
     ranks = {plain_name(term): term for term in reversed(terms) if plain_name(term) in KNOWN_RANKS}
     records, key = _read(parts, list(dict.fromkeys([*chosen, *ranks.values(), *_READ])))
     occurrences.clean(records.columns, ranks, records.notes)
-    folder = Path(config.root).expanduser() if config.root is not None else parts.archive.place()
+    folder = local_or_url(config.root) if config.root is not None else parts.archive.place()
     excluded = LeftOut(records.left_out)
     photographs = _photographs(parts, records, key, list(ranks.values()), config, folder, excluded)
     photographs.drop(occurrences.are_absent(records.columns)[photographs.record], "record with occurrenceStatus absent")
@@ -148,7 +148,7 @@ def _units(records: DataRows, key: Column, unit: str) -> Column:
 
 
 def _photographs(
-    parts: _Parts, records: DataRows, key: Column, ranks: Sequence[str], config: DarwinCoreConfig, folder: Path, excluded: LeftOut
+    parts: _Parts, records: DataRows, key: Column, ranks: Sequence[str], config: DarwinCoreConfig, folder: Path | str, excluded: LeftOut
 ) -> Photographs:
     """Return the photographs of the records, with paths of local files in place of links. Add photographs that are not used to `excluded`.
 

@@ -13,7 +13,6 @@ Ranks may have any name, as in `data.levels=[group,product]`.
 import os
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -25,8 +24,9 @@ from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, in_folder, with_values
+from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, in_folder, local_or_url, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Table
+from linnaeus.workloads.taxonomy.manifest.url_files import is_url
 from linnaeus.workloads.taxonomy.sources.local_files import SUFFIXES, files_in
 
 SPLITS = frozenset(("train", "training", "val", "valid", "validation", "test", "testing"))
@@ -39,8 +39,8 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
     """Return the photographs of a folder, in the order of their paths.
 
     Raise ConfigError if the folder does not exist, has no photographs, or has folders of another depth than data.levels."""
-    root = Path(config.path).expanduser()
-    if not os.path.isdir(root):
+    root = local_or_url(config.path)
+    if not is_url(root) and not os.path.isdir(root):
         raise ConfigError(f"data.path: {quoted(str(root), 200)} is not a folder; set the folder that contains a folder per taxon")
     path, folder, others = _photographs(str(root))
     if not len(path.codes):

@@ -30,6 +30,7 @@ from linnaeus.workloads.taxonomy.manifest.column import from_arrow
 from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, FolderFiles
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, in_folder
 from linnaeus.workloads.taxonomy.manifest.table import UNEVEN, Table, without_long_values
+from linnaeus.workloads.taxonomy.manifest.url_files import is_url
 
 BLOCK = 1 << 22  # bytes of a table that are read at once; a row must not be longer
 OBSERVATION, GRADE = "observation_uuid", "quality_grade"
@@ -40,6 +41,8 @@ def read_records(config: InatOpenDataConfig, choose: Choose) -> Records:
     """Return the downloaded photographs, in the order of their table.
 
     Raise ConfigError if a table or a needed column does not exist, a table cannot be read, or no photograph was downloaded."""
+    if is_url(config.root):
+        raise ConfigError(f"data.root: {quoted(config.root, 120)} is a URL; the photographs of the Open Data are read from a local folder")
     folder = Path(config.path).expanduser()
     root = Path(config.root or folder).expanduser()
     photos = _Rows(_find(folder, "photos"), ("photo_id", OBSERVATION, "extension"))

@@ -25,8 +25,16 @@ from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.config import LabelsH5Config
 from linnaeus.workloads.taxonomy.left_out import LeftOut
 from linnaeus.workloads.taxonomy.manifest.column import Column
-from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, NO_PATH, FolderFiles, clean_path
-from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, column_of, distinct_names, in_folder
+from linnaeus.workloads.taxonomy.manifest.image_files import MISSING, NO_PATH, clean_path
+from linnaeus.workloads.taxonomy.manifest.records import (
+    Choose,
+    Records,
+    column_of,
+    distinct_names,
+    in_folder,
+    local_or_url,
+    photographs_in,
+)
 from linnaeus.workloads.taxonomy.manifest.table import Table
 from linnaeus.workloads.taxonomy.sources.h5_file import check_texts, is_text, opened
 from linnaeus.workloads.taxonomy.sources.h5_images import H5Images
@@ -151,7 +159,7 @@ class Labels:
         names = [clean_path(_text(value)) for value in data[:]]
         if self.config.images is None:
             bare = [row for row, name in enumerate(names) if name and name.rpartition(".")[2].lower() not in SUFFIXES]
-            folder = Path(self.config.root).expanduser() if self.config.root is not None else self.path.parent
+            folder = local_or_url(self.config.root) if self.config.root is not None else self.path.parent
             suffix = _suffix([names[row] for row in bare[:100]], folder)
             for row in bare:
                 names[row] += suffix
@@ -195,8 +203,8 @@ def _original_split(config: LabelsH5Config, keep: np.ndarray, sizes: np.ndarray,
 
 
 def _stat(config: LabelsH5Config, folder: Path, paths: Sequence[str], keep: np.ndarray) -> np.ndarray:
-    root = Path(config.root).expanduser() if config.root is not None else folder
-    return FolderFiles(root, [paths[row] for row in keep]).sizes()
+    root = local_or_url(config.root) if config.root is not None else folder
+    return photographs_in(root, [paths[row] for row in keep]).sizes()
 
 
 def _numbers(values: np.ndarray, null: int | None = 0) -> Column:
@@ -210,11 +218,15 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "backslashreplace").strip() if isinstance(value, bytes) else str(value).strip()
 
 
-def _suffix(names: Sequence[str], root: Path) -> str:
+def _suffix(names: Sequence[str], root: Path | str) -> str:
     """Return the suffix of the first file in `root` whose name is one of `names` plus a suffix of a photograph; `.jpg` without such a
     file."""
     suffixes = [f".{suffix}" for suffix in ("jpg", "jpeg", "png", "webp", "JPG", "JPEG", "PNG")]
-    return next((suffix for name in names for suffix in suffixes if os.path.isfile(root / f"{name}{suffix}")), ".jpg")
+    for name in names:
+        exist = photographs_in(root, [f"{name}{suffix}" for suffix in suffixes]).sizes() >= 0
+        if exist.any():
+            return suffixes[int(np.argmax(exist))]
+    return ".jpg"
 
 
 def _check_filters(filters: Sequence[str]) -> None:

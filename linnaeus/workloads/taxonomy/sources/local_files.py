@@ -23,6 +23,7 @@ import numpy as np
 from linnaeus.errors import ConfigError, counted, list_some, quoted
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.manifest.image_files import clean_path
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFolder, is_url
 
 SUFFIXES = frozenset(("jpg", "jpeg", "jpe", "jfif", "png", "webp", "gif", "bmp", "tif", "tiff"))  # usual suffixes of `decoding.FORMATS`
 CONVENTIONS = ("path", "name", "id")
@@ -48,13 +49,17 @@ class _Match(NamedTuple):
     example: str  # file name that the first photograph would have
 
 
-def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], convention: str | None = None) -> Found:
+def find_files(folder: Path | str, identifiers: Column, ids: Mapping[str, Column], convention: str | None = None) -> Found:
     """Return the files of N photographs in `folder` or below it. `convention`: one of `CONVENTIONS`; None: the convention that finds most
-    files.
+    files; "url": no files are looked for, and the photographs are read by URL.
 
     `identifiers`: [N], N > 0, URL or path of each photograph; "" for a photograph without either. `ids`: name of an id -> [N], this id of
     the record of each photograph. A file that a convention would give to several photographs is not used. Raise `ConfigError` if the folder
     does not exist, if no photograph has a file, or if two conventions find equally many, but different files."""
+    if convention == "url":
+        urls = [value if is_url(value) else "" for value in identifiers.values]
+        count = int(np.array([bool(url) for url in urls])[identifiers.codes].sum())
+        return Found(Column(identifiers.codes, urls), f"photographs read by URL: {count} of {len(identifiers.codes)}")
     files = list(files_in(str(folder), key="data.root"))
     matches = [match for match in _matches(files, identifiers, ids) if convention in (None, match.convention)]
     counts = [int((match.file != _NONE).sum()) for match in matches]
@@ -80,7 +85,7 @@ def find_files(folder: Path, identifiers: Column, ids: Mapping[str, Column], con
     return Found(Column(code.astype(np.int32), [files[i] if i != _NONE else "" for i in used.tolist()]), note)
 
 
-def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarray, Found]:
+def files_of_records(folder: Path | str, ids: Mapping[str, Column]) -> tuple[np.ndarray, Found]:
     """Find the photographs of N records that do not list photographs, by the file names ID, ID_1, ID_2, ... in `folder` or below it.
 
     Return the row of the record of each photograph, int64, and the files. `ids`: name of an id -> [N], this id of each record; the id with
@@ -105,11 +110,14 @@ def files_of_records(folder: Path, ids: Mapping[str, Column]) -> tuple[np.ndarra
 
 
 def files_in(folder: str, inside: str = "", seen: frozenset[str] = frozenset(), key: str = "data.path") -> Iterator[str]:
-    """Yield the paths of all files in `folder` and below it, relative to `folder`, sorted by name within each folder.
+    """Yield the paths of all files in `folder` and below it, relative to `folder`, sorted by name within each folder. It may be a URL.
 
     Hidden files and folders are skipped. Links are followed, except to a folder above. `inside`: start at this subfolder, "" or a path that
     ends in /. `seen`: real paths of the folders above the subfolder. Raise `ConfigError` if a folder cannot be read. `key`: configuration
     key of the folder, for messages."""
+    if is_url(folder):
+        yield from UrlFolder(folder, key).names()
+        return
     where = os.path.join(folder, inside)
     seen = seen | {os.path.realpath(where)}
     try:

@@ -1,6 +1,7 @@
 """Complete a store whose parts are all written: join their tables, write the arrays of the records, the account, and store.json last."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from linnaeus.workloads.taxonomy.left_out import FILE_NAME, LeftOut
 from linnaeus.workloads.taxonomy.manifest.clean_records import CleanRecords
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.parts import PartWriter
+from linnaeus.workloads.taxonomy.store.random_split import split_note
 from linnaeus.workloads.taxonomy.text_arrays import digests
 
 REQUEST = "request.json"  # file with the settings of a preparation that is not complete
@@ -46,8 +48,9 @@ class Prepared(NamedTuple):
         return Prepared(self.place[rows], self.shape[rows], self.hashes[rows], self.bad)
 
 
-def finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dict[str, Any], writer: PartWriter) -> list[str]:
-    """Complete a store whose parts are all written: write the arrays, then store.json. Return the lines to print.
+def finish(rows: CleanRecords, config: ManifestConfig, source: dict[str, Any], request: dict[str, Any], writer: PartWriter) -> list[str]:
+    """Complete a store whose parts are all written: write the arrays, then store.json. Return the lines to print. `source`: entries of
+    store.json that describe the source.
 
     Raise `ConfigError` if more photographs cannot be used than data.max_bad_fraction allows."""
     store, prepared = writer.store, Prepared.of(writer)
@@ -73,7 +76,7 @@ def finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dic
         "account": {"records of the source": records, "stored": stored, "left out": sum(excluded.values())},
         "excluded": excluded,
         "encoding": request["encoding"],
-        "source": f"data={source} data.path={config.path}",
+        **source,
         "columns": layout.write_columns(store, rows.columns),
         "has_split": rows.split is not None,
         "has_weight": rows.weight is not None,
@@ -81,6 +84,8 @@ def finish(rows: CleanRecords, config: ManifestConfig, source: str, request: dic
         "notes": rows.notes,
         "request": request,
     }
+    if "split" in request:
+        record["split"] = split_note(rows, config)
     layout.write_record(store, record)
     remove_intermediate(store)
     return [*account_lines(record), f"next: linnaeus data=store data.path={store}"]
@@ -99,16 +104,18 @@ def _write_arrays(store: Path, rows: CleanRecords, prepared: Prepared) -> None:
 
 
 def account_lines(record: dict[str, Any]) -> list[str]:
-    """Return lines of text with the number of records, the number left out for each reason, and the number stored. `record`: content of
-    store.json."""
+    """Return lines of text with the number of records, the number left out for each reason, the number stored, and the random split.
+    `record`: content of store.json."""
     counts = Counter(record["excluded"])
     lines = [f"{count:>12,}  left out: {reason}" for reason, count in counts.most_common()]
     account = record["account"]
-    return [f"{account['records of the source']:>12,}  records", *lines, f"{account['stored']:>12,}  stored"]
+    split = [record["split"]] if "split" in record else []
+    return [f"{account['records of the source']:>12,}  records", *lines, f"{account['stored']:>12,}  stored", *split]
 
 
 def remove_intermediate(store: Path) -> None:
     """Delete the files of a store that are only needed until the store is complete."""
     parts = store / layout.PARTS
+    shutil.rmtree(store / layout.FETCHED, ignore_errors=True)
     for path in [store / REQUEST, *parts.glob("*.npz"), *parts.glob("*.tmp-*"), *store.rglob(f"{TEMPORARY}*")]:
         path.unlink(missing_ok=True)

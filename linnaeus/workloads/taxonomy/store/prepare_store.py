@@ -2,6 +2,7 @@
 
     linnaeus prepare manifest store data.path=photos.csv
     linnaeus prepare image_folder store data.path=photos --images raw --short-side 256 --processes 8
+    linnaeus prepare manifest store data.path=photos.csv --val 0.1 --test 0.1                   # with a random split
     linnaeus prepare darwin_core store data.path=download.zip data.root=photos --task 3/16      # one of 16 jobs; then once without --task
 
 If the command was stopped, give it again: it continues, and the store has the same bytes in the end. A record of the source that is not in
@@ -32,7 +33,9 @@ from linnaeus.workloads.taxonomy.manifest.source_options import add_settings, ad
 from linnaeus.workloads.taxonomy.store import store_layout as layout
 from linnaeus.workloads.taxonomy.store.complete_store import REQUEST, account_lines, finish, remove_intermediate
 from linnaeus.workloads.taxonomy.store.encoding import ENCODINGS, Encoding
+from linnaeus.workloads.taxonomy.store.fetched_tables import fetched
 from linnaeus.workloads.taxonomy.store.parts import PART, PartWriter, write_parts
+from linnaeus.workloads.taxonomy.store.random_split import with_split
 from linnaeus.workloads.taxonomy.text_arrays import digests, joined
 
 SHORT_SIDE, QUALITY = 256, 90  # defaults of --short-side and --quality
@@ -67,6 +70,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--images", choices=ENCODINGS, default="jpeg", help="jpeg: encoded again, raw: pixels, original: as they are (%(default)s)")
     add("--short-side", type=int, metavar="PIXELS", help=f"largest short side of a photograph ({SHORT_SIDE}); not of originals")
     add("--quality", type=int, metavar="Q", help=f"of JPEG, 1 to 95 ({QUALITY})")
+    add("--val", type=float, metavar="SHARE", default=0.0, help="store a random split with this share of the records for validation")
+    add("--test", type=float, metavar="SHARE", default=0.0, help="and with this share for test; seed: data.split_seed")
     add("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that decode and encode (%(default)s)")
     add("--task", metavar="I/N", default="1/1", help="prepare the I-th of N shares (from 1), on one of several machines")
     options = parser.parse_intermixed_args(arguments)
@@ -78,18 +83,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name, low, high in (("short_side", 16, 8192), ("quality", 1, 95), ("processes", 1, 1024)):
         if not low <= getattr(options, name) <= high:
             raise ConfigError(f"--{name.replace('_', '-')} is {getattr(options, name)}; it must be from {low} to {high}")
+    if not (0 <= options.val < 1 and 0 <= options.test < 1 and options.val + options.test < 1):
+        raise ConfigError(f"--val {options.val:g} and --test {options.test:g} must be shares of the records, from 0 to below 1 in all")
     options.share = _share(options.task)
     check_settings(options)
-    if useless := [text for text in options.overrides if text.partition("=")[0].removeprefix("data.") in _of_training(options.source)]:
+    if useless := [text for text in options.overrides if text.partition("=")[0].removeprefix("data.") in _of_training(options)]:
         raise ConfigError(f"{shorten(useless[0])} has no effect on a store; set it when training starts, with data=store")
     return options
 
 
-def _of_training(source: str) -> tuple[str, ...]:
-    """Return the keys of `data` that do not change a store that is made from `source`."""
-    if source == "labels_h5":  # its split is stored
+def _of_training(options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the keys of `data` that do not change the store."""
+    if options.source == "labels_h5":  # its split is stored
         return OF_TRAINING
-    return (*OF_TRAINING, "validation_fraction", "split_seed")
+    return (*OF_TRAINING, "validation_fraction", *([] if options.val or options.test else ["split_seed"]))
 
 
 def prepare(options: argparse.Namespace) -> list[str]:
@@ -97,13 +104,21 @@ def prepare(options: argparse.Namespace) -> list[str]:
 
     Raise `ConfigError` for a source that cannot be read, a folder with other content, and too many damaged photographs."""
     store: Path = options.out.expanduser()
-    rows, config = read_clean(source_config(options), test=None)
+    _check_folder(store)
+    given = source_config(options)
+    config, tables = fetched(given, store)
+    rows, config = read_clean(config, test=None)
+    if options.val or options.test:
+        rows = with_split(rows, config, options.val, options.test)
+    source = {"source": f"data={options.source} data.path={given.path}"} | ({"fetched": tables} if tables else {})
     encoding = Encoding(options.images, options.short_side, options.quality, config.max_image_pixels)
     request = _request(rows, encoding, config.group_column)
+    if options.val or options.test:
+        request["split"] = {"val": options.val, "test": options.test, "seed": config.split_seed}
     if not (store / layout.RECORD).exists():
         writer = PartWriter(store, rows.files, encoding, PART)
         try:
-            if lines := _prepare_share(rows, config, options, request, writer):
+            if lines := _prepare_share(rows, config, options, source, request, writer):
                 return lines
         except (ConfigError, OSError):
             if not (store / layout.RECORD).exists():
@@ -112,11 +127,16 @@ def prepare(options: argparse.Namespace) -> list[str]:
 
 
 def _prepare_share(
-    rows: CleanRecords, config: ManifestConfig, options: argparse.Namespace, request: dict[str, Any], writer: PartWriter
+    rows: CleanRecords,
+    config: ManifestConfig,
+    options: argparse.Namespace,
+    source: dict[str, Any],
+    request: dict[str, Any],
+    writer: PartWriter,
 ) -> list[str]:
     """Write the missing parts of the share of this process. If all parts of the store are then written, complete the store.
 
-    Return the lines to print; [] if another process has completed the store meanwhile."""
+    `source`: as in `finish`. Return the lines to print; [] if another process has completed the store meanwhile."""
     _begin(writer.store, request)
     first, step = options.share
     missing = _missing(writer, range(first, writer.count(), step), options.processes)
@@ -128,7 +148,7 @@ def _prepare_share(
             parts = counted(writer.count(), "part")
             done = f"{writer.count() - len(absent)} of {parts} prepared; run the command without --task after the others"
             return [done] if first < writer.count() else [f"--task {options.task} has nothing to do: the source has {parts}", done]
-        return finish(rows, config, options.source, request, writer)
+        return finish(rows, config, source, request, writer)
 
 
 @contextlib.contextmanager
@@ -149,10 +169,10 @@ def _locked(store: Path) -> Iterator[None]:
 def _already_complete(store: Path, record: dict[str, Any], request: dict[str, Any]) -> list[str]:
     """Return the lines to print for a store that was complete before the command. Raise `ConfigError` if the store was made from another
     `request` (settings and records)."""
+    remove_intermediate(store)
     if record.get("request") != request:
         raise ConfigError(f"OUT: {quoted(str(store), 200)} is a store with other settings or records; choose another folder, or delete it")
     layout.check_files(store, record)
-    remove_intermediate(store)
     return [*account_lines(record), f"{store} was complete before"]
 
 
@@ -174,9 +194,7 @@ def _begin(store: Path, request: dict[str, Any]) -> None:
     files."""
     path = store / REQUEST
     if not path.exists():
-        empty = not store.exists() or (store.is_dir() and all(entry.name.startswith(TEMPORARY) for entry in store.iterdir()))
-        if not empty and not path.exists():  # it exists if another task has just begun the store
-            raise ConfigError(f"OUT: {quoted(str(store), 200)} is not an empty folder; choose a new one")
+        _check_folder(store)
         store.mkdir(parents=True, exist_ok=True)
         write_atomic(path, to_json(request))
     begun = read_json(path) or {}
@@ -184,6 +202,14 @@ def _begin(store: Path, request: dict[str, Any]) -> None:
         raise ConfigError(
             f"OUT: {quoted(str(store), 200)} was begun with another {' and '.join(changed)}; repeat that command, or choose a new folder"
         )
+
+
+def _check_folder(store: Path) -> None:
+    """Raise `ConfigError` if the folder of a store exists with other files than those of a preparation."""
+    begun = (store / REQUEST, store / layout.RECORD)
+    empty = not store.exists() or (store.is_dir() and all(entry.name.startswith(TEMPORARY) for entry in store.iterdir()))
+    if not empty and not any(path.exists() for path in begun):  # one exists if another task has just begun the store
+        raise ConfigError(f"OUT: {quoted(str(store), 200)} is not an empty folder; choose a new one")
 
 
 def _share(task: str) -> tuple[int, int]:

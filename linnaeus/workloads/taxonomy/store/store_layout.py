@@ -1,6 +1,7 @@
 """Read and write the files of a store. A store is complete when it contains `store.json`, which is written last.
 
-store.json              format, encoding, numbers of records stored and left out, source, group column, notes, checksums of the other files
+store.json              format, encoding, numbers of records stored and left out, source, group column, notes, checksums of the other
+                        files, and of the tables of the source if they were fetched by URL
 taxonomy.json           the tree: ranks, names of the classes of each rank, and the node of the nearest known ancestor of each
 labels.npy              int64 [N, R]: class of each record at each rank, stored rank after rank; -1 for null
 names.txt               the name of each record's photograph, one per line; line breaks and backslashes are escaped as in C
@@ -25,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from linnaeus.errors import ConfigError, quoted
-from linnaeus.files import atomic_file, read_json, to_json, to_utf8, write_atomic
+from linnaeus.files import TEMPORARY, atomic_file, read_json, to_json, to_utf8, write_atomic
 from linnaeus.workloads.taxonomy.manifest.column import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
 from linnaeus.workloads.taxonomy.text_lines import TextLines, encoded_lines
@@ -34,6 +35,7 @@ from linnaeus.workloads.taxonomy.tree import TaxonomyTree
 FORMAT = 2
 RECORD = "store.json"
 PARTS = "parts"
+FETCHED = f"{TEMPORARY}source"  # folder with tables of a source that is a URL, until the store is complete
 CHECKED = ("taxonomy.json", "names.txt", "left_out.csv", "*.npy", "columns/*.npy", "columns/*.txt")  # with a checksum in store.json
 BLOCK = 1 << 20  # bytes read at once
 THREADS = 4

@@ -38,7 +38,7 @@ def build_source(config: StoreConfig, test: bool = False) -> Source:
         config = replace(config, group_column=record.get("group_column"))
     columns = layout.read_columns(store, record["columns"])
     excluded = LeftOut(record["excluded"], store / FILE_NAME)
-    lines: list[str] = []
+    lines: list[str] = [record["split"]] if has_split and "split" in record else []
     names = layout.read_lines(store / "names.txt")
     if config.split_file is not None:
         split = file_split(read_split_file(config.split_file), names, columns, lines)

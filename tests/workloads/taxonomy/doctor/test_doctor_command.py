@@ -83,9 +83,12 @@ def test_the_page_shows_photographs_and_makes_no_request(call, rows, tmp_path):
     assert page.count("data:image/webp;base64,") == 1 and page.count("cannot be decoded") == 10 and page.count("no photograph<") == 1
     assert "&lt;b&gt;" in page and "<b>.jpg" not in page and "date=2999-01-01" in page and "and 8 more rows" in page
     assert not re.search(r"(src|href)=\"(?!data:|#)", page)
+    titles = re.findall(r"<h2>([^<]+)</h2>", page)
+    assert titles == ["Findings", "Ranks", "Filters that are not set", "Rows of the findings"]
+    assert all(f'<a href="#s{i}">{title}</a>' in page for i, title in enumerate(titles)) and "<main>" in page  # links, and a margin
     picture = base64.b64decode(re.search(r"base64,([^\"]+)", page)[1])
     assert Image.open(io.BytesIO(picture)).size == (160, 107)
-    assert (tmp_path / "out/doctor.html").read_text().count("<figure>") == 12 + 1 + 1  # rows of two findings, and the chart
+    assert (tmp_path / "out/doctor.html").read_text().count("<figure>") == 12 + 1  # rows of two findings
 
 
 def test_the_corrected_manifest_has_the_remedies_and_nothing_else_changed(call, rows, inspected, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.doctor import doctor_cli
-from linnaeus.workloads.taxonomy.manifest import build_source
+from linnaeus.workloads.taxonomy.manifest import build_source, given_split
 from linnaeus.workloads.taxonomy.observations import VALIDATION
 from linnaeus.workloads.taxonomy.store import prepare_store, store_source
 from tests import runs
@@ -130,6 +130,23 @@ def test_a_file_of_other_ids(dated, tmp_path):
     given = of_file(tmp_path, [f"{visit},{'val' if i % 4 == 0 else 'train'}" for i, visit in enumerate(visits)], "visit,split")
     found = sides(source_of("data=manifest", f"data.path={path}", given))
     assert found == {row["path"]: "val" if visits.index(row["visit"]) % 4 == 0 else "train" for row in rows}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+def test_a_start_reads_the_file_once(dated, tmp_path, monkeypatch, encoding):
+    path, rows = dated
+    path.write_text(path.read_text().rstrip() + "é\n", encoding=encoding)  # a table that is not UTF-8 up to its last line is read again
+    given = of_file(tmp_path, [f"{row['path']},{'val' if i % 3 == 0 else 'train'}" for i, row in enumerate(rows)])
+    count, read = [], given_split.read_table
+    monkeypatch.setattr(given_split, "read_table", lambda file, *rest: count.append(file) or read(file, *rest))
+    source_of("data=manifest", f"data.path={path}", given)
+    assert len(count) == 1
+    assert doctor_cli.main(["manifest", f"data.path={path}", given, "--no-images", f"--out={tmp_path / 'doctor'}"]) == 0
+    assert len(count) == 2
+    assert prepare_store.main(["manifest", str(tmp_path / "store"), f"data.path={path}", given, "--processes=1"]) == 0
+    assert len(count) == 3
+    store_of(tmp_path / "store", given)
+    assert len(count) == 4
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,398 @@
+"""`linnaeus prepare` of sources at URLs: the same store as from a folder, retries, an account of what is missing, the same bytes after a
+kill."""
+
+import csv
+import http.server
+import importlib.util
+import os
+import pickle
+import re
+import shutil
+import zipfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import fsspec
+import numpy as np
+import pytest
+
+from linnaeus.errors import ConfigError
+from linnaeus.workloads.taxonomy.manifest import url_files
+from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, UrlFolder, parent_url, url_below
+from linnaeus.workloads.taxonomy.sources.local_files import files_in
+from linnaeus.workloads.taxonomy.store import fetched_tables
+from linnaeus.workloads.taxonomy.store import prepare_store as preparation
+from linnaeus.workloads.taxonomy.store.store_layout import read_record
+from tests import runs
+from tests.workloads.taxonomy.sources import darwin_core_writer
+from tests.workloads.taxonomy.sources.conftest import photograph, read_in_process, source_of, trains
+from tests.workloads.taxonomy.sources.test_camtrap_dp import biota_package
+from tests.workloads.taxonomy.sources.test_darwin_core import core_of, media_of
+from tests.workloads.taxonomy.sources.test_inat_competition import competition_of, dump
+from tests.workloads.taxonomy.sources.test_store import files, small_parts, store_of, write_rows
+from tests.workloads.taxonomy.sources.test_webdataset import sharded
+
+__all__ = ["small_parts"]  # a fixture that is used by every test
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(url_files, "DELAYS", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(fetched_tables, "DELAYS", (0.0, 0.0, 0.0))
+
+
+@pytest.fixture
+def memory():
+    """Return a function that copies a folder to memory:// and returns its URL."""
+    fs = fsspec.filesystem("memory")
+
+    def put(folder, name="data"):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                fs.pipe(f"/{name}/{path.relative_to(folder)}", path.read_bytes())
+        return f"memory://{name}"
+
+    yield put
+    fs.store.clear()
+
+
+def prepare(source, out, *keys):
+    """Run the command. Return its exit status."""
+    try:
+        return preparation.main([source, str(out), "--processes=1", *keys])
+    except SystemExit as error:
+        return error.code
+
+
+def zipped(folder, path, inside=""):
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, inside + str(file.relative_to(folder)))
+    return path
+
+
+def same_store(ours, theirs):
+    """Check that two stores differ only in the description of the source in store.json. Return that of `ours`."""
+    differ = {name for name, content in files(ours).items() if files(theirs).get(name) != content}
+    assert files(ours).keys() == files(theirs).keys() and differ == {"store.json"}
+    left, right = read_record(ours), read_record(theirs)
+    assert {key for key in left if left.get(key) != right.get(key)} == {"source", "fetched", "checksum"} and "fetched" not in right
+    return left
+
+
+@pytest.mark.parametrize("protocol", ["file", "memory", "zip"])
+def test_a_manifest_at_a_url_gives_the_store_of_its_folder(protocol, records, tmp_path, memory, capsys):
+    local = tmp_path / "local"
+    assert prepare("manifest", local, f"data.path={records.folder / 'manifest.csv'}", "--images=original") == 0
+    place = {
+        "file": lambda: f"file://{records.folder}",
+        "memory": lambda: memory(records.folder, "deep/data"),
+        "zip": lambda: f"zip://a b::file://{zipped(records.folder, tmp_path / 'all.zip', 'a b/')}",
+    }[protocol]()
+    url = url_below(place, "manifest.csv")
+    assert parent_url(url) == place
+    assert prepare("manifest", tmp_path / "remote", f"data.path='{url}'", "--images=original") == 0
+    record = same_store(tmp_path / "remote", local)
+    content = (records.folder / "manifest.csv").read_bytes()
+    assert record["source"] == f"data=manifest data.path={url}"
+    assert [(name, entry["bytes"]) for name, entry in record["fetched"].items()] == [(url, len(content))]
+    ours, theirs = store_of(tmp_path / "remote"), source_of("data=manifest", f"data.path={records.folder / 'manifest.csv'}")
+    assert ours.fingerprint == theirs.fingerprint and ours.ids.tolist() == theirs.ids.tolist()
+    for a, b in zip(ours.images.read(np.arange(9)), theirs.images.read(np.arange(9)), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert prepare("manifest", tmp_path / "remote", f"data.path='{url}'", "--images=original") == 0
+    assert "was complete before" in capsys.readouterr().out and not list(tmp_path.rglob(".tmp-*"))
+
+
+def written(source, records, folder):
+    """Write the records as `source` into `folder`. Return the settings, with FOLDER for the folder or its URL."""
+    if source == "image_folder":
+        for row in records.rows:
+            (folder / row["path"]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(records.folder / row["path"], folder / row["path"])
+        return ["data.path=FOLDER"]
+    if source == "darwin_core":
+        darwin_core_writer.write(folder / "download.zip", darwin_core_writer.archive(core_of(records), media_of(records)))
+        shutil.copytree(records.folder, folder / "photos")
+        return ["data.path=FOLDER/download.zip", "data.root=FOLDER/photos"]
+    if source == "camtrap_dp":
+        shutil.copytree(records.folder, folder, dirs_exist_ok=True)
+        biota_package(records, folder)
+        return ["data.path=FOLDER"]
+    if source == "inat_competition":
+        shutil.copytree(records.folder, folder, dirs_exist_ok=True)
+        for split in ("train", "val"):
+            dump(folder / f"{split}.json", competition_of(records, split))
+        return ["data.path=FOLDER/train.json"]
+    sharded(records, folder, "pax")
+    return ["data.path=FOLDER"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("aiohttp") is None, reason="https:// needs aiohttp")
+def test_a_manifest_of_a_web_server_whose_answers_are_errors_at_first(records, tmp_path):
+    asked = Counter()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def send_head(self):
+            asked[self.command, self.path] += 1
+            if asked[self.command, self.path] == 1 and not self.path.startswith("/folder%20name/manifest"):
+                return self.send_error(503)
+            return super().send_head()
+
+        def log_message(self, *_):
+            pass
+
+    folder = tmp_path / "served/folder name"
+    shutil.copytree(records.folder, folder)
+    rows = [dict(row) for row in records.rows]
+    shutil.move(folder / rows[0]["path"], folder / "1 #?%20.jpg")
+    rows[0]["path"] = "1 #?%20.jpg"
+    assert prepare("manifest", tmp_path / "local", f"data.path={write_rows(folder / 'manifest.csv', rows)}") == 0
+    with (
+        http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "served"))) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        pool.submit(server.serve_forever)
+        try:
+            url = f"http://127.0.0.1:{server.server_port}/folder name/manifest.csv"
+            assert prepare("manifest", tmp_path / "remote", f"data.path='{url}'") == 0
+            same_store(tmp_path / "remote", tmp_path / "local")
+            (folder / rows[5]["path"]).unlink()
+            assert prepare("manifest", tmp_path / "less", f"data.path='{url}'", "data.max_bad_fraction=0.1") == 0
+        finally:
+            server.shutdown()
+    assert read_record(tmp_path / "less")["excluded"] == {"image file missing": 1}
+    assert rows[5]["path"] in (tmp_path / "less/left_out.csv").read_text()
+
+
+@pytest.mark.parametrize("source", ["image_folder", "darwin_core", "camtrap_dp", "inat_competition", "webdataset"])
+def test_other_sources_at_a_url_give_the_store_of_their_folder(source, records, tmp_path, memory):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    keys = written(source, records, folder)
+    assert prepare(source, tmp_path / "local", *(key.replace("FOLDER", str(folder)) for key in keys), "--short-side=16") == 0
+    url = memory(folder)
+    assert prepare(source, tmp_path / "remote", *(key.replace("FOLDER", url) for key in keys), "--short-side=16") == 0
+    left, right = (store_of(tmp_path / name) for name in ("remote", "local"))
+    assert left.fingerprint == right.fingerprint and left.ids.tolist() == right.ids.tolist() and len(left.ids) > 50
+    assert files(tmp_path / "remote/parts") == files(tmp_path / "local/parts")
+    assert read_record(tmp_path / "remote")["request"] == read_record(tmp_path / "local")["request"]
+
+
+def test_photographs_are_read_by_the_links_of_an_archive(records, tmp_path):
+    media = [{name: cell.replace("%20", " ") for name, cell in row.items()} for row in media_of(records, f"file://{records.folder}/")]
+    members = darwin_core_writer.archive(core_of(records), media)
+    archive = darwin_core_writer.write(tmp_path / "download.zip", members)
+    keys = (f"data.path={archive}", f"data.root={records.folder}")
+    assert prepare("darwin_core", tmp_path / "local", *keys) == 0
+    assert prepare("darwin_core", tmp_path / "remote", keys[0], "data.photo_names=url") == 0
+    assert files(tmp_path / "remote/parts") == files(tmp_path / "local/parts")
+    assert store_of(tmp_path / "remote").ids[0].startswith("file://")
+
+
+def test_names_of_photographs_may_be_urls_and_a_run_reads_them(records, tmp_path):
+    rows = [dict(row, path=f"file://{records.folder / row['path']}" if i % 2 else row["path"]) for i, row in enumerate(records.rows)]
+    path = write_rows(records.folder / "urls.csv", rows)
+    trains(tmp_path, "data=manifest", f"data.path={path}")
+
+
+def test_a_missing_photograph_is_counted_and_named(records, tmp_path, memory, capsys):
+    url = memory(records.folder)
+    gone = [row["path"] for row in records.rows[::40]]
+    for name in gone:
+        fsspec.filesystem("memory").rm(f"/data/{name}")
+    assert prepare("manifest", tmp_path / "store", f"data.path={url}/manifest.csv", "data.max_bad_fraction=0.1") == 0
+    assert read_record(tmp_path / "store")["excluded"] == {"image file missing": len(gone)}
+    with (tmp_path / "store/left_out.csv").open(newline="") as file:
+        assert sorted(row["record"] for row in csv.DictReader(file)) == sorted(gone)
+    assert prepare("manifest", tmp_path / "other", f"data.path={url}/manifest.csv", "data.max_bad_fraction=0") == 2
+    assert f"data.max_bad_fraction: {len(gone)} of {len(records.rows)} image files under '{url}'" in capsys.readouterr().err
+
+
+class Failing:
+    """`cat_file` of memory:// that fails at each first read of a file, or from the n-th read on. `reads`: number of calls."""
+
+    def __init__(self, monkeypatch, from_read=None):
+        kind = type(fsspec.filesystem("memory"))
+        self.original, self.reads, self.seen = kind.cat_file, 0, set()
+
+        def cat_file(fs, path, **keys):
+            self.reads += 1
+            if (from_read is None and path not in self.seen) or (from_read is not None and self.reads >= from_read):
+                self.seen.add(path)
+                raise TimeoutError("the server did not answer")
+            return self.original(fs, path, **keys)
+
+        monkeypatch.setattr(kind, "cat_file", cat_file)
+
+
+def test_a_read_that_fails_once_is_repeated(records, tmp_path, memory, monkeypatch):
+    url = memory(records.folder)
+    assert prepare("manifest", tmp_path / "whole", f"data.path={url}/manifest.csv") == 0
+    failing = Failing(monkeypatch)
+    assert prepare("manifest", tmp_path / "store", f"data.path={url}/manifest.csv") == 0
+    assert failing.reads == 2 * len(records.rows) and files(tmp_path / "store") == files(tmp_path / "whole")
+
+
+def test_a_server_that_fails_stops_the_preparation_which_continues_later(records, tmp_path, memory, monkeypatch, capsys):
+    url = memory(records.folder)
+    assert prepare("manifest", tmp_path / "whole", f"data.path={url}/manifest.csv") == 0
+    with pytest.MonkeyPatch.context() as patch:
+        failing = Failing(patch, from_read=71)
+        assert prepare("manifest", tmp_path / "store", f"data.path={url}/manifest.csv") == 2
+        assert failing.reads == 70 + 1 + len(url_files.DELAYS)
+    error = capsys.readouterr().err
+    assert "the server did not answer" in error and records.rows[70]["path"] in error and "to continue" in error
+    assert len(list((tmp_path / "store/parts").glob("*.npz"))) == 2  # of 30 photographs each
+    assert prepare("manifest", tmp_path / "store", f"data.path={url}/manifest.csv") == 0
+    assert files(tmp_path / "store") == files(tmp_path / "whole")
+
+
+def test_a_preparation_from_a_url_that_was_killed_anywhere_ends_with_the_same_bytes(records, tmp_path, memory):
+    url, table = f"{memory(records.folder)}/manifest.csv", (records.folder / "manifest.csv").read_bytes()
+    assert prepare("manifest", tmp_path / "whole", f"data.path={url}") == 0
+    whole, calls, original = files(tmp_path / "whole"), [], os.replace
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "replace", lambda *names: calls.append(names) or original(*names))
+        prepare("manifest", tmp_path / "counted", f"data.path={url}")
+    fetches = [call for call, names in enumerate(calls, 1) if ".tmp-source" in str(names[1])]
+    assert len(fetches) == 2 and len(calls) > 15
+    for call in (*fetches, len(calls) // 2, len(calls)):
+        for after in (False, True):
+            out = tmp_path / f"killed{call}"
+            with runs.killed(os, "replace", call, after=after):
+                prepare("manifest", out, f"data.path={url}")
+            kept = (out / ".tmp-source/fetched.json").exists()
+            if kept:  # the table that was fetched is used, whatever has become of it
+                fsspec.filesystem("memory").pipe("/data/manifest.csv", table.replace(b"species", b"sp\xe9cies"))
+            assert prepare("manifest", out, f"data.path={url}") == 0
+            fsspec.filesystem("memory").pipe("/data/manifest.csv", table)
+            assert files(out) == whole, (call, after)
+            shutil.rmtree(out)
+
+
+def test_a_damaged_copy_of_a_table_is_fetched_again(records, tmp_path, memory):
+    url = f"{memory(records.folder)}/manifest.csv"
+    assert prepare("manifest", tmp_path / "whole", f"data.path={url}") == 0
+    with runs.killed(os, "replace", 5, after=False):
+        prepare("manifest", tmp_path / "store", f"data.path={url}")
+    copy = tmp_path / "store/.tmp-source/path/manifest.csv"
+    copy.write_bytes(copy.read_bytes()[:-9])
+    assert prepare("manifest", tmp_path / "store", f"data.path={url}") == 0
+    assert files(tmp_path / "store") == files(tmp_path / "whole")
+
+
+def test_a_table_that_arrives_cut_is_fetched_again(records, tmp_path, memory, monkeypatch, capsys):
+    url, kind = f"{memory(records.folder)}/manifest.csv", type(fsspec.filesystem("memory"))
+    original, count = kind.get_file, []
+
+    def cut(fs, path, local, **keys):
+        original(fs, path, local, **keys)
+        count.append(path)
+        if len(count) % 5:
+            os.truncate(local, os.path.getsize(local) - 7)
+
+    monkeypatch.setattr(kind, "get_file", cut)
+    assert prepare("manifest", tmp_path / "store", f"data.path={url}") == 2  # four attempts
+    assert "cannot be fetched" in (error := capsys.readouterr().err) and "bytes were received" in error and error.count("\n") == 1
+    assert prepare("manifest", tmp_path / "store", f"data.path={url}") == 0 and len(count) == 5
+
+
+def test_a_folder_with_other_files_is_refused_before_anything_is_fetched(records, tmp_path, memory, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("mine")
+    assert prepare("manifest", tmp_path / "mine", f"data.path={memory(records.folder)}/manifest.csv") == 2
+    assert "is not an empty folder" in capsys.readouterr().err and os.listdir(tmp_path / "mine") == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    "source, path, message",
+    [
+        ("manifest", "memory://data/absent.csv", r"data.path: 'memory://data/absent.csv' cannot be fetched: No such file or directory"),
+        ("manifest", "memory://absent", r"data.path: 'memory://absent' is not a folder with files; check the URL"),
+        ("manifest", "memory://data/photos", r"data.path: 'memory://data/photos' has neither tables nor archives; its files are 1.png"),
+        ("image_folder", "memory://absent", r"data.path: 'memory://absent' is not a folder with files; check the URL"),
+        ("manifest", "nowhere://data/a.csv", r"data.path: 'nowhere://data/a.csv' cannot be opened: Protocol not known: nowhere"),
+        ("manifest", "zip://a.csv::file:///absent.zip", r"data.path: .* cannot be opened: .*No such file or directory"),
+        ("inat_open_data", "s3://inaturalist-open-data", r"data.path: .* Open Data are not read by URL; download the three tables"),
+        *[
+            ("manifest", f"{protocol}://place/a.csv", rf"'{protocol}://place/a.csv' needs a package that is not installed: .*{package}")
+            for protocol, package in (("https", "aiohttp"), ("s3", "s3fs"), ("gs", "gcsfs"))
+            if importlib.util.find_spec(package) is None
+        ],
+    ],
+)
+def test_a_url_that_cannot_be_read_is_one_line(source, path, message, tmp_path, memory, capsys):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/1.png").write_bytes(photograph(1))
+    memory(tmp_path / "source", "data/photos")
+    assert prepare(source, tmp_path / "store", f"data.path='{path}'") == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error) and error.count("\n") == 1
+
+
+def test_a_run_reads_tables_from_local_files_only(records):
+    with pytest.raises(ConfigError, match=r"'memory://data/a.csv' is a URL; `linnaeus prepare manifest OUT data.path=URL` reads it"):
+        source_of("data=manifest", "data.path=memory://data/a.csv")
+
+
+def test_the_names_below_a_url_are_in_the_order_of_a_folder(tmp_path, memory):
+    for name in ("b.jpg", "a/2.jpg", "a/1 ü#%20.jpg", "a.jpg", "a-b/1.jpg", ".hidden/1.jpg", "a/.x.jpg"):
+        (tmp_path / "x" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "x" / name).write_bytes(b"x")
+    local = list(files_in(str(tmp_path / "x")))
+    archive = zipped(tmp_path / "x", tmp_path / "x.zip", "in/")
+    for url in (f"file://{tmp_path / 'x'}", memory(tmp_path / "x", "n"), f"zip://in::file://{archive}"):
+        assert list(files_in(url)) == local and len(local) == 5
+        assert UrlFiles(url, local).sizes().tolist() == [1] * 5
+
+
+def test_errors_of_a_url_are_those_of_files(tmp_path, memory):
+    (tmp_path / "x/folder").mkdir(parents=True)
+    (tmp_path / "x/1.png").write_bytes(photograph(1))
+    (tmp_path / "x/folder/2.png").write_bytes(b"")
+    found = UrlFiles(memory(tmp_path / "x"), ["1.png", "absent.png", "folder", "folder/2.png", "", "./folder/../1.png"])
+    assert found.sizes().tolist() == [len(photograph(1)), -2, -3, 0, -1, len(photograph(1))]
+    with pytest.raises(OSError, match="No such file"):
+        found.read(1)
+
+    class Forbidden(Exception):
+        status = 403
+
+    with pytest.raises(PermissionError), url_files.reading("https://x"):
+        raise Forbidden
+    with pytest.raises(OSError, match=r"\[Errno 5\] boom"), url_files.reading("https://x"):
+        raise RuntimeError("boom")
+    archive = zipped(tmp_path / "x", tmp_path / "x.zip")
+    damaged = bytearray(archive.read_bytes())
+    damaged[damaged.index(photograph(1)) + 5] ^= 1
+    archive.write_bytes(damaged)
+    with pytest.raises(NotAnImage, match="damaged in the archive: Bad CRC-32"):
+        UrlFiles(f"zip://::file://{archive}", ["1.png"]).read(0)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_another_process_reads_the_same(start, tmp_path):
+    (tmp_path / "1.png").write_bytes(photograph(1))
+    found = UrlFiles(f"zip://::file://{zipped(tmp_path, tmp_path / 'x.zip')}", ["1.png"])
+    assert found.read(0) == photograph(1) == read_in_process(found, 0, start)
+    assert len(pickle.dumps(found)) < 1000
+
+
+def test_names_of_urls(monkeypatch):
+    assert parent_url("https://host/a/b.csv") == "https://host/a" and url_below("https://host/a", "b/c.jpg") == "https://host/a/b/c.jpg"
+    assert parent_url("zip://b.csv::https://host/a.zip") == "zip://::https://host/a.zip"
+    assert url_below("zip://::https://host/a.zip", "b.csv") == "zip://b.csv::https://host/a.zip"
+
+    class Http:
+        protocol = ("http", "https")
+
+        def find(self, root):
+            return [f"{root}/a%20b/1%23.jpg"]
+
+    folder = UrlFolder("https://host/x", "data.root")
+    monkeypatch.setattr(url_files, "_open", lambda url, key: (Http(), url))
+    assert folder.names() == ["a b/1#.jpg"] and folder.place("a b/1#.jpg")[1] == "https://host/x/a%20b/1%23.jpg"

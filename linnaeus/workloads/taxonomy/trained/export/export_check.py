@@ -2,7 +2,7 @@
 sizes.
 
 Largest differences of a probability, measured with torch 2.15, ONNX Runtime 1.32 and 300 species on a CPU: with torch.export 0. With ONNX
-2e-7 to 4e-7 for three trained networks (demo and plants480); for random networks (mformer micro, resnet10t, vit_tiny, convnext_atto) up to
+2e-7 to 2e-6 for four trained networks (demo and plants480); for random networks (mformer micro, resnet10t, vit_tiny, convnext_atto) up to
 7e-7 with scores of a standard deviation of about 1, 4e-6 with one of 7, and 2e-5 with one of 20. Rounding in float32 grows with the scores.
 Therefore the limit of 1e-5 grows, too, if the least probability is below 1e-14 (`limit`)."""
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from linnaeus.workloads.taxonomy.trained.journal import Row
+from linnaeus.workloads.taxonomy.trained.parallel_batches import computed
 from linnaeus.workloads.taxonomy.trained.photograph_list import Inputs
-from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
+from linnaeus.workloads.taxonomy.trained.reading_ahead import ReadBatch
 from linnaeus.workloads.taxonomy.trained.trained_classifier import TrainedClassifier
 
 
@@ -27,14 +28,17 @@ class Embedded:
 
 
 def embed_batches(model: TrainedClassifier, inputs: Inputs, size: int, threads: int, normalize: bool, done: int = 0) -> Iterator[Embedded]:
-    """Yield the features of the photographs in `inputs` in batches of `size`. `threads`: number of threads that read photographs.
+    """Yield the features of the photographs in `inputs`, in batches of at most `size`. `threads`: number of cores that are used.
 
     `normalize`: divide each feature vector by its length. `done`: number of photographs to skip at the beginning."""
-    for batch in read_batches(model, inputs, size, threads, "embedding", done):
-        features = np.full((len(batch), model.width), np.nan, np.float32)
-        if batch.good:
-            features[batch.good] = model.features(batch.images, batch.metadata, normalize)
-        yield Embedded(batch.names, features, batch.errors)
+
+    def features_of(part: ReadBatch) -> Embedded:
+        features = np.full((len(part), model.width), np.nan, np.float32)
+        if part.good:
+            features[part.good] = model.features(part.images, part.metadata, normalize)
+        return Embedded(part.names, features, part.errors)
+
+    return computed(model, inputs, size, threads, "embedding", features_of, done)
 
 
 def to_rows(batch: Embedded) -> list[Row]:

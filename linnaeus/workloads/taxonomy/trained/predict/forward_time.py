@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -10,14 +11,19 @@ from torch import nn
 
 
 class ForwardTime:
-    """Sum of the times of the forward passes of a network while a `with` block runs: `seconds`.
+    """Time of the forward passes of a network while a `with` block runs: `seconds`, the mean over the threads that run passes.
 
     On a GPU, each pass is waited for, before and after. That costs little: its results are copied to the host at once."""
 
     def __init__(self, network: nn.Module) -> None:
-        self.network, self.seconds = network, 0.0
-        self._start = 0.0
+        self.network = network
+        self._started: dict[int, float] = {}  # thread -> time at which its present pass started
+        self._sums: dict[int, float] = {}  # thread -> seconds of its passes
         self._hooks: list[Any] = []
+
+    @property
+    def seconds(self) -> float:
+        return sum(self._sums.values()) / max(len(self._sums), 1)
 
     def __enter__(self) -> ForwardTime:
         self._hooks = [self.network.register_forward_pre_hook(self._begin), self.network.register_forward_hook(self._end)]
@@ -28,10 +34,11 @@ class ForwardTime:
             hook.remove()
 
     def _begin(self, *_: object) -> None:
-        self._start = self._now()
+        self._started[threading.get_ident()] = self._now()
 
     def _end(self, *_: object) -> None:
-        self.seconds += self._now() - self._start
+        own = threading.get_ident()
+        self._sums[own] = self._sums.get(own, 0.0) + self._now() - self._started[own]
 
     def _now(self) -> float:
         if next(self.network.parameters()).is_cuda:

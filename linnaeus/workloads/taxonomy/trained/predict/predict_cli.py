@@ -166,16 +166,16 @@ def predictions(
     threads: int,
     sequences: Sequences | None = None,
 ) -> Iterator[list[Row]]:
-    """Yield, for each batch, the rows (`journal.Row`) of its photographs, or, with `sequences`, of its sequences.
+    """Yield, for each part of the inputs, the rows (`journal.Row`) of its photographs, or, with `sequences`, of its sequences.
 
-    A batch has `size` photographs, or, with `sequences`, at least `size` photographs in whole sequences. Skip the first `done` rows."""
-    from linnaeus.workloads.taxonomy.trained.reading_ahead import read_batches
+    A part is a batch of `size` photographs or a piece of one. With `sequences` it has at least `size` photographs in whole sequences. Skip
+    the first `done` rows."""
+    from linnaeus.workloads.taxonomy.trained.parallel_batches import computed
 
     if sequences is not None:
         yield from answer_together(model, inputs, sequences, done, size, threads, asked)
         return
-    for batch in read_batches(model, inputs, size, threads, "predicting", done):
-        yield _answer(model, batch, asked)
+    yield from computed(model, inputs, size, threads, "predicting", lambda part: _answer(model, part, asked), done)
 
 
 def _answer(model: TrainedClassifier, batch: ReadBatch, asked: Asked) -> list[Row]:

@@ -4,12 +4,10 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from linnaeus.reporting.charts import BLUE, Chart, Scale
 from linnaeus.reporting.report.downsampling import Curve
@@ -18,14 +16,6 @@ from linnaeus.reporting.report.line_chart import line_chart
 from linnaeus.reporting.report.page import sections_page
 
 TREE = "<details><summary>level {}</summary>{}</details>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

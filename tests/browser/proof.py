@@ -6,15 +6,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from tests.browser.pages import make_pages
 
@@ -40,30 +37,11 @@ OUTSIDE = """width => [...document.querySelectorAll('body *')].filter(e => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Start Debian's Chromium, which is installed if it is missing."""
-    if shutil.which("chromium") is None:
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-y", "-qq", "chromium"]):
-            subprocess.run(command, env=quiet, check=True, stdout=subprocess.DEVNULL)
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
 def pages() -> dict[str, Path]:
     OUT.mkdir(parents=True, exist_ok=True)
     made = make_pages(OUT, DATA)
     assert set(made) == set(NAMES)
     return made
-
-
-@pytest.fixture
-def messages() -> list[str]:
-    """Return a list for the console messages, errors and requests of the page of a test."""
-    return []
 
 
 def opened(browser: Browser, page: Path, view: str, messages: list[str]) -> Page:

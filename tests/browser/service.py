@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 import linnaeus
 from linnaeus.workloads.taxonomy.biota.__main__ import biota_config, export
@@ -32,14 +31,6 @@ class Served(NamedTuple):
     address: str
     photographs: list[Path]
     bundle: Path
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +52,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     options = ["--nearest", folder / "features.npy", "--checklist", f"birds={folder / 'birds.txt'}", "--region", folder / "regions.csv"]
     with running(folder / "bundle", *map(str, options), seconds=600) as service:
         yield Served(f"http://127.0.0.1:{service.port}/", photographs, folder / "bundle")
-
-
-@pytest.fixture
-def messages() -> list[str]:
-    """Return a list for the console messages, errors and requests of the page of a test."""
-    return []
 
 
 def opened(browser: Browser, served: Served, view: str, messages: list[str]) -> Page:

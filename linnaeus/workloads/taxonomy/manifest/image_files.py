@@ -118,18 +118,7 @@ class FolderFiles(ImageFiles):
         self.root, self.names = str(root), names if isinstance(names, np.ndarray) else clean_paths(names)
 
     def sizes(self) -> np.ndarray:
-        sizes = np.empty(len(self.names), dtype=np.int64)
-
-        def look(first: int) -> None:
-            block = self.names[first : first + BLOCK].tolist()
-            sizes[first : first + BLOCK] = [_size(self._path(name)) for name in block]
-
-        blocks = range(0, len(sizes), BLOCK)
-        progress = PreparationProgress("looking for photographs", len(blocks), f"{len(sizes):,}")
-        with progress, ThreadPoolExecutor(THREADS) as pool:
-            for _ in progress.each(pool.map(look, blocks)):
-                pass
-        return sizes
+        return sizes_in_threads(self.names, lambda name: _size(self._path(name)), BLOCK)
 
     def take(self, rows: np.ndarray) -> "FolderFiles":
         taken = copy(self)
@@ -148,6 +137,21 @@ class FolderFiles(ImageFiles):
 
     def _path(self, name: str) -> str:
         return os.path.join(self.root, name) if name else ""
+
+
+def sizes_in_threads(names: np.ndarray | TextLines, size_of: Callable[[str], int], block: int) -> np.ndarray:
+    """Return the sizes of the files `names`, int64 [N], and show the progress. `block`: files per task of a thread."""
+    sizes = np.empty(len(names), dtype=np.int64)
+
+    def look(first: int) -> None:
+        sizes[first : first + block] = [size_of(name) for name in names[first : first + block].tolist()]
+
+    blocks = range(0, len(sizes), block)
+    progress = PreparationProgress("looking for photographs", len(blocks), f"{len(sizes):,}")
+    with progress, ThreadPoolExecutor(THREADS) as pool:
+        for _ in progress.each(pool.map(look, blocks)):
+            pass
+    return sizes
 
 
 def _size(path: str) -> int:

@@ -15,7 +15,6 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,17 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from linnaeus.errors import ConfigError, one_line, quoted
-from linnaeus.reporting.preparation_progress import PreparationProgress
 from linnaeus.workloads.taxonomy.manifest.image_files import (
     FINAL_ERRORS,
     LARGEST_FILE,
     NO_PATH,
     NOT_A_FILE,
     REASONS,
-    THREADS,
     TOO_LARGE,
     ImageFiles,
     clean_paths,
     retry,
+    sizes_in_threads,
 )
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
 from linnaeus.workloads.taxonomy.text_lines import TextLines
@@ -175,17 +173,7 @@ class UrlFiles(ImageFiles):
         self.folder = UrlFolder(root, "data.root")
 
     def sizes(self) -> np.ndarray:
-        sizes = np.empty(len(self.names), dtype=np.int64)
-
-        def look(first: int) -> None:
-            sizes[first : first + BLOCK] = [self._size(name) for name in self.names[first : first + BLOCK].tolist()]
-
-        blocks = range(0, len(sizes), BLOCK)
-        progress = PreparationProgress("looking for photographs", len(blocks), f"{len(sizes):,}")
-        with progress, ThreadPoolExecutor(THREADS) as pool:
-            for _ in progress.each(pool.map(look, blocks)):
-                pass
-        return sizes
+        return sizes_in_threads(self.names, self._size, BLOCK)
 
     def take(self, rows: np.ndarray) -> UrlFiles:
         taken = copy(self)

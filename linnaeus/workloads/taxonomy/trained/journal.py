@@ -30,7 +30,7 @@ class Journal:
         """Open `OUT.journal`, or make the file if it does not exist.
 
         Raise `ConfigError` if the file is from another command, in use by another command, or cannot be written."""
-        path = out.with_name(f"{out.name}.journal")
+        path = _path_of(out)
         identity = json.loads(to_json({**identity, "batch": batch}))  # as the first line is read: a tuple becomes a list
         self.path, self.batch, self.ends, self.started = path, batch, ends, now()
         try:
@@ -90,6 +90,20 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
+
+
+def batch_of_journal(out: Path) -> int | None:
+    """Return the batch size of the interrupted command that wrote the journal of `out`; None if there is no journal or it is damaged."""
+    try:
+        with open(_path_of(out), "rb", opener=no_follow) as file:
+            size = json.loads(file.readline())["results of"]["batch"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return size if type(size) is int and size > 0 else None
+
+
+def _path_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.journal")
 
 
 def now() -> str:

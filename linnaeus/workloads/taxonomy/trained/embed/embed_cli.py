@@ -56,6 +56,7 @@ def embed(options: argparse.Namespace) -> list[str]:
     """Compute the features of the photographs in `options` and write them to `options.out`. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
+    from linnaeus.workloads.taxonomy.trained.batch_size import batch_size
     from linnaeus.workloads.taxonomy.trained.embed.embedding import embed_batches, from_rows, to_rows
     from linnaeus.workloads.taxonomy.trained.embed.feature_files import Head, feature_file
     from linnaeus.workloads.taxonomy.trained.journal import Journal
@@ -67,9 +68,10 @@ def embed(options: argparse.Namespace) -> list[str]:
     for note in inputs.notes:
         print(note)
     head = Head(str(options.model), model.fingerprint(), len(inputs), model.width, options.normalize, not options.without_metadata)
-    with Journal(options.out, asdict(head) | inputs.identity(), options.batch_size) as journal:
+    size = batch_size(model, options.batch_size, options.out)
+    with Journal(options.out, asdict(head) | inputs.identity(), size) as journal:
         continued, start = journal.done, time.monotonic()
-        for batch in embed_batches(model, inputs, options.batch_size, threads, options.normalize, journal.done):
+        for batch in embed_batches(model, inputs, size, threads, options.normalize, journal.done):
             journal.append(to_rows(batch))
         seconds = time.monotonic() - start
         unread: list[tuple[str, str]] = []

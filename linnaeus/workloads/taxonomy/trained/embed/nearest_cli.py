@@ -114,6 +114,7 @@ def _matches(options: argparse.Namespace, index: FeatureIndex, device: torch.dev
         return match_tables.duplicates(index, ABOVE if options.above is None else options.above, device)
     if options.odd:
         return match_tables.odd_ones(index, options.count or COUNT, device)
+    from linnaeus.workloads.taxonomy.trained.batch_size import batch_size
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
 
     model = load_model(options.model, **load_options(options))
@@ -123,7 +124,7 @@ def _matches(options: argparse.Namespace, index: FeatureIndex, device: torch.dev
     inputs = photographs_of(options, model.components if index.head.metadata else ())
     for note in inputs.notes:
         print(note)
-    return match_tables.nearest_ones(index, model, inputs, options.count or COUNT, options.batch_size, threads)
+    return match_tables.nearest_ones(index, model, inputs, options.count or COUNT, batch_size(model, options.batch_size), threads)
 
 
 def _line(row: Sequence[Any]) -> str:

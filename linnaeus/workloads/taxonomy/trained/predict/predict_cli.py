@@ -93,6 +93,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     """Predict the taxa on photographs, and write the file `options.out`, if any. Return the lines to print.
 
     Raise `ConfigError` for a user's mistake."""
+    from linnaeus.workloads.taxonomy.trained.batch_size import batch_size
     from linnaeus.workloads.taxonomy.trained.journal import Journal
     from linnaeus.workloads.taxonomy.trained.load_parts import load_model
     from linnaeus.workloads.taxonomy.trained.possible_taxa import restrict
@@ -112,8 +113,9 @@ def predict(options: argparse.Namespace) -> list[str]:
     for note in (*model.weights.notes, *inputs.notes, *restricted, *_calibration_notes(model, asked, sequences is not None)):
         print(note)
     kind = "photograph" if sequences is None else "sequence"
+    size = batch_size(model, options.batch_size, options.out)
     if options.out is None:
-        rows = [row for batch in predictions(model, inputs, 0, options.batch_size, asked, threads, sequences) for row in batch]
+        rows = [row for batch in predictions(model, inputs, 0, size, asked, threads, sequences) for row in batch]
         return [line for row in rows[:SHOWN] for line in _shown(row, model.tree.ranks)] + _left_out(kind, len(rows))
     FORMATS[options.format].check(inputs.columns)
     if sequences is not None and options.format == "camtrap_dp":
@@ -122,7 +124,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     head |= {"tta": model.description.tta}
     head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
     head |= {} if sequences is None else {"sequence": options.sequence, "together": asked.together}
-    size, ends = options.batch_size, None if sequences is None else sequences.ends(options.batch_size)
+    ends = None if sequences is None else sequences.ends(size)
     calibration = None if model.calibration is None else model.calibration.plain()
     with Journal(options.out, head | {"asked": list(asked), "calibration": calibration} | inputs.identity(), size, ends) as journal:
         _write_unmatched(options.out, model)

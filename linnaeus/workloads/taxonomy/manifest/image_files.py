@@ -114,8 +114,16 @@ class FolderFiles(ImageFiles):
 
     keeps = False
 
-    def __init__(self, root: Path | str, names: Sequence[str] | np.ndarray) -> None:
-        self.root, self.names = str(root), names if isinstance(names, np.ndarray) else clean_paths(names)
+    def __init__(self, root: Path | str, names: Sequence[str] | np.ndarray, listed: bool = False, present: bool = True) -> None:
+        """Take the paths of the files, relative to `root`.
+
+        listed: the names are those of the file system, in which a backslash is a letter; False: cells of a table (`clean_path`). present:
+        the files were there at the start, so that one that is missing later may come back, and is read again."""
+        self.root, self.final = str(root), ((errno.EACCES, errno.EPERM) if present else FINAL_ERRORS)
+        if isinstance(names, np.ndarray) or (listed and isinstance(names, TextLines)):
+            self.names = names
+        else:
+            self.names = np.array(names, dtype=object) if listed else clean_paths(names)  # objects: names that are not UTF-8, too
 
     def sizes(self) -> np.ndarray:
         return sizes_in_threads(self.names, lambda name: _size(self._path(name)), BLOCK)
@@ -126,7 +134,7 @@ class FolderFiles(ImageFiles):
         return taken
 
     def read(self, row: int) -> bytes:
-        return read_file(self.path(row), final=(errno.EACCES, errno.EPERM))
+        return read_file(self.path(row), final=self.final)
 
     def head(self, row: int) -> IO[bytes]:
         return open(self.path(row), "rb")

@@ -197,18 +197,33 @@ def checked_rows(reader, delimiter: str, width: int, path: Path | TableFile, key
 def _swallows_lines(row: Sequence[str], delimiter: str, width: int) -> bool:
     """Return True if a cell of a row probably contains whole rows, because a quote is not closed.
 
-    The row is cut at the line breaks in the cell. Return True if one of the middle lines has `width` cells, like the header, or if both the
-    first and the last line have `width` cells."""
+    The row is cut at the line breaks in the cell. Return True if one of the middle lines has `width` cells, like the header, and is
+    `_alike`, or if both the first and the last line have `width` cells."""
     for place, cell in enumerate(row):
         lines = re.split(r"\r\n|\r|\n", cell)
         if len(lines) == 1:
             continue
-        counts = [{line.count(delimiter) + 1, len(next(csv.reader([line], delimiter=delimiter), []))} for line in lines]
-        if any(width in count for count in counts[1:-1]):
+        parsed = [(line.split(delimiter), next(csv.reader([line], delimiter=delimiter), [])) for line in lines]
+        if any(len(cells) == width and _alike(cells, row, place) for pair in parsed[1:-1] for cells in pair):
             return True
+        counts = [{len(cells) for cells in pair} for pair in parsed]
         if width - place in counts[0] and width - (len(row) - place - 1) in counts[-1]:
             return True
     return False
+
+
+def _alike(cells: Sequence[str], row: Sequence[str], place: int) -> bool:
+    """Return True if the cells of a line may be those of a row: False if a cell of `row` is a number or ends like the name of a file, and
+    the cell below it is neither empty nor of that kind. The cell at `place` is not compared."""
+    pairs = [(own, other) for column, (own, other) in enumerate(zip(row, cells, strict=False)) if column != place]
+    return all(not _sort_of(own) or not other.strip() or _sort_of(own) == _sort_of(other) for own, other in pairs)
+
+
+def _sort_of(cell: str) -> str:
+    text = _unquote(cell).strip()
+    if re.fullmatch(r"[-+]?\d+([.,]\d+)?", text):
+        return "number"
+    return "file" if re.search(r"\w\.[A-Za-z]\w{1,4}$", text) else ""
 
 
 def number_columns(
@@ -238,7 +253,7 @@ def _positions(header: Sequence[str], names: Sequence[str], key: str) -> dict[st
     Raise `ConfigError` for a name that occurs twice in the header. `key`: configuration key of the table, for messages."""
     for name in names:
         if header.count(name) > 1:
-            raise ConfigError(f"{key}: the {_kind(key)} has {header.count(name)} columns named {quoted(name)}; rename one")
+            raise ConfigError(f"{key}: the {_sort_of(key)} has {header.count(name)} columns named {quoted(name)}; rename one")
     return {name: header.index(name) for name in dict.fromkeys(names)}
 
 

@@ -12,6 +12,8 @@ import errno
 import os
 import posixpath
 import re
+import socket
+import ssl
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -41,7 +43,7 @@ from linnaeus.workloads.taxonomy.text_lines import TextLines
 BLOCK = 16  # files per task of a thread: each waits for the network
 DELAYS = (0.5, 2.0, 8.0)  # seconds before the second, third and fourth attempt; a server that restarts takes longer than a disk
 FINAL = (*FINAL_ERRORS, errno.EISDIR)  # a further attempt is useless
-_URL = re.compile(r"[a-z][a-z0-9+.-]+(://|::)")
+_URL = re.compile(r"[a-z][a-z0-9+.-]+(://|::.*://)", re.DOTALL)  # cam::b.jpg is a file
 _STATUS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}  # of HTTP
 _DAMAGED = (zipfile.BadZipFile, zlib.error)  # of a member of an archive, zip://MEMBER::ARCHIVE
 
@@ -62,6 +64,8 @@ def parent_url(url: str) -> str:
     """Return the URL of the folder that contains a file: zip://photos::archive.zip for zip://photos/1.jpg::archive.zip."""
     first, chain, rest = url.partition("::")
     protocol, _, path = first.partition("://")
+    if protocol in ("http", "https"):
+        path = re.split(r"[?#]", path, maxsplit=1)[0]  # a query may have a slash
     return f"{protocol}://{path.rpartition('/')[0]}{chain}{rest}"
 
 
@@ -158,9 +162,15 @@ def reading(url: str) -> Iterator[None]:
         cause = raised.__cause__ if hides and raised.__cause__ is not None else raised
         named = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES, IsADirectoryError: errno.EISDIR}
         code = next((number for kind, number in named.items() if isinstance(cause, kind)), None)
-        code = code or _STATUS.get(getattr(cause, "status", 0)) or getattr(cause, "errno", None) or errno.EIO
+        code = code or _STATUS.get(getattr(cause, "status", 0)) or _system_error(cause)
         said = os.strerror(code) if code != errno.EIO else " ".join(str(cause).split())[:160] or type(cause).__name__
         raise OSError(code, said, url) from raised
+
+
+def _system_error(error: BaseException) -> int:
+    """Return the number of the system's error; EIO for an error of another kind, whose numbers have other meanings."""
+    number = error.errno if isinstance(error, OSError) and not isinstance(error, ssl.SSLError | socket.gaierror) else None
+    return number if number is not None and number > 0 else errno.EIO
 
 
 class UrlFiles(ImageFiles):

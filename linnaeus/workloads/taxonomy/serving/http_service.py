@@ -35,7 +35,7 @@ from linnaeus.workloads.taxonomy.serving.served_model import Asking, ServedModel
 from linnaeus.workloads.taxonomy.serving.service_metrics import Measured, ServiceMetrics
 
 PAGE = Path(__file__).with_name("page.html")
-PATHS = ("/", "/predict", "/model", "/health", "/metrics", "/nearest/{number:int}")
+PATHS = ("/", "/predict", "/model", "/health", "/metrics", "/nearest/{number}")
 
 
 class HttpService:
@@ -157,8 +157,10 @@ class HttpService:
         Raise `HTTPException` with status 404 if the index has no such photograph or its file cannot be read, and with 503 if too many
         photographs are in progress."""
         nearest, number = self.served.nearest, request.path_params["number"]
+        if not re.fullmatch(r"[0-9]{1,12}", number):
+            raise HTTPException(404, f"the index has no photograph {quoted(number)}; give its number")
         with self._counted():
-            find = lambda: None if nearest is None else nearest.thumbnail(number)
+            find = lambda: None if nearest is None else nearest.thumbnail(int(number))
             picture = await asyncio.get_running_loop().run_in_executor(self.readers, find)
         if picture is None:
             raise HTTPException(404, f"the index has no photograph {quoted(number)} that can be read")

@@ -35,7 +35,7 @@ class NearestPhotographs:
     def __init__(self, model: TrainedClassifier, index: FeatureIndex, folder: Path) -> None:
         check_model(index, model, "--nearest")
         self.model, self.index = model, index
-        self.files = FolderFiles(folder, index.names)
+        self.files = FolderFiles(folder, index.names, listed=True, present=False)
         self.pipeline = ValidationPipeline(SIDE)
 
     def __len__(self) -> int:

@@ -23,6 +23,7 @@ from linnaeus.workloads.taxonomy.manifest.cleaning import is_null
 from linnaeus.workloads.taxonomy.manifest.column import Column, ColumnBuilder
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
 from linnaeus.workloads.taxonomy.manifest.decoding import FORMATS
+from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles
 from linnaeus.workloads.taxonomy.manifest.ranks import KNOWN_RANKS
 from linnaeus.workloads.taxonomy.manifest.records import Choose, Records, check_rows, in_folder, local_or_url, with_values
 from linnaeus.workloads.taxonomy.manifest.table import Table
@@ -63,7 +64,10 @@ def read_records(config: ImageFolderConfig, choose: Choose) -> Records:
     columns = {name: with_values(folder, names) for name, names in (values | ({"split": split} if split else {})).items()}
     columns = {"path": path, **columns}
     table = Table({name: columns[name] for name in choose(list(columns), **keys)}, excluded=excluded)
-    return in_folder(table, config, root)
+    records = in_folder(table, config, root)
+    if is_url(root) or config.root is not None:
+        return records
+    return records._replace(files=lambda names: FolderFiles(root, names, listed=True))
 
 
 def _photographs(root: str) -> tuple[Column, Column, LeftOut]:

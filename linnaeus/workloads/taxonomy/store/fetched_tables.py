@@ -60,6 +60,12 @@ def _file_name(url: str) -> str:
     return name if name.lower().endswith(SUFFIXES) else ""
 
 
+def _stays_inside(name: str) -> bool:
+    """Return True if a name that a server or an archive lists is a path below the folder: not absolute, and without empty parts, `.` and
+    `..`."""
+    return not {"", ".", ".."} & set(name.split("/")) and "\0" not in name
+
+
 class _Copies:
     """Copies of files at URLs in the folder `where`. `record`: the files that were fetched for this preparation."""
 
@@ -73,12 +79,15 @@ class _Copies:
         return self._copy(fs, path, url, self.where / key / (_file_name(url) or "file"), key)
 
     def folder(self, url: str) -> Path:
-        """Fetch all tables and archives below a folder. Return the local path. Raise `ConfigError` if there are none."""
+        """Fetch all tables and archives below a folder. Return the local path. Raise `ConfigError` if there are none, or if one has a name
+        that would lead out of the local folder."""
         place = UrlFolder(url, "data.path")
         names = place.names()
         tables = [name for name in names if name.lower().endswith(SUFFIXES)]
         if not tables:
             raise ConfigError(f"data.path: {quoted(url, 160)} has neither tables nor archives; its files are {list_some(names)}")
+        if outside := [name for name in tables if not _stays_inside(name)]:
+            raise ConfigError(f"data.path: {quoted(url, 160)} lists {list_some(outside)}, which is not the name of a file below it")
         for name in tables:
             self._copy(*place.place(name), url_below(url, name), self.where / "path" / name, "path")
         return self.where / "path"

@@ -38,7 +38,7 @@ class Journal:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             first = self.file.readline()
             if first.endswith(b"\n"):
-                self.started = _started(first, identity) or self._refuse()
+                self.started = self._started(first, identity)
             else:
                 self.file.seek(0)
                 self.file.truncate()
@@ -49,8 +49,20 @@ class Journal:
         except OSError as error:
             raise ConfigError(f"--out: {path} cannot be written ({error.strerror}); choose another file") from None
 
-    def _refuse(self) -> str:
-        raise ConfigError(f"--out: {self.path} is of another model or other photographs; finish that command, or remove the file")
+    def _started(self, line: bytes, identity: Mapping[str, Any]) -> str:
+        """Return the time of the first start, which the first line of a journal states. Raise `ConfigError` if the line is damaged or has
+        another identity."""
+        try:
+            head = json.loads(line)
+            found, started = head["results of"], str(head["started"])
+        except (ValueError, KeyError, TypeError):
+            found, started = {}, ""
+        if found == identity:
+            return started
+        reason = "is of another model or other photographs; finish that command"
+        if isinstance(found, dict) and {**found, "batch": identity["batch"]} == identity:
+            reason = f"was begun with --batch-size {found['batch']}; give that number"
+        raise ConfigError(f"--out: {self.path} {reason}, or remove the file")
 
     def _complete_batches(self) -> int:
         """Return the number of rows in complete batches. Delete the rows of an incomplete last batch from the file."""
@@ -115,13 +127,3 @@ def to_json(content: Mapping[str, Any]) -> str:
     """Return a dict as one line of JSON. The caller must encode the line with "backslashreplace": file names may contain lone
     surrogates."""
     return json.dumps(content, ensure_ascii=False) + "\n"
-
-
-def _started(line: bytes, identity: Mapping[str, Any]) -> str | None:
-    """Return the time of the first start, which the first line of a journal states; None if the line is damaged or has another
-    `identity`."""
-    try:
-        head = json.loads(line)
-        return str(head["started"]) if head["results of"] == identity else None
-    except (ValueError, KeyError, TypeError):
-        return None

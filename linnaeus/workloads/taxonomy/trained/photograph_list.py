@@ -14,7 +14,7 @@ from linnaeus.errors import ConfigError, counted, quoted
 from linnaeus.workloads.taxonomy.manifest.clean_records import read_columns
 from linnaeus.workloads.taxonomy.manifest.cleaning import Tally
 from linnaeus.workloads.taxonomy.manifest.columns import plain_name
-from linnaeus.workloads.taxonomy.manifest.image_files import FolderFiles, ImageFiles
+from linnaeus.workloads.taxonomy.manifest.image_files import FINAL_ERRORS, FolderFiles, ImageFiles
 from linnaeus.workloads.taxonomy.manifest.metadata_columns import clean_metadata
 from linnaeus.workloads.taxonomy.manifest.table import Column
 from linnaeus.workloads.taxonomy.observations import Metadata
@@ -77,7 +77,7 @@ def from_paths(paths: Sequence[str], given: Mapping[str, Any]) -> Inputs:
     names = list(found)
     notes = [f"no photograph in {quoted(path, 200)}" for path in empty]
     notes += [f"left out: {counted(others, 'file')} without the suffix of a photograph in the folders"] if others else []
-    return Inputs(names, FolderFiles("", names), metadata_of(len(names), given), tuple(notes))
+    return Inputs(names, FolderFiles("", names, listed=True, present=False), metadata_of(len(names), given), tuple(notes))
 
 
 def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str], copied: Sequence[str] = ()) -> Inputs:
@@ -100,6 +100,8 @@ def from_manifest(path: str, overrides: Sequence[str], components: Sequence[str]
     records, columns = read_columns(config, more, labels=False)
     column = records.table.columns[columns.config.image_column]
     files = records.files(column.values).take(column.codes)
+    if isinstance(files, FolderFiles):
+        files.final = FINAL_ERRORS  # nobody has looked whether the files are there
     tally = Tally(files.names)
     metadata = clean_metadata(records.table, columns.config, tally)
     notes = [

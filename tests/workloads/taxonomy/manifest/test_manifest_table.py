@@ -93,6 +93,17 @@ def test_cells_with_line_breaks_and_quotes_are_read(tmp_path):
     assert [row[1] for row in cells(tmp_path / "m.csv")][1:] == ['5" high', 'a 5" pot']
 
 
+def test_a_note_of_several_lines_may_have_as_many_commas_as_a_row(tmp_path):
+    """The second line has three cells, as the table, but no file name in the first and no number in the second."""
+    note = '"Seen at the creek\nshade, wet soil, moss\nwith flowers"'
+    (tmp_path / "m.csv").write_text(f"path,species,date\na.jpg,Rosa,x\nb.jpg,Rosa,{note}\nc.jpg,Rosa,y\n")
+    assert [row[0] for row in cells(tmp_path / "m.csv")] == ["a.jpg", "b.jpg", "c.jpg"]
+    for line in ("d.jpg, Rosa, z", ",Rosa,z"):  # rows that a stray quote has swallowed
+        (tmp_path / "m.csv").write_text(f'path,species,date\na.jpg,Rosa,"x\n{line}\nc.jpg,Rosa,y"\n')
+        with pytest.raises(ConfigError, match="a quoted cell contains whole rows"):
+            cells(tmp_path / "m.csv")
+
+
 def test_parquet_has_the_same_cells_as_csv(tmp_path):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq

@@ -90,7 +90,9 @@ def test_the_nearest_photographs_and_their_thumbnails(finished, service):
     assert np.abs(shown - own).mean() < 12
 
 
-@pytest.mark.parametrize("path", ["12", "13", "14", "-1", "999999999999999999999", "3.jpg", "../manifest.csv", "%2e%2e/%2e%2e", "", "3/.."])
+@pytest.mark.parametrize(
+    "path", ["12", "13", "14", "-1", "999999999999999999999", "1" * 5000, "3.jpg", "../manifest.csv", "%2e%2e/%2e%2e", "", "3/.."]
+)
 def test_nothing_else_can_be_read(service, path):
     """12 is a pipe, which would be waited for, 13 a text, and the index has no 14th photograph."""
     (reply,) = exchange(service.served, ("GET", f"/nearest/{path}", b""))

@@ -122,6 +122,14 @@ def test_a_path_that_is_not_a_folder(tmp_path):
         source_of("data=image_folder", f"data.path={tmp_path / 'none'}")
 
 
+def test_a_backslash_is_a_letter_of_a_name(tmp_path):
+    """A Windows archive that was unpacked without its folders has such names."""
+    path = folder_of(tmp_path, "Quercus robur", "Fagus sylvatica", count=4)
+    photograph(tmp_path / "Quercus robur" / "a\\1.jpg")
+    source = source_of("data=image_folder", path)
+    assert not source.excluded and len(source.ids) == 9
+
+
 def test_a_link_to_itself_is_a_missing_photograph(tmp_path):
     path = folder_of(tmp_path, "Quercus robur", "Fagus sylvatica", count=4)
     (tmp_path / "Quercus robur/loop.jpg").symlink_to("loop.jpg")

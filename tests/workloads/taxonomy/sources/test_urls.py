@@ -8,6 +8,8 @@ import os
 import pickle
 import re
 import shutil
+import socket
+import ssl
 import zipfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +22,7 @@ import pytest
 from linnaeus.errors import ConfigError
 from linnaeus.workloads.taxonomy.manifest import url_files
 from linnaeus.workloads.taxonomy.manifest.integrity import NotAnImage
-from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, UrlFolder, parent_url, url_below
+from linnaeus.workloads.taxonomy.manifest.url_files import UrlFiles, UrlFolder, is_url, parent_url, url_below
 from linnaeus.workloads.taxonomy.sources.local_files import files_in
 from linnaeus.workloads.taxonomy.store import fetched_tables
 from linnaeus.workloads.taxonomy.store import prepare_store as preparation
@@ -301,6 +303,24 @@ def test_a_table_that_arrives_cut_is_fetched_again(records, tmp_path, memory, mo
     assert prepare("manifest", tmp_path / "store", f"data.path={url}") == 0 and len(count) == 5
 
 
+@pytest.mark.parametrize("name", ["{tmp}/mine.csv", "../mine.csv", "a/../../../mine.csv", "a//mine.csv"])
+def test_a_name_that_leads_out_of_the_folder_is_refused(name, tmp_path, monkeypatch, capsys):
+    """A server or an archive lists the names: `/home/me/table.csv` must not be written."""
+    (tmp_path / "mine.csv").write_text("mine")
+    name = name.format(tmp=tmp_path)
+    fs = fsspec.filesystem("memory")
+    fs.pipe("/evil/good.csv", b"path,species\n")
+    monkeypatch.setattr(UrlFolder, "names", lambda folder: ["good.csv", name])
+    monkeypatch.setattr(UrlFolder, "place", lambda folder, name: (fs, "/evil/good.csv"))
+    try:
+        assert prepare("camtrap_dp", tmp_path / "store", "data.path=memory://evil") == 2
+    finally:
+        fs.store.clear()
+    error = capsys.readouterr().err
+    assert "which is not the name of a file below it" in error and error.count("\n") == 1
+    assert (tmp_path / "mine.csv").read_text() == "mine" and not list((tmp_path / "store").rglob("*.csv"))
+
+
 def test_a_folder_with_other_files_is_refused_before_anything_is_fetched(records, tmp_path, memory, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/notes.txt").write_text("mine")
@@ -364,8 +384,10 @@ def test_errors_of_a_url_are_those_of_files(tmp_path, memory):
 
     with pytest.raises(PermissionError), url_files.reading("https://x"):
         raise Forbidden
-    with pytest.raises(OSError, match=r"\[Errno 5\] boom"), url_files.reading("https://x"):
-        raise RuntimeError("boom")
+    of_libraries = (RuntimeError("boom"), ssl.SSLError(1, "boom"), ssl.SSLWantReadError(2, "boom"), socket.gaierror(-2, "boom"))
+    for error in of_libraries:  # their numbers are not those of the system: 1 and 2 would mean that a photograph is missing for good
+        with pytest.raises(OSError, match=r"\[Errno 5\].*boom"), url_files.reading("https://x"):
+            raise error
     archive = zipped(tmp_path / "x", tmp_path / "x.zip")
     damaged = bytearray(archive.read_bytes())
     damaged[damaged.index(photograph(1)) + 5] ^= 1
@@ -386,6 +408,10 @@ def test_names_of_urls(monkeypatch):
     assert parent_url("https://host/a/b.csv") == "https://host/a" and url_below("https://host/a", "b/c.jpg") == "https://host/a/b/c.jpg"
     assert parent_url("zip://b.csv::https://host/a.zip") == "zip://::https://host/a.zip"
     assert url_below("zip://::https://host/a.zip", "b.csv") == "zip://b.csv::https://host/a.zip"
+    assert parent_url("https://host/a/b.csv?key=c/d") == "https://host/a" == parent_url("https://host/a/b.csv#c/d")
+    assert parent_url("s3://bucket/a?b/c.csv") == "s3://bucket/a?b"  # a letter of a key
+    urls = ["https://host/a.jpg", "zip://a.jpg::https://host/a.zip", "simplecache::s3://bucket/a.jpg"]
+    assert all(map(is_url, urls)) and not any(map(is_url, ["cam::b.jpg", "cam:b.jpg", "a/b.jpg", "C:\\b.jpg", "://x"]))
 
     class Http:
         protocol = ("http", "https")

@@ -87,6 +87,30 @@ def test_a_journal_of_prediction_sets_is_continued(tmp_path):
         assert continued.done == 1
 
 
+def test_a_command_with_another_batch_size_is_told_the_first_one(tmp_path):
+    with journal.Journal(tmp_path / "x.csv", {"model": "a"}, 8):
+        pass
+    with pytest.raises(ConfigError, match="was begun with --batch-size 8; give that number, or remove the file"):
+        journal.Journal(tmp_path / "x.csv", {"model": "a"}, 4)
+    with pytest.raises(ConfigError, match="is of another model or other photographs"):
+        journal.Journal(tmp_path / "x.csv", {"model": "b"}, 8)
+
+
+def test_the_ends_of_batches_of_sequences_are_found_without_a_search(finished, tmp_path, monkeypatch):
+    """A list of the ends would be searched for each row: 34 s for 200,000 rows."""
+    seen = []
+
+    class Seen(journal.Journal):
+        def __init__(self, out, identity, batch, ends=None):
+            seen.append(ends)
+            super().__init__(out, identity, batch, ends)
+
+    monkeypatch.setattr(journal, "Journal", Seen)
+    words = ["--manifest", str(finished.manifest), "--sequence", "species", "--batch-size", "8", "--threads", "1"]
+    assert predict_cli.main([str(finished.bundle), *words, "--out", str(tmp_path / "x.csv")]) == 0
+    assert isinstance(seen[0], frozenset) and len(seen[0]) > 1
+
+
 def test_a_full_disk_is_one_line(tmp_path):
     with journal.Journal(tmp_path / "x.csv", {}, 3) as written:
         written.file.close()

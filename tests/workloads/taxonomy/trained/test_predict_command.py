@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 import linnaeus
 from linnaeus.errors import ConfigError
 from linnaeus.workloads import export_cli
+from linnaeus.workloads.taxonomy.manifest import image_files
 from linnaeus.workloads.taxonomy.trained.journal import Journal
 from linnaeus.workloads.taxonomy.trained.photograph_list import from_paths
 from linnaeus.workloads.taxonomy.trained.photograph_options import add_photographs, photographs_of
@@ -218,6 +220,33 @@ def test_a_bundle_is_complete_and_never_overwrites(finished, capsys):
             export_cli.main([str(run), str(finished.bundle)])
         assert exit_.value.code == 2 and words in capsys.readouterr().err
     assert before == {path.name: path.read_bytes() for path in finished.bundle.iterdir()}
+
+
+def test_names_of_files_are_read_as_the_file_system_has_them(finished, tmp_path):
+    """A backslash is a letter of a name here, and `latin\\xe9.png` is not UTF-8."""
+    folder = tmp_path / "photos"
+    (folder / "x").mkdir(parents=True)
+    names = [b"latin\xe9.png", b"x\\y.png", b"x/y.png"]
+    for number, name in enumerate(names):
+        shutil.copyfile(finished.photograph(number), os.fsencode(folder) + b"/" + name)
+    out = tmp_path / "answers.json"
+    assert predict_cli.main([str(finished.bundle), str(folder), "--out", str(out), "--threads", "1"]) == 0
+    rows = {row["photograph"].removeprefix(f"{folder}/"): row for row in json.loads(out.read_text())["predictions"]}
+    model = linnaeus.load_model(finished.bundle)
+    for number, name in enumerate(("latin\udce9.png", "x\\y.png", "x/y.png")):
+        own = model.predict(finished.photograph(number)).familiarity
+        assert rows[name]["familiarity"] == pytest.approx(own, abs=1e-6), name
+
+
+def test_a_missing_photograph_of_a_manifest_is_not_waited_for(finished, tmp_path, monkeypatch):
+    def slept(seconds):
+        raise AssertionError(f"waited for {seconds} s")
+
+    (tmp_path / "m.csv").write_text(f"path\n{finished.photograph(0)}\nabsent.png\n")
+    monkeypatch.setattr(image_files.time, "sleep", slept)
+    out = tmp_path / "answers.json"
+    assert predict_cli.main([str(finished.bundle), "--manifest", str(tmp_path / "m.csv"), "--out", str(out), "--threads", "1"]) == 0
+    assert [row.get("error") for row in json.loads(out.read_text())["predictions"]] == [None, "No such file or directory"]
 
 
 def test_the_time_of_the_network_is_that_of_its_forward_passes(monkeypatch):

@@ -124,7 +124,7 @@ def predict(options: argparse.Namespace) -> list[str]:
     head |= {"tta": model.description.tta}
     head |= {} if model.restriction is None else {"possible_taxa": model.restriction.counts(), "restriction": model.restriction.digest()}
     head |= {} if sequences is None else {"sequence": options.sequence, "together": asked.together}
-    ends = None if sequences is None else sequences.ends(size)
+    ends = None if sequences is None else frozenset(sequences.ends(size))
     calibration = None if model.calibration is None else model.calibration.plain()
     with Journal(options.out, head | {"asked": list(asked), "calibration": calibration} | inputs.identity(), size, ends) as journal:
         _write_unmatched(options.out, model)

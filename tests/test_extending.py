@@ -67,12 +67,8 @@ def test_each_example_is_short():
     assert len(blocks) >= 10 and max(len(block.splitlines()) for block in blocks) <= 40
 
 
-ALIKE = {
-    "timm optimizer",
-    "loss",
-    "augmentation",
-    "metric",
-}  # registered and resumed as the other parts are; their files: test_every_part_is_in_help
+# registered and resumed as the other parts are; their files: test_every_part_is_in_help
+ALIKE = {"optimizer", "timm optimizer", "loss", "augmentation", "metric"}
 
 
 @pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.slow if part in ALIKE else ()) for part in PARTS])

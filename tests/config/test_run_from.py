@@ -43,7 +43,12 @@ def refusal(*overrides: str) -> str:
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    short = ["trainer.length=2steps", "schedule.validate_mask_meta=[]", "schedule.validate_partial_mask_meta=[]"]
+    short = [
+        "trainer.length=2steps",
+        "trainer.global_batch_size=8",
+        "schedule.validate_mask_meta=[]",
+        "schedule.validate_partial_mask_meta=[]",
+    ]
     return runs.run("biota", tmp_path_factory.mktemp("original"), *short, "trainer.ema_decay=0.9", "seed=3")
 
 

@@ -16,7 +16,7 @@ from tests.train.test_compiling import VIT, WIDTH, compiled_with
 GRADNORM = ["weighting=gradnorm", "weighting.every=[1steps]"]
 CHOICES = ("none", "blocks", "2")
 SHORT = ["trainer.length=3steps", "schedule.checkpoint=[2steps]", "schedule.validate=[100%]", "schedule.validate_mask_meta=[]"]
-SHORT += ["schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]", *GRADNORM]
+SHORT += ["schedule.partial_combinations=[]", "schedule.validate_partial_mask_meta=[]", "trainer.global_batch_size=16", *GRADNORM]
 
 
 def trained(root, choice, *more):

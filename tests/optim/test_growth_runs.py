@@ -3,6 +3,7 @@
 Killed runs are in `tests/laws/test_continuation.py`."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -169,18 +170,27 @@ JOBS = {
 }
 
 
+QUICK = ("vectors", "random")
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Return the root of the runs, in <processes>/<job>."""
+    """Return a function from "quick" or "slow" to the root of runs, in <processes>/<job>."""
 
     def job(name, folder, processes):
         return runs.job("language" if name == "language" else "vectors", folder, *JOBS[name], watch=["masks_of_each_rank"])
 
-    return runs.run_on_one_and_two(tmp_path_factory.mktemp("processes"), JOBS, job)
+    @functools.cache
+    def of(speed):
+        names = [name for name in JOBS if (name in QUICK) == (speed == "quick")]
+        return runs.run_on_one_and_two(tmp_path_factory.mktemp("processes"), names, job)
+
+    return of
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in JOBS])
 def test_two_processes_grow_like_one(results, name):
+    results = results("quick" if name in QUICK else "slow")
     histories = [torch.load(path) for path in sorted(results.glob(f"*/{name}/masks-rank*.pt"))]
     assert len(histories) == 3 and len(histories[0]) == 12
     assert runs.unequal(histories[0], histories[1]) == runs.unequal(histories[0], histories[2]) == []

@@ -40,7 +40,7 @@ WORKLOADS["dictionary"] = [*(text for text in COMMON if not text.startswith("wei
 GEAR = ["data.builds=120", "data.validation_batch=24", "run.experiment=loadout"]
 WORKLOADS["loadout"] = [*(text for text in COMMON if not text.startswith("weighting")), *PLATEAU, *GEAR]
 # "vectors" with metadata: passes with masked components, in a sixth of the time of "biota". `make torture` has no run of it.
-MASKED = [*COMMON, "schedule.validate_mask_meta=[3steps]", "schedule.validate_partial_mask_meta=[3steps]"]
+MASKED = [*COMMON, *PLATEAU, "schedule.validate_mask_meta=[3steps]", "schedule.validate_partial_mask_meta=[3steps]"]
 FEW = ("store", "dictionary", "loadout")  # workloads with a few kills of their own, on 1 and 2 processes
 
 

@@ -64,9 +64,7 @@ def test_window_starts():
                 assert start % slide == 0 and n - start <= block and n - start >= min(n, block - slide + 1)
 
 
-@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.8, 7, 0.9)], ids=["greedy", "all", "nucleus"])
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@every_choice(sampling=[GREEDY, Sampling(), Sampling(0.8, 7, 0.9)], dtype=[torch.float32, torch.float64], positions=["learned", "rotary"])
 def test_a_prompt_in_a_batch_continues_as_alone(positions, dtype, sampling):
     model = shaken(dtype, positions=positions)
     together = generate(model, PROMPTS, 40, sampling, seed=3)

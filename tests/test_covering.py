@@ -1,4 +1,4 @@
-"""The quick cases of `every_pair` contain every pair of two choices, those of `every_choice` every choice, and the slow cases the rest."""
+"""Check that quick cases of `every_pair` contain every pair of two choices, those of `every_choice` every choice, and slow ones the rest."""
 
 from itertools import combinations, product
 

@@ -1,4 +1,4 @@
-"""Check that quick cases of `every_pair` contain every pair of two choices, those of `every_choice` every choice, and slow ones the rest."""
+"""Check that quick cases of `every_pair` contain every pair of two choices, those of `every_choice` every choice, and slow ones others."""
 
 from itertools import combinations, product
 
